@@ -1,0 +1,60 @@
+# Everything runs in .venv, which `make install` creates. `make` alone lists the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+WITH_DATASETS := .venv/.installed-datasets
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all check format \
+	bench-pretrain bench-embed bench-prepare bench-startup bench-report
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## create .venv and install bertkit with what tests need
+
+# Stamps, so that nothing is installed again until what to install has changed.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev,parity]'
+	touch $@
+
+$(WITH_DATASETS): $(INSTALLED)
+	$(PIP) datasets
+	touch $@
+
+demo: install ## raw text to a fine-tuned BERT on this machine, with a report (minutes)
+	$(BIN)/bertkit demo
+
+test: install ## the tests without the slow ones
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: install ## every test
+	$(BIN)/python -m pytest
+
+check: install ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/architecture
+
+format: install ## rewrite the files as `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-pretrain: install ## pretraining steps, against transformers
+	$(BIN)/python -m benchmarks pretrain
+
+bench-embed: install ## sentence embeddings, against sentence-transformers
+	$(BIN)/python -m benchmarks embed
+
+bench-prepare: $(WITH_DATASETS) ## corpus preparation, against datasets.map
+	$(BIN)/python -m benchmarks prepare
+
+bench-startup: install ## a fresh process to its first embedding, against sentence-transformers
+	$(BIN)/python -m benchmarks startup
+
+bench-report: install ## all kept results as one page with pictures
+	$(BIN)/python -m benchmarks report

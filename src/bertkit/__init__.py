@@ -1,0 +1,83 @@
+"""From raw text to a BERT in service.
+
+    import bertkit
+
+    embed = bertkit.pipeline("embed", "path/to/model")
+    vectors = embed(["A sentence.", "Another one."])      # float32, (2, D)
+
+Names load when they are first used: `import bertkit` itself loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertkit.batch import Batch, Packed
+    from bertkit.checkpoint.folder import Loaded, load, save
+    from bertkit.data.corpus import Corpus
+    from bertkit.errors import BertkitError
+    from bertkit.models.config import TransformerConfig
+    from bertkit.models.model import Model, build
+    from bertkit.nn.attention import Trace
+    from bertkit.pipelines import pipeline
+    from bertkit.recipes.finetune import finetune
+    from bertkit.recipes.prepare import prepare
+    from bertkit.recipes.pretrain import pretrain
+    from bertkit.recipes.vocabulary import train_vocabulary
+    from bertkit.text.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Batch": "batch",
+    "BertkitError": "errors",
+    "Corpus": "data.corpus",
+    "Loaded": "checkpoint.folder",
+    "Model": "models.model",
+    "Packed": "batch",
+    "Tokenizer": "text.tokenizer",
+    "Trace": "nn.attention",
+    "TransformerConfig": "models.config",
+    "build": "models.model",
+    "finetune": "recipes.finetune",
+    "load": "checkpoint.folder",
+    "pipeline": "pipelines",
+    "prepare": "recipes.prepare",
+    "pretrain": "recipes.pretrain",
+    "save": "checkpoint.folder",
+    "train_vocabulary": "recipes.vocabulary",
+}
+
+__all__ = [
+    "Batch",
+    "BertkitError",
+    "Corpus",
+    "Loaded",
+    "Model",
+    "Packed",
+    "Tokenizer",
+    "Trace",
+    "TransformerConfig",
+    "build",
+    "finetune",
+    "load",
+    "pipeline",
+    "prepare",
+    "pretrain",
+    "save",
+    "train_vocabulary",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"bertkit.{_HOME[name]}"), name)
+    globals()[name] = value  # over the submodule of the same name, if there is one
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

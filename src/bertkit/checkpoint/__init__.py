@@ -1,0 +1,1 @@
+"""Folders of weights: read, written, fetched from a hub. Never a pickle, never code."""

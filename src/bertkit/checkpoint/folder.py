@@ -1,0 +1,216 @@
+"""Model folders as the Hugging Face ecosystem has them: `config.json`, weights, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.weights import FILE, Report, fill, heads_in, read_tensors, standard_names
+from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.families import FAMILIES, Family
+from bertkit.models.model import HEADS, Model, empty
+from bertkit.storage import write_json, writing
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a folder's sentence vectors are made from token states."""
+
+    mode: Literal["mean", "cls"] = "mean"
+    normalize: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A folder, opened."""
+
+    model: Model
+    tokenizer: Tokenizer
+    family: Family
+    report: Report
+    folder: Path
+    labels: tuple[str, ...] = ()
+    """Names of the `classify` head's outputs; one name is a regression."""
+    pooling: Pooling | None = None
+    """Set by sentence-transformers folders."""
+    length: int = 512
+    """The longest sequence the folder is meant for, in tokens."""
+
+
+def load(
+    name: str | Path,
+    *,
+    heads: Iterable[str] | None = None,
+    labels: Sequence[str] = (),
+    revision: str | None = None,
+) -> Loaded:
+    """Open a model folder or hub id.
+
+    Without `heads` the model has those the folder holds. Heads asked for by name may be new:
+    their weights start at random and stand in `report.fresh`; `labels` names the outputs of a
+    new `classify` head.
+    Raises: CheckpointError for anything that does not fit, before a model is built.
+    """
+    folder = resolve(name, revision)
+    pooling, inner, length = _sentence_transformer(folder)
+    config, family = _read_config(inner)
+    try:
+        shape = family.read_config(config)
+    except (ValueError, ConfigError) as error:
+        raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
+    named = standard_names(family, read_tensors(inner))
+    held = tuple(config.get("bertkit", {}).get("heads", ())) or heads_in(family, named)
+    wanted = tuple(heads) if heads is not None else held
+    for head in wanted:
+        if head not in HEADS:
+            raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
+    names = tuple(labels) or _labels(config)
+    model = empty(shape, wanted, labels=max(1, len(names)))
+    if labels and names != _labels(config):  # a new set of labels wants new outputs
+        named = {k: v for k, v in named.items() if not k.startswith("classifier.")}
+    report = fill(
+        model, family, named, fresh=wanted if heads is not None else (), where=inner / FILE
+    )
+    tokenizer = Tokenizer.load(inner)
+    if tokenizer.vocab_size > shape.vocab:
+        raise CheckpointError(
+            f"{inner}: the tokenizer has {tokenizer.vocab_size} pieces, the model only "
+            f"{shape.vocab} rows; they do not belong together"
+        )
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        family=family,
+        report=report,
+        folder=folder,
+        labels=names if "classify" in wanted else (),
+        pooling=pooling,
+        length=min(shape.length, length or tokenizer.max_length or shape.length),
+    )
+
+
+def save(
+    folder: str | Path,
+    model: Model,
+    tokenizer: Tokenizer,
+    family: Family,
+    *,
+    labels: Sequence[str] = (),
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a folder that `load` and `transformers` open; each file appears whole.
+
+    `weights` replaces the model's own by others of the same names (fp32 masters).
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(folder)
+    write_json(folder / "config.json", _config_json(model, tokenizer, family, labels))
+    write_weights(folder / FILE, model, family, weights)
+
+
+def write_weights(
+    path: Path, model: Model, family: Family, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """The weights of a model in one safetensors file, under the family's names."""
+    theirs = family.write({**model.state_dict(), **(weights or {})})
+    with writing(path) as partial:
+        save_file({k: v.detach().cpu() for k, v in theirs.items()}, partial, {"format": "pt"})
+
+
+def _config_json(
+    model: Model, tokenizer: Tokenizer, family: Family, labels: Sequence[str]
+) -> dict[str, Any]:
+    heads = tuple(model.heads)
+    architecture = family.architectures.get(frozenset(heads))
+    if architecture is None:
+        raise CheckpointError(
+            f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
+            "save them apart"
+        )
+    config = {
+        "architectures": [architecture],
+        **family.write_config(model.config),
+        "pad_token_id": tokenizer.pad,
+        "dtype": "float32",
+        "bertkit": {"heads": list(heads)},
+    }
+    if labels:
+        config["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        config["label2id"] = {name: i for i, name in enumerate(labels)}
+        config["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
+    return config
+
+
+def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
+    path = folder / "config.json"
+    config = _read_json(path)
+    if "auto_map" in config:
+        raise CheckpointError(
+            f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
+            "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
+        )
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise CheckpointError(f"{path}: model_type = {kind!r}; bertkit knows {', '.join(FAMILIES)}")
+    return config, FAMILIES[kind]
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    names = config.get("id2label") or {}
+    return tuple(str(names[key]) for key in sorted(names, key=int))
+
+
+def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | None]:
+    """The pooling of a sentence-transformers folder, where its encoder is, and its length."""
+    if not (folder / "modules.json").exists():
+        return None, folder, None
+    pooling, inner = Pooling(), folder
+    for part in _read_json(folder / "modules.json"):
+        place = folder / part.get("path", "")
+        if folder.resolve() not in (place.resolve(), *place.resolve().parents):
+            raise CheckpointError(f"{folder / 'modules.json'}: {part['path']!r} leaves the folder")
+        match str(part.get("type", "")).rsplit(".", 1)[-1]:
+            case "Transformer":
+                inner = place
+            case "Pooling":
+                pooling = Pooling(_pooling_mode(place / "config.json"), pooling.normalize)
+            case "Normalize":
+                pooling = Pooling(pooling.mode, normalize=True)
+            case other:
+                raise CheckpointError(
+                    f"{folder / 'modules.json'}: a module {other!r}, which bertkit has not"
+                )
+    settings = inner / "sentence_bert_config.json"
+    length = _read_json(settings).get("max_seq_length") if settings.exists() else None
+    return pooling, inner, length
+
+
+def _pooling_mode(path: Path) -> Literal["mean", "cls"]:
+    config = _read_json(path)
+    modes = [
+        k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
+    ] or [config.get("pooling_mode")]
+    match modes:
+        case ["mean_tokens"] | ["mean"]:
+            return "mean"
+        case ["cls_token"] | ["cls"]:
+            return "cls"
+    raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by mean or cls")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error})") from None

@@ -1,0 +1,170 @@
+"""Weights from safetensors files, by the names a family declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from bertkit.errors import CheckpointError
+from bertkit.families import Family
+from bertkit.models.model import Model
+from bertkit.nn.init import initialize
+
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a checkpoint gave and did not give."""
+
+    fresh: tuple[str, ...] = ()
+    """Our weights that the checkpoint lacks; they start from random numbers."""
+    unused: tuple[str, ...] = ()
+    """Its weights that no head asked for."""
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, by the names in its files; one file or several with an index.
+
+    Raises: CheckpointError for a missing, truncated or pickled file.
+    """
+    files = [folder / FILE]
+    if not files[0].exists():
+        if not (folder / INDEX).exists():
+            raise CheckpointError(_no_weights(folder))
+        files = _shards(folder)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: named in {INDEX} but missing; fetch the folder again")
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensors.update({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{file}: truncated or damaged ({error}); fetch or write it again"
+            ) from None
+    return tensors
+
+
+def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors under the family's current names: old spellings and missing prefixes mended.
+
+    Copies of other weights (a tied decoder) are checked and dropped.
+    Raises: CheckpointError when a copy differs from its original.
+    """
+    named: dict[str, Tensor] = {}
+    bare = not any(name.startswith(family.prefix) for name in theirs)
+    for name, tensor in theirs.items():
+        if name.endswith((".gamma", ".beta")):  # TensorFlow's names, in folders before 2019
+            name = name.removesuffix(".gamma").removesuffix(".beta") + (
+                ".weight" if name.endswith("gamma") else ".bias"
+            )
+        if bare and not name.startswith(("cls.", "classifier.")):
+            name = family.prefix + name
+        if name not in family.ignored:
+            named[name] = tensor
+    for copy, original in family.derived.items():
+        if copy in named and original not in named:
+            named[original] = named[copy]
+        if copy in named and not torch.equal(named.pop(copy), named[original]):
+            raise CheckpointError(
+                f"{copy} differs from {original}: bertkit ties the two, so this model "
+                "cannot be represented"
+            )
+    return named
+
+
+def heads_in(family: Family, named: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The heads whose weights are all there; a pooler alone only when no other head uses it."""
+    rows = {
+        head: {t for value in table.values() for t in _tuple(value)}
+        for head, table in family.heads.items()
+        if head != "sop"  # the same weights as nsp; a bertkit folder says which it is
+    }
+    found = tuple(head for head, names in rows.items() if names <= set(named))
+    others = set().union(*(rows[head] for head in found if head != "pooler"))
+    return tuple(head for head in found if head != "pooler" or not rows[head] <= others)
+
+
+def fill(
+    model: Model, family: Family, named: Mapping[str, Tensor], *, fresh: Sequence[str], where: Path
+) -> Report:
+    """Put a checkpoint's weights into a model made without storage.
+
+    `fresh` are heads that may be lacking; their weights keep what the model draws at random.
+    Raises: CheckpointError naming missing, unknown and reshaped weights.
+    """
+    ours = dict(model.state_dict())
+    found = {k: v.to(torch.float32) for k, v in family.read(ours, named).items()}
+    table = family.names(ours)
+    may_lack = tuple(f"heads.{head}." for head in fresh)
+    missing = [name for name in ours if name not in found]
+    lacking = [n for n in missing if not n.startswith(may_lack)] if may_lack else missing
+    wrong = [
+        f"{' + '.join(table[n])} has shape {_shape(found[n])}, config.json asks for {_shape(t)}"
+        for n, t in ours.items()
+        if n in found and found[n].shape != t.shape
+    ]
+    used = {row for name in found for row in table[name]}
+    unused = sorted(set(named) - used)
+    of_heads = {
+        t for rows in family.heads.values() for value in rows.values() for t in _tuple(value)
+    }
+    unknown = [name for name in unused if name not in of_heads]
+    problems = [
+        *([f"missing {_some(' + '.join(table[n]) for n in lacking)}"] if lacking else []),
+        *([f"unknown {_some(unknown)}"] if unknown else []),
+        *([_some(wrong)] if wrong else []),
+    ]
+    if problems:
+        raise CheckpointError(f"{where}: {'; '.join(problems)}; its config.json does not fit it")
+    model.to_empty(device="cpu")
+    for head in fresh:
+        initialize(model.heads[head])
+    model.load_state_dict(found, strict=False)
+    return Report(fresh=tuple(missing), unused=tuple(unused))
+
+
+def _shards(folder: Path) -> list[Path]:
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        names = sorted(set(index["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{folder / INDEX}: not a valid index ({error})") from None
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{folder / INDEX}: {name!r} is no file of this folder")
+    return [folder / name for name in names]
+
+
+def _no_weights(folder: Path) -> str:
+    pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
+    if pickles:
+        return (
+            f"{folder / pickles[0]}: a pickle can run code when read, so bertkit reads none; "
+            "convert it where you trust it: load it with transformers, then "
+            "save_pretrained(folder, safe_serialization=True)"
+        )
+    return f"{folder}: no {FILE}; is this the folder of a model?"
+
+
+def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape))
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more

@@ -1,0 +1,489 @@
+"""The commands. Each is a typed function; its help is its signature and docstring."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from bertkit import __version__
+from bertkit.errors import BertkitError, ConfigError, DataError
+
+app = App(
+    name="bertkit",
+    help="From raw text to a BERT in service.",
+    version=__version__,
+    help_on_error=False,
+)
+vocab = App(name="vocab", help="Vocabularies.")
+tune = App(name="finetune", help="Fine-tune a model on labelled data.")
+app.command(vocab)
+app.command(tune)
+
+Long = Literal["error", "truncate", "window"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def main() -> None:
+    """Run the command line: 0 when all is well, 2 for what the user can mend, 130 for Ctrl-C."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are one sentence on stderr."""
+    try:
+        app(_join(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except (BertkitError, CycloptsError) as error:
+        print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"bertkit: {stop or 'stopped'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        return 0
+    return 0
+
+
+@vocab.command
+def train(
+    text: list[Path],
+    /,
+    *,
+    out: Path,
+    kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece",
+    size: int = 30522,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    min_frequency: int = 2,
+) -> None:
+    """Learn a vocabulary from text.
+
+    Parameters
+    ----------
+    text
+        Files or folders of .txt or .jsonl, also .gz.
+    out
+        The tokenizer's folder, to be made.
+    kind
+        wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
+    size
+        Pieces, special tokens included.
+    lowercase
+        Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
+    strip_accents
+        Whether accents are dropped; by default as lowercase.
+    min_frequency
+        How often a pair of pieces must occur to be joined.
+    """
+    from bertkit.recipes.vocabulary import train_vocabulary
+
+    tokenizer = train_vocabulary(
+        text,
+        kind=kind,
+        size=size,
+        out=out,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        min_frequency=min_frequency,
+    )
+    _say(f"{out}: {tokenizer.vocab_size:,} pieces")
+
+
+@app.command
+def prepare(
+    text: list[Path],
+    /,
+    *,
+    tokenizer: Path,
+    out: Path,
+    field: str = "text",
+    blank_lines: Literal["paragraphs", "documents"] = "paragraphs",
+    processes: int | None = None,
+) -> None:
+    """Turn text into a corpus of token ids that pretraining reads from disk.
+
+    Parameters
+    ----------
+    text
+        Files or folders of .txt or .jsonl, also .gz.
+    tokenizer
+        Folder of the tokenizer.
+    out
+        The corpus's folder. The same command goes on after a kill.
+    field
+        The field of .jsonl rows that holds the text.
+    blank_lines
+        Whether a blank line of a .txt file ends a paragraph or a document.
+    processes
+        How many work at once; by default one for each core.
+    """
+    from bertkit.recipes.prepare import prepare as recipe
+    from bertkit.text.tokenizer import Tokenizer
+
+    corpus = recipe(
+        text,
+        tokenizer=Tokenizer.load(tokenizer),
+        out=out,
+        field=field,
+        blank_lines=blank_lines,
+        processes=processes,
+    )
+    _say(
+        f"{out}: {corpus.tokens:,} tokens in {corpus.sentences:,} sentences of "
+        f"{corpus.documents:,} documents"
+    )
+
+
+@app.command
+def inspect(
+    corpus: Path,
+    /,
+    *,
+    count: int = 3,
+    config: Path | None = None,
+    seed: int = 0,
+    length: int = 128,
+    pairs: Literal["nsp", "sop", "none"] = "nsp",
+) -> None:
+    """Print samples of a corpus as a person reads them, and statistics.
+
+    Parameters
+    ----------
+    corpus
+        A prepared corpus.
+    count
+        Samples to print.
+    config
+        A run file whose sampling and masking to use, instead of length and pairs.
+    seed
+        Which samples.
+    length
+        Tokens of a sample.
+    pairs
+        Next sentence, sentence order, or none.
+    """
+    from bertkit.config import read_toml
+    from bertkit.data.corpus import Corpus
+    from bertkit.data.masking import Masking
+    from bertkit.data.segments import Sampling
+    from bertkit.recipes.inspect import draw, rates, readable, statistics
+    from bertkit.recipes.pretrain import read_config
+
+    opened = Corpus.open(corpus)
+    tokenizer = opened.tokenizer()
+    sampling, masking = Sampling(pairs=pairs, length=length), Masking()
+    if config is not None:
+        settings = read_config(read_toml(config), tokenizer)
+        sampling, masking = settings.sampling, settings.masking
+    samples, drawn = draw(opened, tokenizer, sampling, masking, seed=seed, count=max(count, 1000))
+    for sample in drawn[:count]:
+        print("\n".join(readable(samples, sample)), end="\n\n")
+    for name, value in statistics(opened).items():
+        print(f"{name:32} {value:,}")
+    print(f"{'samples an epoch':32} {len(samples):,}")
+    for name, value in rates(samples, drawn).items():
+        print(f"{name:32} {value:.3f}")
+
+
+@app.command
+def pretrain(
+    config: Path,
+    /,
+    *settings: Annotated[str, Parameter(show=False)],
+    corpus: Path,
+    out: Path,
+    resume: bool = False,
+) -> None:
+    """Pretrain a model. Any setting of the file can be replaced: --train.learning_rate 3e-4.
+
+    Parameters
+    ----------
+    config
+        The run file: a path, or the name of one that comes with bertkit (bert-tiny, bert-mini,
+        bert-small, bert-base, bert-large).
+    corpus
+        A prepared corpus.
+    out
+        The run's folder; it is a model folder from the start.
+    resume
+        Go on after the newest complete checkpoint.
+    """
+    from bertkit.config import override, read_toml
+    from bertkit.recipes.pretrain import pretrain as recipe
+
+    data = override(read_toml(_config(config)), _overrides(settings))
+    scores = recipe(data, corpus=corpus, out=out, resume=resume)
+    _say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
+
+
+@tune.command
+def classify(
+    *,
+    model: str,
+    train: Path,
+    dev: Path,
+    out: Path,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    header: bool | None = None,
+    regression: bool | None = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 5e-5,
+    length: int | None = None,
+    seed: int = 0,
+    precision: Precision = "auto",
+) -> None:
+    """Learn labels, or a number, of texts or pairs.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id.
+    train
+        TSV, CSV or JSONL.
+    dev
+        The same, to choose the best epoch by and to score.
+    out
+        The folder of the fine-tuned model, to be made.
+    text
+        Column of the text (or the first of a pair); guessed and said otherwise.
+    pair
+        Column of the second text.
+    label
+        Column of the label.
+    header
+        Whether the first line names the columns; guessed and said otherwise.
+    regression
+        Whether labels are quantities; guessed from fractions otherwise.
+    length
+        Longest sequence in tokens.
+    """
+    from bertkit.config import decode
+    from bertkit.recipes.finetune import Finetune, finetune, read_examples
+
+    settings = decode(
+        Finetune,
+        {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+            "length": length,
+            "seed": seed,
+            "precision": precision,
+        },
+    )
+    columns: dict[str, Any] = {"text": text, "pair": pair, "label": label, "header": header}
+    scores = finetune(
+        model,
+        train=read_examples(train, **columns),
+        dev=read_examples(dev, **columns),
+        out=out,
+        settings=settings,
+        regression=regression,
+        names=(str(train), str(dev)),
+    )
+    print(json.dumps(scores))
+
+
+@app.command
+def evaluate(
+    model: str,
+    file: Path,
+    /,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    header: bool | None = None,
+    precision: Precision = "fp32",
+) -> None:
+    """Score a fine-tuned model on a labelled file; prints JSON."""
+    from bertkit.pipelines import pipeline
+    from bertkit.recipes.evaluate import evaluate as recipe
+    from bertkit.recipes.finetune import read_examples
+
+    ready = pipeline("classify", model, precision=precision)
+    rows = read_examples(file, text=text, pair=pair, label=label, header=header)
+    print(json.dumps(recipe(ready, rows, name=str(file))))
+
+
+@app.command
+def predict(
+    model: str,
+    text: list[str] | None = None,
+    /,
+    *,
+    pair: str | None = None,
+    file: Path | None = None,
+    long: Long = "error",
+    precision: Precision = "fp32",
+) -> None:
+    """Label texts: arguments, a file's rows, or the lines of stdin. One line of JSON each.
+
+    Parameters
+    ----------
+    pair
+        The second text, where the model was trained on pairs.
+    file
+        TSV, CSV or JSONL; its columns are guessed and said.
+    long
+        What to do with texts longer than the model.
+    """
+    from bertkit.pipelines import pipeline
+    from bertkit.recipes.finetune import read_examples
+
+    ready = pipeline("classify", model, precision=precision)
+    if file is not None:
+        rows = read_examples(file, labelled=False)
+        texts = [row.text for row in rows]
+        pairs = [row.pair or "" for row in rows] if rows and rows[0].pair is not None else None
+    else:
+        texts = _texts(text)
+        pairs = None if pair is None else [pair] * len(texts)
+    for answer in ready(texts, pairs, long=long):
+        _print(answer)
+
+
+@app.command(name="fill-mask")
+def fill_mask(model: str, text: list[str] | None = None, /, *, top: int = 10) -> None:
+    """The likeliest pieces for each [MASK] of a text."""
+    from bertkit.pipelines import pipeline
+
+    texts = _texts(text)
+    for answers in pipeline("fill-mask", model)(texts, top=top):
+        _print(answers)
+
+
+@app.command(name="next-sentence")
+def next_sentence(model: str, a: str, b: str, /) -> None:
+    """How likely sentence B follows sentence A."""
+    from bertkit.pipelines import pipeline
+
+    _print(pipeline("next-sentence", model)([a], [b])[0])
+
+
+@app.command
+def embed(
+    model: str,
+    text: list[str] | None = None,
+    /,
+    *,
+    pooling: Literal["mean", "cls"] | None = None,
+    long: Long = "error",
+    precision: Precision = "fp32",
+    out: Path | None = None,
+) -> None:
+    """A vector for each text: a line of JSON, or all as a .npy file.
+
+    Parameters
+    ----------
+    pooling
+        Over all tokens or [CLS]; by default as the folder says, else mean.
+    out
+        A .npy file of float32, one row a text.
+    """
+    from bertkit.pipelines import pipeline
+
+    vectors = pipeline("embed", model, precision=precision, pooling=pooling)(
+        _texts(text), long=long
+    )
+    if out is None:
+        for row in vectors.tolist():
+            print(json.dumps(row))
+        return
+    import numpy as np
+
+    from bertkit.storage import writing
+
+    with writing(out) as partial, partial.open("wb") as file:
+        np.save(file, vectors)
+    _say(f"{out}: {vectors.shape[0]:,} × {vectors.shape[1]}")
+
+
+@app.command
+def info(model: str, /) -> None:
+    """What a model folder holds: shape, parameters and where they are, heads; prints JSON."""
+    from bertkit.checkpoint.folder import load
+    from bertkit.recipes.info import info as recipe
+
+    print(json.dumps(recipe(load(model)), indent=2))
+
+
+@app.command
+def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 4.0) -> None:
+    """The whole life of a BERT on this machine, from text to a report, in minutes.
+
+    Parameters
+    ----------
+    out
+        The folder for everything, report.html included.
+    text
+        Files or folders of your own; by default the English on this machine: the Python
+        reference and the docstrings of installed packages.
+    minutes
+        How long pretraining may take.
+    """
+    from bertkit.recipes.demo import demo as recipe
+
+    print(recipe(out, text=text, minutes=minutes))
+
+
+def _join(arguments: Sequence[str]) -> list[str]:
+    """`--train.steps 300` as one word, so that the parser keeps the two together."""
+    joined: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        name = word.split("=", 1)[0]
+        if name.startswith("--") and "." in name:
+            value = word.partition("=")[2] if "=" in word else next(rest, None)
+            if value is None:
+                raise ConfigError(f"{name}: a value is missing; write {name} VALUE")
+            word = f"{name[2:]}={value}"
+        joined.append(word)
+    return joined
+
+
+def _overrides(settings: Iterable[str]) -> list[tuple[str, str]]:
+    found = []
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or "." not in key:
+            raise ConfigError(f"{setting!r}: not a setting; write --group.name value")
+        found.append((key, value))
+    return found
+
+
+def _config(path: Path) -> Path:
+    """A run file, or one of those in the package by its bare name."""
+    inside = Path(__file__).parent / "configs" / f"{path.name.removesuffix('.toml')}.toml"
+    return inside if not path.exists() and path.parent == Path() and inside.exists() else path
+
+
+def _texts(arguments: list[str] | None) -> list[str]:
+    """Texts from the arguments, else the lines of stdin."""
+    if arguments:
+        return arguments
+    if sys.stdin.isatty():
+        raise DataError("no text; give it as an argument or on stdin, one text a line")
+    lines = [line.rstrip("\n") for line in sys.stdin]
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise DataError("stdin: no text; give one text a line")
+    return texts
+
+
+def _print(answer: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(answer).decode())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

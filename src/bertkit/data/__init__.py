@@ -1,0 +1,1 @@
+"""From files to batches: readers, token corpora, samples, masks, order."""

@@ -1,0 +1,132 @@
+"""Choosing what the model must guess. Devlin et al. 2019, section 3.1, task 1."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from bertkit.config import Settings
+from bertkit.text.tokenizer import Tokenizer
+
+
+class Masking(Settings, frozen=True):
+    """How much is masked, and in what units."""
+
+    rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
+    """Share of a sample's tokens that are chosen."""
+    unit: Literal["token", "word", "span"] = "token"
+    """Tokens; whole words (google-research/bert, 2019); or spans of words (SpanBERT)."""
+    mask: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.8
+    """Share of the chosen that become [MASK]."""
+    random: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
+    """Share of the chosen that become a random piece; the rest is left as it is."""
+    cycle: Annotated[int, Meta(ge=1)] | None = None
+    """Static masking: the masks (and pairs) of this many epochs, over and over; BERT's data had
+    10. Without it every epoch draws new ones (RoBERTa's dynamic masking)."""
+
+    def __post_init__(self) -> None:
+        if self.mask + self.random > 1.0:
+            raise ValueError(
+                f"mask = {self.mask} and random = {self.random} are shares of the chosen; "
+                "together they cannot exceed 1"
+            )
+
+
+class Masker:
+    """Masks samples of one vocabulary."""
+
+    def __init__(self, settings: Masking, tokenizer: Tokenizer) -> None:
+        self.settings = settings
+        self.mask = tokenizer.mask
+        self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
+        self.special[list(tokenizer.special_ids)] = True
+        self.ordinary = np.flatnonzero(~self.special)
+        self.starts_word = tokenizer.starts_word
+
+    def __call__(
+        self, ids: NDArray[np.int64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The ids as the model sees them, and the chosen places in order.
+
+        Special tokens are never chosen nor drawn; at least one place is chosen where there is
+        one. Places are drawn until round(rate × tokens) are reached; a word or span that would
+        overshoot is passed over, unless nothing is chosen yet.
+        """
+        candidates = np.flatnonzero(~self.special[ids])
+        if not len(candidates):
+            return ids, candidates
+        wanted = max(1, round(self.settings.rate * len(candidates)))
+        match self.settings.unit:
+            case "token":
+                places = rng.permutation(candidates)[:wanted]
+            case "word":
+                words = self._words(ids, candidates)
+                places = _take(words, rng.permutation(len(words)), wanted)
+            case "span":
+                places = self._spans(ids, candidates, wanted, rng)
+        places = np.sort(places)
+        seen = ids.copy()
+        draw = rng.random(len(places))
+        seen[places[draw < self.settings.mask]] = self.mask
+        swapped = places[(draw >= self.settings.mask) & (draw < self._changed)]
+        seen[swapped] = rng.choice(self.ordinary, len(swapped))
+        return seen, places
+
+    @property
+    def _changed(self) -> float:
+        return self.settings.mask + self.settings.random
+
+    def _words(
+        self, ids: NDArray[np.int64], candidates: NDArray[np.int64]
+    ) -> list[NDArray[np.int64]]:
+        """The candidates, grouped: a piece joins the one before it unless it starts a word."""
+        apart = self.starts_word[ids[candidates]]
+        apart[1:] |= np.diff(candidates) > 1
+        return np.split(candidates, np.flatnonzero(apart[1:]) + 1)
+
+    def _spans(
+        self,
+        ids: NDArray[np.int64],
+        candidates: NDArray[np.int64],
+        wanted: int,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """Spans of whole words, their lengths geometric with p = 0.2, at most 10 words.
+
+        Source: Joshi et al. 2020 (SpanBERT), section 3.1.
+        """
+        words = self._words(ids, candidates)
+        free = np.ones(len(words), dtype=bool)
+        chosen: list[NDArray[np.int64]] = []
+        count = 0
+        for first in rng.permutation(len(words)):
+            length = min(int(rng.geometric(0.2)), 10)
+            for word in range(first, min(first + length, len(words))):
+                if not free[word]:
+                    break
+                if count and count + len(words[word]) > wanted:
+                    break
+                free[word] = False
+                chosen.append(words[word])
+                count += len(words[word])
+            if count >= wanted:
+                break
+        return np.concatenate(chosen)
+
+
+def _take(
+    words: list[NDArray[np.int64]], order: NDArray[np.int64], wanted: int
+) -> NDArray[np.int64]:
+    chosen: list[NDArray[np.int64]] = []
+    count = 0
+    for word in order:
+        if count and count + len(words[word]) > wanted:
+            continue
+        chosen.append(words[word])
+        count += len(words[word])
+        if count >= wanted:
+            break
+    return np.concatenate(chosen)

@@ -1,0 +1,493 @@
+"""Raw text as documents, and labelled files as rows.
+
+What is read: `.txt` and `.jsonl`, for rows `.tsv`, `.csv` and `.jsonl`; each also as `.gz`; in
+UTF-8, with or without a byte order mark. A file is read in blocks of about a mebibyte, so memory
+does not grow with it. Whatever is wrong is a DataError that names file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+
+from bertkit.errors import DataError, did_you_mean
+
+BlankLines = Literal["paragraphs", "documents"]
+"""What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
+(the input format of Google's BERT)."""
+
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+
+LONGEST_LINE = 64 << 20
+"""Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
+
+TEXT = (".txt", ".jsonl")
+TABLES = (".tsv", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document, or a part of a long one: `continues` if it goes on with the one before.
+
+    Units: `line` counts from 1 and from the beginning of the span that was read.
+    """
+
+    text: str
+    file: Path
+    line: int
+    continues: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes [start, end) of a file, cut at the end of a paragraph, or for `.jsonl` of a row.
+
+    A compressed file is always whole; `end` is then its compressed size.
+    """
+
+    file: Path
+    start: int
+    end: int
+
+
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The files to read: folders give what they hold at any depth, sorted, without hidden ones.
+
+    Raises: DataError naming a path that is missing, empty, named twice, or of another kind.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = [p for p in _inside(path) if _suffix(p) in TEXT]
+            if not inside:
+                raise DataError(f"{path}: no .txt or .jsonl file in this folder (nor as .gz)")
+            found += inside
+        elif not path.exists():
+            raise DataError(f"{path}: no such file or folder; check the spelling")
+        elif _suffix(path) not in TEXT:
+            raise DataError(
+                f"{path}: unknown kind of file; text is read from .txt and .jsonl, also .gz"
+            )
+        else:
+            found.append(path)
+    if not found:
+        raise DataError("no text: name at least one file or folder")
+    seen: set[Path] = set()
+    for path in found:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: the file is empty; leave it out")
+        if path.resolve() in seen:
+            raise DataError(f"{path}: named twice; name each file once")
+        seen.add(path.resolve())
+    return found
+
+
+def documents(
+    paths: Sequence[Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
+) -> Iterator[Document]:
+    """Every document of these files and folders, in order.
+
+    A `.txt` file is one document, or with `blank_lines="documents"` one between each two blank
+    lines; long ones come in parts. A `.jsonl` row is one, its text in `field`.
+    Raises: DataError naming file and line.
+    """
+    for file in files(paths):
+        span = Span(file, 0, file.stat().st_size)
+        yield from read(span, field=field, blank_lines=blank_lines)
+
+
+def spans(file: Path, size: int) -> list[Span]:
+    """Cut a file into spans of about `size` bytes; a compressed file stays whole."""
+    end = file.stat().st_size
+    cuts = [0]
+    if file.suffix != ".gz":
+        with file.open("rb") as stream:
+            while cuts[-1] + 1.5 * size < end:
+                start = cuts[-1] + size
+                stream.seek(start)
+                block = stream.read(min(BLOCK, size))
+                find = _row_end if _suffix(file) == ".jsonl" else _text_end
+                while not (at := find(block)) and len(block) < min(end - start, LONGEST_LINE):
+                    block += stream.read(BLOCK)
+                if at == 0 or start + at >= end:
+                    break
+                cuts.append(start + at)
+    return [Span(file, a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+
+
+def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[Document]:
+    """The documents that begin in a span; one cut by its beginning comes as `continues`."""
+    if _suffix(span.file) == ".jsonl":
+        found = _json_documents(span, field)
+    elif blank_lines == "documents":
+        found = _blank_line_documents(span)
+    else:
+        found = _one_document(span)
+    empty = True
+    for document in found:
+        empty = False
+        yield document
+    if empty and span.start == 0 and span.end == span.file.stat().st_size:
+        raise DataError(f"{span.file}: the file holds no text; leave it out")
+
+
+# ---- blocks
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Whole lines, checked: `data` in UTF-8, and the same as `text`."""
+
+    data: bytes
+    text: str
+    line: int
+
+
+def _blocks(span: Span) -> Iterator[_Block]:
+    """The bytes of a span in blocks that end where a paragraph or row does."""
+    rows = _suffix(span.file) == ".jsonl"
+    offset, line, rest = span.start, 1, b""
+    left = span.end - span.start
+    with _open(span.file) as stream:
+        if span.start:
+            stream.seek(span.start)
+        while True:
+            try:
+                data = stream.read(BLOCK if span.file.suffix == ".gz" else min(BLOCK, left))
+            except (EOFError, OSError, zlib.error) as error:
+                if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                    raise
+                raise DataError(
+                    f"{span.file}: damaged or cut short ({error}); get the file again"
+                ) from None
+            left -= len(data)
+            last = not data
+            data = rest + data
+            at = len(data) if last else _row_end(data) if rows else _text_end(data)
+            data, rest = data[:at], data[at:]
+            if len(rest) > LONGEST_LINE:
+                raise DataError(
+                    f"{span.file}:{_line(span, line)}: a row of more than "
+                    f"{LONGEST_LINE >> 20} MiB; is this really .jsonl, one object a line?"
+                )
+            if data:
+                text = _decode(data, span, offset, line)
+                mark = offset == 0 and text.startswith("\ufeff")
+                yield _Block(data[3:] if mark else data, text[1:] if mark else text, line)
+                offset += len(data)
+                line += data.count(b"\n")
+            if last:
+                return
+
+
+def _open(file: Path) -> IO[bytes]:
+    # gzip.open closes what it opens; the type says less than we need
+    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+def _decode(data: bytes, span: Span, offset: int, line: int) -> str:
+    wide = offset == 0 and data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if wide:
+        raise DataError(
+            f"{span.file}:1: UTF-16, not UTF-8 (byte 0); convert it: "
+            f"iconv -f UTF-16 -t UTF-8 {span.file.name} > utf8-{span.file.name}"
+        )
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise DataError(
+            f"{span.file}:{_line(span, line + data.count(10, 0, zero))}: a zero byte at byte "
+            f"{offset + zero}: this is a binary file, not text; leave it out"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = error.start
+        raise DataError(
+            f"{span.file}:{_line(span, line + data.count(10, 0, at))}: not UTF-8 "
+            f"(0x{data[at]:02x} at byte {offset + at}); convert it, for example: "
+            f"iconv -f WINDOWS-1252 -t UTF-8 {span.file.name} > utf8-{span.file.name}"
+        ) from None
+
+
+def _line(span: Span, line: int) -> int:
+    """The line number in the whole file; only errors need it, so only they count lines."""
+    if span.start == 0:
+        return line
+    with span.file.open("rb") as stream:
+        left = span.start
+        while left > 0:
+            block = stream.read(min(BLOCK, left))
+            line += block.count(b"\n")
+            left -= len(block)
+    return line
+
+
+_SENTENCE_END = re.compile(rb"""[.!?](?:["')\]]|\xe2\x80[\x99\x9d]|\xc2\xbb)*[ \t\r]*\n""")
+
+
+def _text_end(data: bytes) -> int:
+    """Where to cut text: after a paragraph, else a sentence, a line, a word, a character."""
+    half = len(data) // 2
+    at = max(data.rfind(b"\n\n", half) + 2, data.rfind(b"\n\r\n", half) + 3)
+    if at > 3:
+        return at
+    for found in reversed(list(_SENTENCE_END.finditer(data, max(half, len(data) - (1 << 16))))):
+        return found.end()
+    for end in (b"\n", b" "):
+        at = data.rfind(end, half) + 1
+        if at:
+            return at
+    at = len(data)
+    while at > 0 and data[at - 1] & 0xC0 == 0x80:
+        at -= 1
+    return max(at - 1, 0)
+
+
+def _row_end(data: bytes) -> int:
+    return data.rfind(b"\n") + 1
+
+
+# ---- documents
+
+
+def _one_document(span: Span) -> Iterator[Document]:
+    continues = span.start > 0
+    for block in _blocks(span):
+        if block.text.strip():
+            yield Document(block.text, span.file, block.line, continues)
+            continues = True
+
+
+_BLANK = re.compile(r"\n(?:[^\S\n]*\n)+")
+_ENDS_BLANK = re.compile(r"\n[^\S\n]*\n\s*\Z")
+
+
+def _blank_line_documents(span: Span) -> Iterator[Document]:
+    before = _before(span)
+    for block in _blocks(span):
+        text, line = block.text, block.line
+        # a blank line may lie across two blocks
+        edge = before + text[: len(text) - len(text.lstrip())]
+        continues = bool(before.strip()) and not _ENDS_BLANK.search(edge)
+        start = 0
+        for blank in _BLANK.finditer(text):
+            if text[start : blank.start()].strip():
+                yield Document(text[start : blank.start()], span.file, line, continues)
+            continues = False
+            line += text.count("\n", start, blank.end())
+            start = blank.end()
+        if text[start:].strip():
+            yield Document(text[start:], span.file, line, continues)
+        before = (before + text)[-256:]
+
+
+def _before(span: Span) -> str:
+    """The last characters before a span, by which to tell whether it begins a document."""
+    if span.start == 0:
+        return ""
+    with span.file.open("rb") as stream:
+        stream.seek(max(span.start - 256, 0))
+        return stream.read(span.start - stream.tell()).decode("utf-8", "ignore")
+
+
+@lru_cache
+def _row_decoder(field: str) -> msgspec.json.Decoder[Any]:
+    row = msgspec.defstruct("Row", [("text", str)], rename={"text": field})
+    return msgspec.json.Decoder(row)
+
+
+def _json_documents(span: Span, field: str) -> Iterator[Document]:
+    decoder = _row_decoder(field)
+    for block in _blocks(span):
+        lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip()]
+        try:
+            rows = decoder.decode_lines(block.data)
+        except (msgspec.MsgspecError, ValueError):
+            rows = []
+        if len(rows) != len(lines):
+            for i, raw in lines:
+                _check_row(raw, field, f"{span.file}:{_line(span, block.line + i)}")
+        for (i, _), row in zip(lines, rows, strict=True):
+            yield Document(row.text, span.file, block.line + i)
+
+
+def _check_row(raw: bytes, field: str, where: str) -> None:
+    """Say what is wrong with this row, if anything is."""
+    row = _json_object(raw, where)
+    if field not in row:
+        raise DataError(f"{where}: no field {field!r}; {did_you_mean(field, row)}")
+    if not isinstance(row[field], str):
+        kind = type(row[field]).__name__
+        raise DataError(f"{where}: field {field!r} holds a {kind}, not text")
+    try:
+        raw.decode().encode()
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
+            "write the whole pair, or \\ufffd"
+        ) from None
+
+
+def _json_object(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(raw)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}); .jsonl has one object a line") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a {type(row).__name__}, not an object; write {{...}} on a line")
+    return row
+
+
+# ---- paths
+
+
+def _inside(folder: Path) -> list[Path]:
+    found = folder.rglob("*")
+    return sorted(
+        p
+        for p in found
+        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+    )
+
+
+def _suffix(file: Path) -> str:
+    """The kind of a file, whether compressed or not: notes.txt.gz is .txt."""
+    return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
+
+
+# ---- labelled rows
+
+
+COLUMN_NAMES = frozenset(
+    {"text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a", "sentence_b"}
+    | {"question", "answer", "context", "premise", "hypothesis", "query", "document", "passage"}
+    | {"#1 string", "#2 string", "qtext", "atext", "title", "review", "comment", "word", "token"}
+    | {"label", "labels", "class", "category", "target", "score", "similarity", "quality", "tag"}
+    | {"gold_label", "entailment_label", "relatedness_score", "id", "idx", "index", "pair_id"}
+)
+"""Names by which a first line is known as a header, in small letters."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a labelled file, every value as text.
+
+    Shapes: `rows` and `lines` are equally long; lines[i] is where rows[i] begins, from 1.
+    `said` tells in a sentence how the columns were named, for the user to check.
+    """
+
+    file: Path
+    columns: list[str]
+    rows: list[dict[str, str]]
+    lines: list[int]
+    said: str
+
+
+def rows(path: Path, *, header: bool | None = None) -> Table:
+    """Read `.tsv` (without quoting), `.csv` (quoted) or `.jsonl`; each also as `.gz`.
+
+    `header` None guesses whether the first line names the columns; where it does not they are
+    called "1", "2" and so on. JSON values that are not text are written as in JSON.
+    Raises: DataError naming file and line, for ragged rows with the expected and found counts.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file; check the spelling")
+    kind = _suffix(path)
+    if path.is_dir() or kind not in TABLES:
+        raise DataError(f"{path}: rows are read from .tsv, .csv and .jsonl files, also .gz")
+    text = "".join(block.text for block in _blocks(Span(path, 0, path.stat().st_size)))
+    if not text.strip():
+        raise DataError(f"{path}: the file holds no rows")
+    if kind == ".jsonl":
+        return _json_table(path, text)
+    cells = list(_csv_cells(path, text) if kind == ".csv" else _tsv_cells(text))
+    return _table(path, cells, header)
+
+
+def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.removesuffix("\r").split("\t")
+
+
+def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{line}: not CSV ({error}); check the quotes here") from None
+
+
+def _table(path: Path, cells: list[tuple[int, list[str]]], header: bool | None) -> Table:
+    first = cells[0][1]
+    named = _looks_like_header(first) if header is None else header
+    if named:
+        columns = [name.strip() for name in first]
+        said = f"{path}: columns {', '.join(columns)} (named by the first line)"
+        cells = cells[1:]
+        if len(set(columns)) < len(columns):
+            raise DataError(f"{path}:1: two columns have the same name; rename one")
+        if not cells:
+            raise DataError(f"{path}: only a header line, no rows")
+    else:
+        columns = [str(i + 1) for i in range(len(first))]
+        said = f"{path}: no header line; columns are called {', '.join(columns)}"
+    found = []
+    for line, row in cells:
+        if len(row) != len(columns):
+            raise DataError(
+                f"{path}:{line}: expected {len(columns)} columns as in the first line, "
+                f"found {len(row)}; mend this line"
+            )
+        found.append(dict(zip(columns, row, strict=True)))
+    return Table(path, columns, found, [line for line, _ in cells], said)
+
+
+def _looks_like_header(cells: list[str]) -> bool:
+    """At least one usual name, and nothing that reads like a sentence."""
+    names = [cell.strip().lower() for cell in cells]
+    plain = all(0 < len(n) <= 40 and not n.endswith((".", "?", "!")) for n in names)
+    return plain and len(set(names)) == len(names) and not COLUMN_NAMES.isdisjoint(names)
+
+
+def _json_table(path: Path, text: str) -> Table:
+    found, lines = [], []
+    columns: list[str] = []
+    for number, raw in enumerate(text.split("\n"), 1):
+        if not raw.strip():
+            continue
+        row = _json_object(raw.encode(), f"{path}:{number}")
+        columns = columns or list(row)
+        missing = [name for name in columns if name not in row]
+        if missing:
+            raise DataError(
+                f"{path}:{number}: no field {missing[0]!r}, which the first row has; "
+                f"{did_you_mean(missing[0], row)}"
+            )
+        found.append({name: _as_text(row[name]) for name in columns})
+        lines.append(number)
+    return Table(path, columns, found, lines, f"{path}: columns {', '.join(columns)}")
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,199 @@
+"""Text into sentences, and sentences into token ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sentencex
+from numpy.typing import NDArray
+from tokenizers import models, normalizers, pre_tokenizers
+
+from bertkit.text.tokenizer import Tokenizer
+
+PARAGRAPH_LIMIT = 20_000
+"""Characters handed to the splitter at once: its time grows with the square in odd text."""
+
+_BLANK_LINE = re.compile(r"\n\s*\n")
+_MARKS = "\"“”„«»‟‹›'’‘‚`"
+_OPENING = "“„«‟‹‘‚"
+_NOT_APOSTROPHE = re.compile(r"’(?:(?!\w)|(?<!\w’))")
+
+
+def split(text: str, language: str = "en") -> list[str]:
+    """The sentences of a text, with single spaces; no other character is lost or moved.
+
+    `sentencex` knows the abbreviations of the language, initials, decimals and ellipses. Two
+    things are done for it. Paragraphs are told apart by blank lines, and the lines within one are
+    joined. And since it takes a whole quotation for one sentence, however long, it is shown the
+    text with spaces in place of quotation marks; a mark then goes with the sentence it touches,
+    and "Go!" she said stays whole because what follows is in small letters.
+    """
+    sentences: list[str] = []
+    for paragraph in _BLANK_LINE.split(text):
+        flat = " ".join(paragraph.split())
+        start = 0
+        while start < len(flat):
+            end = _limit(flat, start)
+            _split(flat[start:end].strip(), language, sentences)
+            start = end
+    return sentences
+
+
+def _limit(text: str, start: int) -> int:
+    """Where the splitter must stop: at the end, or a sentence's, a word's, anywhere."""
+    limit = start + PARAGRAPH_LIMIT
+    if len(text) <= limit:
+        return len(text)
+    end = max(text.rfind(mark, start, limit) for mark in (". ", "? ", "! ")) + 1
+    end = end or text.rfind(" ", start, limit)
+    return end if end > start else limit
+
+
+def _split(paragraph: str, language: str, sentences: list[str]) -> None:
+    bare = _without_quotation_marks(paragraph)
+    first = len(sentences)
+    start = end = 0
+    for piece in sentencex.segment(language, bare):
+        end += len(piece)
+        cut = _before_opening_mark(paragraph, start, end)
+        sentence = paragraph[start:cut].strip()
+        start = cut
+        if len(sentences) > first and _goes_on(sentences[-1], sentence):
+            sentence = f"{sentences.pop()} {sentence}".rstrip()
+        if sentence:
+            sentences.append(sentence)
+    if start < len(paragraph):
+        sentences.append(paragraph[start:].strip())
+
+
+def _without_quotation_marks(text: str) -> str:
+    """The same length, with spaces for quotation marks; apostrophes stay, as ’."""
+    for mark in '"“”„«»‟‹›`':
+        text = text.replace(mark, " ")
+    text = text.replace("'", "’").replace("‘", "’").replace("‚", "’")
+    return _NOT_APOSTROPHE.sub(" ", text)
+
+
+def _goes_on(before: str, piece: str) -> bool:
+    """Whether a piece belongs to the sentence before: "Go!" she said, or marks alone."""
+    reported = piece[:1].islower() and before[-1] in _MARKS
+    return reported or not any(map(str.isalnum, piece))
+
+
+def _before_opening_mark(text: str, start: int, end: int) -> int:
+    """Where to cut: a mark that opens a quotation belongs to the next sentence.
+
+    It opens if it stands apart from this sentence and touches the next, or can do nothing else.
+    """
+    sentence = text[start:end].rstrip()
+    bare = sentence.rstrip(_OPENING if len(sentence) < end - start else _MARKS)
+    opens = len(bare) < len(sentence) and bare.endswith(" ") and end < len(text)
+    return start + len(bare) if opens else end
+
+
+TABLE_WORDS = 400_000
+"""Words whose ids are remembered (about 100 MB with what belongs to them)."""
+
+TABLE_CHARACTERS = 16_000_000
+
+
+class Encoder:
+    """Sentences to token ids, remembering words: natural text repeats them.
+
+    Where a tokenizer splits at spaces before all else, a sentence's ids are those of its words
+    put together, so each word is tokenized once and found in a table from then on: measured four
+    to six times as fast on prose. That holds for BERT's normalizer and pre-tokenizer; any other
+    tokenizer gets whole sentences. The ids are those of `Tokenizer.ids` either way.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._table = _Table() if _splits_at_spaces(tokenizer) else None
+
+    def __call__(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """All tokens end to end (uint16 or uint32), and how many each sentence has (S,)."""
+        found = [self._encode(sentences[i : i + 2048]) for i in range(0, len(sentences), 2048)]
+        if not found:
+            return np.empty(0, self._dtype), np.empty(0, np.int64)
+        tokens, counts = zip(*found, strict=True)
+        return np.concatenate(tokens), np.concatenate(counts)
+
+    def _encode(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        if self._table is None:
+            return self._joined(sentences)
+        table = self._table
+        if len(table.places) > TABLE_WORDS or table.places.characters > TABLE_CHARACTERS:
+            table = self._table = _Table()
+        words = " ".join(sentences).split(" ")
+        known = len(table.places)
+        places = np.fromiter(map(table.places.__getitem__, words), np.int64, len(words))
+        if len(table.places) > known:
+            table.extend(*self._joined(table.places.fresh))
+            table.places.fresh = []
+        tokens, counts = table.take(places)
+        first_word = np.cumsum([0, *(s.count(" ") + 1 for s in sentences[:-1])])
+        return tokens, np.add.reduceat(counts, first_word)
+
+    def _joined(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        ids = self._tokenizer.ids(texts)
+        counts = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.concatenate(ids).astype(self._dtype), counts
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest type that holds every id: two bytes where the vocabulary allows."""
+    return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
+
+
+class _Places(dict[str, int]):
+    """Numbers words in the order they are first asked for, and keeps the new ones."""
+
+    def __init__(self) -> None:
+        self.fresh: list[str] = []
+        self.characters = 0
+
+    def __missing__(self, word: str) -> int:
+        place = self[word] = len(self)
+        self.fresh.append(word)
+        self.characters += len(word)
+        return place
+
+
+class _Table:
+    """The ids of known words, end to end."""
+
+    def __init__(self) -> None:
+        self.places = _Places()
+        self._ids: NDArray[Any] = np.empty(0, np.uint16)
+        self._starts = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+
+    def extend(self, ids: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        starts = len(self._ids) + np.cumsum(counts) - counts
+        self._ids = np.concatenate([self._ids, ids])
+        self._starts = np.concatenate([self._starts, starts])
+        self._counts = np.concatenate([self._counts, counts])
+
+    def take(self, places: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of these words end to end, and how many each has."""
+        counts = self._counts[places]
+        before = np.cumsum(counts) - counts
+        source = np.repeat(self._starts[places] - before, counts)
+        source += np.arange(len(source))
+        return self._ids[source], counts
+
+
+def _splits_at_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether ids of a text are the ids of its words, whatever they are."""
+    core = tokenizer.core
+    added = core.get_added_tokens_decoder().values()
+    return (
+        isinstance(core.model, models.WordPiece)
+        and isinstance(core.normalizer, normalizers.BertNormalizer)
+        and isinstance(core.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and not any(" " in token.content for token in added)
+    )

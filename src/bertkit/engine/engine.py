@@ -1,0 +1,81 @@
+"""One way to run a model over encoded texts: sort by length, pack, compute, restore the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertkit.batch import Batch, Packed
+from bertkit.data.collate import cut_by_tokens
+from bertkit.engine.linear import packed
+from bertkit.models.model import Model
+from bertkit.nn.precision import Precision, resolve
+from bertkit.text.tokenizer import Encoding
+
+BUDGET_TOKENS = 4096
+"""Tokens of a batch; on two cores more gain nothing (docs/log.md)."""
+
+Read = Callable[[Tensor, Batch], Tensor]
+"""What to keep of a batch: states (N, D) -> (S, anything), a row for each sequence."""
+
+
+class Engine:
+    """A model ready for inference; it never changes the model it was given."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        precision: Precision = "fp32",
+        budget_tokens: int = BUDGET_TOKENS,
+    ) -> None:
+        self.device = next(model.parameters()).device
+        self.dtype = resolve(precision, self.device.type)
+        self.model = packed(model, self.dtype)
+        self.budget_tokens = budget_tokens
+
+    @torch.inference_mode()
+    def run(self, encodings: Sequence[Encoding], read: Read) -> NDArray[np.float32]:
+        """`read` of every text, in the order given. Shapes: S encodings -> (S, …)."""
+        found: NDArray[np.float32] | None = None
+        for places, batch in self.batches(encodings):
+            rows = read(self.model.encoder(batch), batch).float().cpu().numpy()
+            if found is None:
+                found = np.empty((len(encodings), *rows.shape[1:]), dtype=np.float32)
+            found[places] = rows
+        return np.empty((0, 0), dtype=np.float32) if found is None else found
+
+    def batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Packed batches, shortest texts first, each with the places of its texts."""
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        order = np.argsort(lengths, kind="stable")
+        for group in cut_by_tokens(lengths[order].tolist(), self.budget_tokens):
+            places = order[group]
+            batch = pack([encodings[place] for place in places])
+            yield places, batch.to(self.device) if self.device.type != "cpu" else batch
+
+
+def pack(encodings: Sequence[Encoding]) -> Batch:
+    """Encodings, shortest first, as one batch."""
+    return Batch(
+        ids=torch.from_numpy(np.concatenate([e.ids for e in encodings])),
+        types=torch.from_numpy(np.concatenate([e.types for e in encodings])),
+        layout=Packed.of([len(e) for e in encodings]),
+    )
+
+
+def mean(states: Tensor, batch: Batch) -> Tensor:
+    """The mean state of each sequence, its special tokens included. Shapes: (N, D) -> (S, D)."""
+    layout = batch.layout
+    sums = torch.zeros(len(layout.lengths), states.shape[1], device=states.device)
+    sums.index_add_(0, layout.owner, states.float())
+    return sums / layout.starts.diff()[:, None]
+
+
+def first(states: Tensor, batch: Batch) -> Tensor:
+    """The state of each sequence's [CLS]. Shapes: (N, D) -> (S, D)."""
+    return states.index_select(0, batch.layout.first).float()

@@ -1,0 +1,59 @@
+"""What can go wrong, as one small tree. Every message says what, where, and what to do.
+
+BertkitError
+├── ConfigError       a setting is unknown, mistyped or impossible
+├── DataError         a file of text, labels or tokens cannot be used
+├── TokenizerError    a vocabulary or tokenizer folder cannot be used
+├── CheckpointError   a folder of weights cannot be read or written
+├── StorageError      a file cannot be written: no space, no permission
+├── DeviceError       the machine lacks what was asked for
+└── TrainingError     a run cannot start or go on
+
+At the command line each becomes one sentence and exit code 2, without a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BertkitError(Exception):
+    """Anything bertkit refuses or cannot do, said in one sentence."""
+
+
+class ConfigError(BertkitError):
+    """A setting is unknown, mistyped or impossible; the message names its key path."""
+
+
+class DataError(BertkitError):
+    """A file of text, labels or tokens cannot be used; the message names file and line."""
+
+
+class TokenizerError(BertkitError):
+    """A vocabulary or tokenizer folder cannot be used."""
+
+
+class CheckpointError(BertkitError):
+    """A folder of weights cannot be read or written; the message names the file or weight."""
+
+
+class StorageError(BertkitError):
+    """A file cannot be written (no space, no permission); what stood there is untouched."""
+
+
+class DeviceError(BertkitError):
+    """The machine lacks what was asked for (a device, a precision)."""
+
+
+class TrainingError(BertkitError):
+    """A run cannot start or go on; the message says what is kept and how to continue."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: its nearest neighbor, or all that is known."""
+    options = list(known)
+    near = difflib.get_close_matches(word, options, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "known: " + ", ".join(repr(o) for o in options)

@@ -1,0 +1,1 @@
+"""Whole models: the Transformer encoder, heads, and `Model`, an encoder with named heads."""

@@ -1,0 +1,75 @@
+"""Heads: what reads the encoder's states and answers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertkit.batch import Batch
+from bertkit.models.config import TransformerConfig
+from bertkit.nn.dropout import Dropout
+from bertkit.nn.feedforward import ACTIVATIONS
+
+
+class MaskedLM(nn.Module):
+    """Which piece stands at a masked place. Shapes: (N, D) -> (M, V), the masked places only.
+
+    The output matrix is the token embedding itself (tied). Source: Devlin et al. 2019, section
+    3.1, task 1; the extra dense layer and norm are google-research/bert's `get_masked_lm_output`.
+    """
+
+    def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, config.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.activation = ACTIVATIONS[config.activation]
+        self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, D), the token embedding."""
+        return self.tied[0].weight
+
+    def features(self, states: Tensor, batch: Batch) -> Tensor:
+        """The states at the masked places, ready for the output matrix. Shapes: (M, D)."""
+        x = states if batch.masked is None else states.index_select(0, batch.masked)
+        out: Tensor = self.norm(self.activation(self.dense(x)))
+        return out
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        return F.linear(self.features(states, batch), self.weight, self.bias)
+
+
+class Pooler(nn.Module):
+    """A vector for each sequence: tanh of a dense layer on [CLS]. Shapes: (N, D) -> (S, D)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        return torch.tanh(self.dense(states.index_select(0, batch.layout.first)))
+
+
+class Classifier(nn.Module):
+    """Numbers for each sequence, from its pooled [CLS]. Shapes: (N, D) -> (S, L).
+
+    With L classes these are logits, with L = 1 a regression's value. Next-sentence and
+    sentence-order prediction are this head with L = 2. Source: Devlin et al. 2019, section 4.1.
+    """
+
+    def __init__(self, config: TransformerConfig, labels: int) -> None:
+        super().__init__()
+        self.pooler = Pooler(config)
+        self.dropout = Dropout(config.dropout)
+        self.out = nn.Linear(config.hidden, labels)
+
+    @property
+    def labels(self) -> int:
+        return self.out.out_features
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(self.dropout(self.pooler(states, batch)))
+        return out

@@ -1,0 +1,52 @@
+"""The Transformer encoder: an embedding and a stack of blocks on packed tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from bertkit.batch import Batch
+from bertkit.models.config import TransformerConfig
+from bertkit.nn.attention import Trace
+from bertkit.nn.block import Block
+from bertkit.nn.embedding import Embedding
+
+
+class Transformer(nn.Module):
+    """Tokens in, last states out. Shapes: a batch of N tokens -> (N, D).
+
+    A `trace` collects all layers' states, exact attention weights and each head's output.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(
+            vocab=config.vocab,
+            hidden=config.hidden,
+            length=config.length,
+            types=config.types,
+            norm_eps=config.norm_eps,
+            dropout=config.dropout,
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                hidden=config.hidden,
+                heads=config.heads,
+                intermediate=config.intermediate,
+                activation=config.activation,
+                norm_eps=config.norm_eps,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+            )
+            for _ in range(config.layers)
+        )
+
+    def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
+        x: Tensor = self.embedding(batch)
+        if trace is not None:
+            trace.states.append(x)
+        for block in self.blocks:
+            x = block(x, batch.layout, trace)
+            if trace is not None:
+                trace.states.append(x)
+        return x

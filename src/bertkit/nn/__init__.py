@@ -1,0 +1,1 @@
+"""The parts of a network: attention and its kernels, embedding, feed-forward, block."""

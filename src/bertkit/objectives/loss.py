@@ -1,0 +1,37 @@
+"""What an objective gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bertkit.batch import Batch
+from bertkit.models.model import Model
+
+Totals = Mapping[str, int]
+"""How many targets each head has in a whole optimizer step."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A batch's share of a step's loss.
+
+    `total` is what is differentiated; `parts` the share of each head, detached; `correct` how
+    many targets each head got right. Shares of all batches of a step add up to its mean loss, so
+    nothing depends on how a step is cut into batches.
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+    correct: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Objective = Callable[[Model, Batch, Totals], Loss]
+
+
+def totals(batches: Sequence[Batch]) -> dict[str, int]:
+    """The number of targets of each head over the batches of a step."""
+    names = {name for batch in batches for name in batch.targets}
+    return {name: sum(len(b.targets[name]) for b in batches if name in b.targets) for name in names}

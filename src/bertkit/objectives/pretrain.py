@@ -1,0 +1,30 @@
+"""Masked words, and next sentence or sentence order. Devlin et al. 2019, section 3.1."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from bertkit.batch import Batch
+from bertkit.models.heads import MaskedLM
+from bertkit.models.model import Model
+from bertkit.nn.cross_entropy import linear_cross_entropy
+from bertkit.objectives.loss import Loss, Totals
+
+
+def pretrain(model: Model, batch: Batch, totals: Totals) -> Loss:
+    """The mean cross-entropy over masked places plus the mean over sequences, as in the paper."""
+    states = model.encoder(batch)
+    parts, correct = {}, {}
+    for name, head in model.heads.items():
+        targets = batch.targets[name]
+        if isinstance(head, MaskedLM):
+            features = head.features(states, batch)
+            loss, correct[name] = linear_cross_entropy(features, head.weight, head.bias, targets)
+        else:
+            logits = head(states, batch).float()
+            loss = F.cross_entropy(logits, targets, reduction="sum")
+            correct[name] = (logits.argmax(-1) == targets).sum()
+        parts[name] = loss / max(totals[name], 1)
+    total = torch.stack(list(parts.values())).sum()
+    return Loss(total, {k: v.detach() for k, v in parts.items()}, correct)

@@ -1,0 +1,1 @@
+"""The programs behind the commands; each reads from top to bottom."""

@@ -1,0 +1,243 @@
+"""The whole life of a BERT in minutes: vocabulary, corpus, pretraining, fine-tuning, a report."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.checkpoint.folder import save
+from bertkit.config import override, read_toml
+from bertkit.data.order import Permutation
+from bertkit.data.readers import documents as read_documents
+from bertkit.data.readers import files
+from bertkit.data.sentences import split
+from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.model import build
+from bertkit.pipelines import MaskAnswer, pipeline
+from bertkit.recipes import english
+from bertkit.recipes.console import say
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain, read_config
+from bertkit.recipes.report import Report, Word, write_report
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.storage import write_text
+from bertkit.tasks.classify import Example
+from bertkit.text.tokenizer import Tokenizer
+
+VOCAB = 8192
+SEEDS = (0, 1, 2)
+PER_LABEL = {"train": 100, "dev": 100}
+LABELS = 6
+"""The sources with most sentences; telling them apart is the labelled task."""
+
+TRIAL_STEPS = 6
+CONFIG = {
+    "train.batch_size": "128",
+    "train.learning_rate": "2e-3",
+    "model.dropout": "0.0",  # one look at little text: there is nothing to overfit yet
+    "model.attention_dropout": "0.0",
+    "model.length": "128",
+    "train.evaluate_samples": "512",
+}
+
+
+def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
+    """Run every stage in the folder `out` and return the path of the report.
+
+    Raises: ConfigError when `out` is in use, DataError when the text is too little.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    began = time.perf_counter()
+
+    say("1/6 text")
+    collected = _collect(text)
+    folder = out / "text"
+    _write_documents(folder, collected)
+    characters = sum(len(t) for _, t in collected)
+    say(f"    {len(collected):,} documents, {characters / 1e6:.1f} million characters")
+
+    say("2/6 vocabulary")
+    tokenizer = train_vocabulary([folder], kind="wordpiece", size=VOCAB, out=out / "tokenizer")
+    say(f"    {tokenizer.vocab_size:,} pieces")
+
+    say("3/6 corpus")
+    corpus = prepare([folder], tokenizer=tokenizer, out=out / "corpus")
+    say(f"    {corpus.tokens:,} tokens, {corpus.sentences:,} sentences")
+
+    say(f"4/6 pretraining with masked words and next sentence, about {minutes:g} minutes")
+    settings = read_toml(Path(__file__).parent.parent / "configs" / "bert-tiny.toml")
+    settings = override(settings, list(CONFIG.items()))
+    steps = _affordable_steps(settings, out, minutes)
+    settings = override(
+        settings,
+        [
+            ("train.steps", str(steps)),
+            ("train.warmup_steps", str(steps // 10)),
+            ("train.evaluate_every", str(max(1, steps // 6))),
+            ("train.save_every", str(max(1, steps // 2))),
+            ("train.log_every", str(max(1, steps // 60))),
+        ],
+    )
+    scores = pretrain(settings, corpus=out / "corpus", out=out / "model")
+    _save_untrained(settings, tokenizer, out / "untrained")
+
+    say("5/6 masked words, before and after")
+    words = _masked_words(collected, tokenizer, out)
+
+    say("6/6 fine-tuning: which source is a sentence from?")
+    train, dev = _labelled(collected)
+    table = {
+        name: [
+            finetune(
+                out / name,
+                train=train,
+                dev=dev,
+                out=out / f"finetuned-{name}-{seed}",
+                settings=Finetune(epochs=8, batch_size=32, learning_rate=1e-3, seed=seed),
+            )
+            for seed in SEEDS
+        ]
+        for name in ("untrained", "model")
+    }
+    report = Report(
+        corpus={
+            "documents": len(collected),
+            "characters": characters,
+            "tokens": corpus.tokens,
+            "pieces": tokenizer.vocab_size,
+        },
+        pretraining={**scores, "steps": steps},
+        curve=(out / "model" / "loss.svg").read_text(encoding="utf-8"),
+        words=words,
+        labels=sorted({str(example.label) for example in train}),
+        rows={"train": len(train), "dev": len(dev)},
+        accuracy={name: [run["accuracy"] for run in runs] for name, runs in table.items()},
+        seconds=time.perf_counter() - began,
+    )
+    path = write_report(out / "report.html", report)
+    before, after = (np.mean(report.accuracy[name]) for name in ("untrained", "model"))
+    say(
+        f"    accuracy {after:.3f} with pretraining, {before:.3f} without "
+        f"(mean of {len(SEEDS)} seeds); {report.seconds / 60:.1f} minutes in all"
+    )
+    return path
+
+
+def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
+    """(source, text) of every document; of a user's own text the folder or file is the source."""
+    if text is None:
+        return list(english.documents())
+    found = files(text)
+    by_folder = len({file.parent for file in found}) > 1
+    joined: list[tuple[str, list[str]]] = []
+    for document in read_documents(text):
+        source = document.file.parent.name if by_folder else document.file.name.split(".")[0]
+        if document.continues:
+            joined[-1][1].append(document.text)
+        else:
+            joined.append((source, [document.text]))
+    return [(source, "\n\n".join(parts)) for source, parts in joined]
+
+
+def _write_documents(folder: Path, collected: Sequence[tuple[str, str]]) -> None:
+    for source in dict.fromkeys(source for source, _ in collected):
+        rows = [json.dumps({"text": t}) + "\n" for s, t in collected if s == source]
+        write_text(folder / f"{source.replace(' ', '-')}.jsonl", "".join(rows))
+
+
+def _affordable_steps(settings: dict[str, Any], out: Path, minutes: float) -> int:
+    """How many steps fit into the time on this machine, from a short trial run."""
+    trial = override(
+        settings,
+        [("train.steps", str(TRIAL_STEPS)), ("train.evaluate_samples", "0")],
+    )
+    folder = out / "trial"
+    pretrain(override(trial, [("train.log_every", "1")]), corpus=out / "corpus", out=folder)
+    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    seconds = np.median([r["tokens"] / r["tokens_per_second"] for r in records])
+    return max(20, int(minutes * 60 / seconds))
+
+
+def _save_untrained(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> None:
+    config = read_config(settings, tokenizer)
+    torch.manual_seed(config.train.seed)
+    save(folder, build(config.model, ("mlm", "nsp")), tokenizer, BERT)
+
+
+def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(source, sentence) of plain prose of 8 to 25 words."""
+    plain = re.compile(r"[A-Z][A-Za-z0-9 ,;:'()\-]+[.]")
+    for source, text in collected:
+        for sentence in split(text):
+            if 8 <= sentence.count(" ") + 1 <= 25 and plain.fullmatch(sentence):
+                yield source, sentence
+
+
+def _masked_words(
+    collected: Sequence[tuple[str, str]], tokenizer: Tokenizer, out: Path
+) -> list[Word]:
+    """Eight sentences with a common word masked, and what either model makes of it."""
+    sentences = list(dict.fromkeys(s for _, s in _sentences(collected)))
+    counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
+    common = {word for word, _ in counts.most_common(150) if len(tokenizer.ids([word])[0]) == 1}
+    order = Permutation(len(sentences), 7, 0)(np.arange(min(len(sentences), 2000)))
+    chosen: dict[str, tuple[str, str]] = {}
+    for place in order:
+        sentence = sentences[int(place)]
+        for word in re.findall(r"\b[a-z]{4,}\b", sentence):
+            if word in common and word not in chosen and sentence.count(word) == 1:
+                mask = tokenizer.pieces([tokenizer.mask])[0]
+                chosen[word] = (sentence, re.sub(rf"\b{word}\b", mask, sentence))
+                break
+        if len(chosen) == 8:
+            break
+    masked = [text for _, text in chosen.values()]
+    answers: list[list[list[MaskAnswer]]] = [
+        pipeline("fill-mask", out / name)(masked, top=5) if masked else []
+        for name in ("untrained", "model")
+    ]
+    return [
+        Word(text=text, truth=word, before=before[0].fillers, after=after[0].fillers)
+        for (word, (_, text)), before, after in zip(chosen.items(), *answers, strict=True)
+    ]
+
+
+def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list[Example]]:
+    """Sentences labelled with their source, equally many of each, train and dev apart.
+
+    Raises: DataError when fewer than two sources have enough sentences.
+    """
+    unique: dict[str, str] = {}
+    for source, sentence in _sentences(collected):
+        unique.setdefault(sentence, source)
+    by_source: dict[str, list[str]] = {}
+    for sentence, source in unique.items():
+        by_source.setdefault(source, []).append(sentence)
+    wanted = sum(PER_LABEL.values())
+    enough = {s: found for s, found in by_source.items() if len(found) >= wanted}
+    labels = sorted(enough, key=lambda s: -len(enough[s]))[:LABELS]
+    if len(labels) < 2:
+        raise DataError(
+            f"the text has only {len(labels)} sources (files or folders) of {wanted} plain "
+            "sentences; the labelled task needs two"
+        )
+    train, dev = [], []
+    for label in labels:
+        found = enough[label]
+        order = Permutation(len(found), 11, 0)(np.arange(wanted))
+        rows = [Example(found[int(i)], None, label, 0) for i in order]
+        train += rows[: PER_LABEL["train"]]
+        dev += rows[PER_LABEL["train"] :]
+    return train, dev

@@ -1,0 +1,32 @@
+"""What a model folder holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.config import plain
+
+
+def info(loaded: Loaded) -> dict[str, Any]:
+    """Shape, parameters and where they are, heads, labels, tokenizer."""
+    encoder = loaded.model.encoder
+    groups = {
+        "embedding": encoder.embedding,
+        "blocks": encoder.blocks,
+        **{f"head {name}": head for name, head in loaded.model.heads.items()},
+    }
+    counts = {name: sum(p.numel() for p in m.parameters()) for name, m in groups.items()}
+    tokenizer = loaded.tokenizer
+    return {
+        "folder": str(loaded.folder),
+        "family": loaded.family.name,
+        "shape": plain(loaded.model.config),
+        "parameters": {**counts, "all": sum(counts.values())},
+        "heads": list(loaded.model.heads),
+        "labels": list(loaded.labels),
+        "pooling": None if loaded.pooling is None else vars(loaded.pooling),
+        "length": loaded.length,
+        "tokenizer": {"pieces": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint},
+        "unused weights": list(loaded.report.unused),
+    }

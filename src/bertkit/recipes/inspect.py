@@ -1,0 +1,78 @@
+"""A prepared corpus as a person reads it: samples with their masks, and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.masking import Masking
+from bertkit.data.segments import Sample, Samples, Sampling
+from bertkit.text.tokenizer import Tokenizer
+
+
+def statistics(corpus: Corpus) -> dict[str, float | int]:
+    """Counts and typical lengths of a corpus, in tokens and sentences."""
+    lengths = np.diff(corpus.starts)
+    documents = np.diff(corpus.document_starts)
+    return {
+        "tokens": corpus.tokens,
+        "sentences": corpus.sentences,
+        "documents": corpus.documents,
+        "tokens a sentence, median": int(np.median(lengths)),
+        "tokens a sentence, 95 % below": int(np.percentile(lengths, 95)),
+        "tokens a sentence, longest": int(lengths.max()),
+        "sentences a document, median": int(np.median(documents)),
+    }
+
+
+def rates(samples: Samples, drawn: list[Sample]) -> dict[str, float]:
+    """What the draws came to: how much is masked and how, and how many pairs are true."""
+    mask = samples.tokenizer.mask
+    seen = np.concatenate([s.ids[s.places] for s in drawn])
+    labels = np.concatenate([s.labels for s in drawn])
+    tokens = sum(len(s) for s in drawn)
+    pairs = [s.pair for s in drawn if s.pair is not None]
+    return {
+        "tokens a sample": tokens / len(drawn),
+        "chosen, of all tokens": len(labels) / tokens,
+        "of these [MASK]": float((seen == mask).mean()),
+        "of these replaced": float(((seen != mask) & (seen != labels)).mean()),
+        "of these kept": float((seen == labels).mean()),
+        **({"true pairs": float(np.mean([p == 0 for p in pairs]))} if pairs else {}),
+    }
+
+
+def draw(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    masking: Masking,
+    *,
+    seed: int,
+    count: int,
+) -> tuple[Samples, list[Sample]]:
+    """The first samples a run with these settings would see (if it held nothing out)."""
+    samples = Samples(corpus, tokenizer, sampling, masking, seed=seed)
+    return samples, samples.batch(0, count)
+
+
+def readable(samples: Samples, sample: Sample) -> Iterator[str]:
+    """A sample in lines: what the pair is, then its tokens by segment.
+
+    `[MASK]←word` was masked, `other←word` replaced, `word←=` chosen but kept.
+    """
+    says = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped"), "none": ("", "")}
+    if sample.pair is not None:
+        yield f"{says[samples.sampling.pairs][sample.pair]}, {len(sample)} tokens"
+    else:
+        yield f"{len(sample)} tokens"
+    pieces = samples.tokenizer.pieces(sample.ids)
+    originals = samples.tokenizer.pieces(sample.labels)
+    for place, original in zip(sample.places, originals, strict=True):
+        kept = pieces[place] == original
+        pieces[place] = f"{original}←=" if kept else f"{pieces[place]}←{original}"
+    for segment in np.unique(sample.types):
+        text = " ".join(p for p, t in zip(pieces, sample.types, strict=True) if t == segment)
+        yield f"  {'AB'[segment]}: {text}"

@@ -1,0 +1,381 @@
+"""Pretrain a model from a prepared corpus: the whole run, top to bottom."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import save
+from bertkit.config import Settings, decode, plain
+from bertkit.data.collate import collate
+from bertkit.data.corpus import Corpus
+from bertkit.data.masking import Masking
+from bertkit.data.segments import Samples, Sampling, split_documents
+from bertkit.errors import ConfigError, DataError, TrainingError
+from bertkit.families import BERT
+from bertkit.models.config import Count, TransformerConfig
+from bertkit.models.model import build
+from bertkit.nn.precision import Precision, resolve
+from bertkit.objectives.pretrain import pretrain as objective
+from bertkit.recipes.console import progress, say
+from bertkit.storage import sha256, write_json
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.journal import Journal, draw
+from bertkit.training.loop import Step, evaluate, steps
+from bertkit.training.masters import Masters
+from bertkit.training.optim import adamw
+from bertkit.training.schedule import schedule
+from bertkit.training.state import newest_checkpoint, restore, save_checkpoint
+
+RUN = "run.json"
+
+
+class Train(Settings, frozen=True):
+    """How long, how fast, how often."""
+
+    steps: Count
+    """Optimizer steps."""
+    batch_size: Count = 256
+    """Samples a step."""
+    budget_tokens: Count = 8192
+    """Tokens that go through the model at a time; a step is cut into as many batches as that
+    takes, which changes memory and speed but not the result beyond rounding."""
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
+    schedule: Literal["linear", "wsd", "constant"] = "linear"
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_steps: Annotated[int, Meta(ge=0)] = 0
+    """Steps of the final decay of `wsd`."""
+    weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    clip: Annotated[float, Meta(gt=0.0)] = 1.0
+    """Largest norm of the gradient."""
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    precision: Precision = "auto"
+    """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where the machine has
+    the instructions."""
+    device: str = "auto"
+    log_every: Count = 10
+    evaluate_every: Count = 500
+    evaluate_samples: Annotated[int, Meta(ge=0)] = 512
+    save_every: Count = 500
+    keep: Count = 2
+    """Checkpoints kept; the newest complete one always is."""
+    tensorboard: bool = False
+    """Also write TensorBoard events (needs `pip install bertkit[track]`)."""
+
+
+class PretrainConfig(Settings, frozen=True):
+    """A complete run file."""
+
+    model: TransformerConfig
+    train: Train
+    sampling: Sampling = Sampling()
+    masking: Masking = Masking()
+
+    def __post_init__(self) -> None:
+        for name in ("length", "first_length"):
+            asked = getattr(self.sampling, name)
+            if asked is not None and asked > self.model.length:
+                raise ValueError(
+                    f"sampling.{name} = {asked} is longer than the model's positions "
+                    f"(model.length = {self.model.length})"
+                )
+
+
+FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "budget_tokens")
+"""Settings of `train` that may differ when a run is resumed."""
+
+
+def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
+    """A run's settings; the vocabulary's size is the tokenizer's unless the file says more.
+
+    Raises: ConfigError with the key path.
+    """
+    model = data.get("model")
+    if isinstance(model, Mapping):
+        data = {**data, "model": {"vocab": tokenizer.vocab_size, **model}}
+    config = decode(PretrainConfig, data)
+    if config.model.vocab < tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
+            f"{tokenizer.vocab_size} pieces; leave it out"
+        )
+    return config
+
+
+def pretrain(
+    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: bool = False
+) -> dict[str, float]:
+    """Run (or go on with) a pretraining and return the held-out scores at its end.
+
+    `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
+    a journal and a loss curve beside.
+    Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
+    fault can be seen then.
+    """
+    text = Corpus.open(corpus)
+    tokenizer = text.tokenizer()
+    config = read_config(settings, tokenizer)
+    train = config.train
+    device = _device(train.device)
+    dtype = resolve(train.precision, device)
+    heads = ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
+    _open_run(out, config, corpus, tokenizer, resume)
+
+    learn, held_out = split_documents(text, config.sampling.held_out, train.seed)
+    source = _Source(text, tokenizer, config, learn, heads)
+    evaluation = source.evaluation(held_out)
+    torch.manual_seed(train.seed)
+    model = build(config.model, heads).to(device)
+    masters = Masters(model, dtype)
+    optimizer = adamw(
+        masters.weights, learning_rate=train.learning_rate, weight_decay=train.weight_decay
+    )
+    plan = schedule(
+        train.schedule,
+        steps=train.steps,
+        warmup_steps=train.warmup_steps,
+        decay_steps=train.decay_steps,
+    )
+    journal, start = Journal(out), 0
+    if resume:
+        folder, damaged = newest_checkpoint(out)
+        for sentence in damaged:
+            say(sentence)
+        start = restore(folder, masters, optimizer, BERT) if folder else 0
+        say(f"going on after step {start} of {train.steps}")
+    journal.rewind(start)
+    if not resume:
+        save(out, model, tokenizer, BERT, weights=masters.weights)
+        say(
+            f"{sum(w.numel() for w in masters.weights.values()):,} parameters, {dtype}, "
+            f"{len(source.main):,} samples an epoch, {text.tokens:,} tokens"
+        )
+
+    def score(number: int) -> dict[str, float]:
+        if not evaluation:
+            return {}
+        losses, accuracy = evaluate(model, objective, evaluation)
+        journal.write({"step": number, "held_out": losses, "held_out_accuracy": accuracy})
+        draw(out)
+        return {
+            **{f"{name}_loss": value for name, value in losses.items()},
+            **{f"{name}_accuracy": value for name, value in accuracy.items()},
+        }
+
+    def keep(number: int) -> None:
+        save_checkpoint(out, number, masters, optimizer, BERT, keep=train.keep)
+
+    scores = score(start) if start == 0 else {}
+    number, board = start, _tensorboard(out) if train.tensorboard else None
+    with progress() as bar, _Interrupt() as interrupt, _ahead(source.groups(start)) as groups:
+        task = bar.add_task("pretraining", total=train.steps, completed=start, note="")
+        try:
+            for step in steps(
+                masters,
+                objective,
+                groups,
+                optimizer,
+                plan,
+                clip=train.clip,
+                seed=train.seed,
+                start=start,
+            ):
+                number = step.number
+                bar.update(task, completed=number, note=_note(step))
+                if number % train.log_every == 0 or number == train.steps:
+                    journal.write(_record(step))
+                    if board is not None:
+                        for name, value in _record(step).items():
+                            board.add_scalar(name, value, number)
+                    if bar.disable:
+                        say(f"step {number}/{train.steps}  {_note(step)}")
+                last = number == train.steps
+                if last or number % train.save_every == 0 or interrupt.asked:
+                    keep(number)
+                if interrupt.asked and not last:
+                    draw(out)
+                    raise KeyboardInterrupt(
+                        f"stopped after step {number}, which is saved; go on with --resume"
+                    )
+                if last or number % train.evaluate_every == 0:
+                    scores = score(number)
+        except TrainingError as error:
+            folder, _ = newest_checkpoint(out)
+            kept = f"{folder} is the last good checkpoint" if folder else "nothing was saved yet"
+            raise TrainingError(f"{error}; {kept}") from None
+    if board is not None:
+        board.close()
+    draw(out)
+    return scores
+
+
+class _Source:
+    """Batches of every step, from the step's number alone."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        config: PretrainConfig,
+        documents: Any,
+        heads: Sequence[str],
+    ) -> None:
+        self.config, self.head = config, heads[1] if len(heads) > 1 else None
+        self._args = (corpus, tokenizer, config.sampling, config.masking)
+        seed = config.train.seed
+        self.main = Samples(*self._args, documents=documents, seed=seed)
+        self.first, self.until = self.main, 0
+        if config.sampling.first_length is not None:
+            self.first = Samples(
+                *self._args, documents=documents, seed=seed, length=config.sampling.first_length
+            )
+            self.until = round(config.sampling.first_share * config.train.steps)
+
+    def groups(self, start: int) -> Iterator[list[Batch]]:
+        train = self.config.train
+        for step in range(start, train.steps):
+            samples = self.first if step < self.until else self.main
+            drawn = samples.batch(step * train.batch_size, train.batch_size)
+            yield collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
+
+    def evaluation(self, documents: Any) -> list[Batch]:
+        """Held-out batches whose masks are always 15 % tokens, so that losses compare."""
+        limit = self.config.train.evaluate_samples
+        if not len(documents) or not limit:
+            return []
+        corpus, tokenizer, sampling, _ = self._args
+        samples = Samples(corpus, tokenizer, sampling, Masking(), documents=documents)
+        drawn = samples.evaluation(limit)
+        return collate(drawn, head=self.head, budget_tokens=self.config.train.budget_tokens)
+
+
+class _Interrupt:
+    """Ctrl-C and SIGTERM ask for a stop at the end of the step; a second one does not wait."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> _Interrupt:
+        self._before = {}
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        except ValueError:  # not the main thread: whoever runs us handles signals
+            pass
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt("stopped at once; the last checkpoint stands")
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _ahead:
+    """The same items, each prepared by a thread while the one before is used."""
+
+    def __init__(self, items: Iterator[list[Batch]]) -> None:
+        self.items, self.pool = items, ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Iterator[list[Batch]]:
+        return self._each()
+
+    def _each(self) -> Iterator[list[Batch]]:
+        coming = self.pool.submit(next, self.items, None)
+        while (item := coming.result()) is not None:
+            coming = self.pool.submit(next, self.items, None)
+            yield item
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _open_run(
+    out: Path, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer, resume: bool
+) -> None:
+    """Make the run's folder, or check that it is this run's."""
+    record: dict[str, Any] = {
+        "config": plain(config),
+        "corpus": sha256(corpus / "manifest.json"),
+        "tokenizer": tokenizer.fingerprint,
+    }
+    if not resume:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(
+                f"{out}: exists already; go on with --resume, or choose another --out"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / RUN, record)
+        return
+    try:
+        before = json.loads((out / RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
+    except ValueError as error:
+        raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
+    if before["tokenizer"] != record["tokenizer"]:
+        raise DataError(
+            f"{corpus}: made with another tokenizer than {out}; resume with its own corpus"
+        )
+    if before["corpus"] != record["corpus"]:
+        raise DataError(
+            f"{corpus}: not the corpus that {out} began with; a resumed run would be another run"
+        )
+    changed = [
+        f"{group}.{key} (was {was!r})"
+        for group, values in before["config"].items()
+        for key, was in values.items()
+        if not (group == "train" and key in FREE) and record["config"][group].get(key) != was
+    ]
+    if changed:
+        raise ConfigError(
+            f"{', '.join(changed)}: changed since {out} began; resume with the same settings, or "
+            "start another run"
+        )
+    write_json(out / RUN, record)
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _note(step: Step) -> str:
+    parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
+    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s"
+
+
+def _record(step: Step) -> dict[str, float]:
+    return {
+        "step": step.number,
+        "loss": step.loss,
+        **step.parts,
+        **{f"{name}_accuracy": value for name, value in step.accuracy.items()},
+        "gradient_norm": step.gradient_norm,
+        "learning_rate": step.learning_rate,
+        "tokens": step.tokens,
+        "tokens_per_second": step.tokens / step.seconds,
+    }
+
+
+def _tensorboard(out: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError(
+            "train.tensorboard: TensorBoard is not installed; pip install 'bertkit[track]'"
+        ) from None
+    return SummaryWriter(str(out / "tensorboard"))

@@ -1,0 +1,128 @@
+"""The demo's report: one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.pipelines import Filler
+from bertkit.storage import write_text
+
+
+@dataclass(frozen=True)
+class Word:
+    """A masked sentence, the word that stood there, and what two models put in its place."""
+
+    text: str
+    truth: str
+    before: Sequence[Filler]
+    after: Sequence[Filler]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the demo found."""
+
+    corpus: Mapping[str, int]
+    pretraining: Mapping[str, float]
+    curve: str
+    """The loss curve as SVG."""
+    words: Sequence[Word]
+    labels: Sequence[str]
+    rows: Mapping[str, int]
+    accuracy: Mapping[str, Sequence[float]]
+    """By model (`untrained`, `model`), one number a seed."""
+    seconds: float
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1c1e21; background: #fff; }
+h1, h2 { line-height: 1.2; } svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { padding: .3rem .8rem; text-align: left;
+  border-bottom: 1px solid #8884; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.word { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2rem; margin: 1.2rem 0;
+  border-top: 1px solid #8884; padding-top: .6rem; } .word p { grid-column: 1 / -1; margin: 0; }
+.bar { display: grid; grid-template-columns: 7rem 1fr 3.5rem; gap: .5rem; align-items: center; }
+.bar i { height: .8rem; background: #8fb3e8; border-radius: 2px; } .hit i { background: #3aa76d; }
+.hit span { font-weight: 600; } h3 { font-size: .9rem; margin: .4rem 0; color: #666; }
+@media (prefers-color-scheme: dark) { body { color: #e4e6eb; background: #18191a; }
+  svg { background: #fff; border-radius: 6px; } h3 { color: #aaa; } }
+"""
+
+
+def write_report(path: Path, report: Report) -> Path:
+    """Write the page and return its path."""
+    corpus, scores = report.corpus, report.pretraining
+    facts = [
+        ("text", f"{corpus['documents']:,} documents, {corpus['characters']:,} characters"),
+        ("vocabulary", f"{corpus['pieces']:,} word pieces"),
+        ("corpus", f"{corpus['tokens']:,} tokens"),
+        ("pretraining", f"{scores['steps']:,} steps"),
+        *(
+            (name.replace("_", " ") + ", held out", f"{value:.3f}")
+            for name, value in scores.items()
+            if name != "steps"
+        ),
+        ("time in all", f"{report.seconds / 60:.1f} minutes"),
+    ]
+    body = [
+        "<h1>A BERT is born</h1>",
+        "<p>From raw text to a fine-tuned model, on this machine alone.</p>",
+        _table(facts),
+        "<h2>Pretraining: masked words and next sentence</h2>",
+        "<p>The loss is the sum of both tasks. The dots are text that training never saw.</p>",
+        report.curve[report.curve.index("<svg") :],
+        "<h2>Masked words, before and after</h2>",
+        "<p>The five likeliest pieces for the place; the word that stood there in green.</p>",
+        *(_word(word) for word in report.words),
+        "<h2>Fine-tuning: which source is a sentence from?</h2>",
+        f"<p>{report.rows['train']:,} labelled sentences to learn from, {report.rows['dev']:,} "
+        f"others to score on, {len(report.labels)} labels: {escape(', '.join(report.labels))}. "
+        "The same network, the same rows, the same settings; only the start differs.</p>",
+        _accuracy(report.accuracy),
+    ]
+    write_text(
+        path,
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>bertkit demo</title><style>{STYLE}</style>\n" + "\n".join(body) + "\n</html>\n",
+    )
+    return path
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    lines = "".join(f"<tr><th>{escape(k)}<td>{escape(v)}" for k, v in rows)
+    return f"<table>{lines}</table>"
+
+
+def _word(word: Word) -> str:
+    bars = "".join(
+        f"<div><h3>{title}</h3>{''.join(_bar(f, word.truth) for f in fillers)}</div>"
+        for title, fillers in (("before", word.before), ("after", word.after))
+    )
+    return f'<div class="word"><p>{escape(word.text)}</p>{bars}</div>'
+
+
+def _bar(filler: Filler, truth: str) -> str:
+    hit = " hit" if filler.piece == truth else ""
+    width = max(0.5, 100 * filler.probability)
+    return (
+        f'<div class="bar{hit}"><span>{escape(filler.piece)}</span>'
+        f'<i style="width:{width:.1f}%"></i>{filler.probability:.1%}</div>'
+    )
+
+
+def _accuracy(accuracy: Mapping[str, Sequence[float]]) -> str:
+    names = {"untrained": "random weights", "model": "pretrained"}
+    head = "<tr><th>start<th>accuracy, mean<th>standard deviation<th>each seed"
+    lines = "".join(
+        f'<tr><th>{names[name]}<td class="n">{np.mean(runs):.3f}<td class="n">{np.std(runs):.3f}'
+        f"<td>{', '.join(f'{run:.3f}' for run in runs)}"
+        for name, runs in accuracy.items()
+    )
+    return f"<table>{head}{lines}</table>"

@@ -1,0 +1,88 @@
+"""Writing so that a reader never sees half of it: beside, synced, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import StorageError
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place when the block ends well.
+
+    Raises: StorageError when the disk is full or the place cannot be written; the old file stays.
+    """
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise StorageError(_reason(path, error)) from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, which becomes `path` when the block ends well.
+
+    Every file is on disk before the name is; `path` must not exist yet.
+    Raises: StorageError as `writing` does; nothing is left behind.
+    """
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        for file in sorted(partial.rglob("*"), reverse=True):
+            _sync(file)
+        _sync(partial)
+        partial.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise StorageError(_reason(path, error)) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content in one go."""
+    with writing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a JSON file in one go, its keys in the order given."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{path}: the disk is full; what stood there is untouched; free space and run again"
+    return f"{path}: cannot be written ({error.strerror or error}); choose another place"

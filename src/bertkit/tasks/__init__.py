@@ -1,0 +1,1 @@
+"""Tasks: examples, what is learned from them, answers, scores."""

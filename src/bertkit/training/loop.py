@@ -1,0 +1,111 @@
+"""Training as a generator of finished optimizer steps; policy belongs to who iterates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bertkit.batch import Batch
+from bertkit.errors import TrainingError
+from bertkit.models.model import Model
+from bertkit.objectives.loss import Objective, totals
+from bertkit.training.masters import Masters
+from bertkit.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update of the weights, done."""
+
+    number: int
+    """From 1."""
+    loss: float
+    parts: Mapping[str, float]
+    accuracy: Mapping[str, float]
+    gradient_norm: float
+    learning_rate: float
+    tokens: int
+    seconds: float
+
+
+def steps(
+    masters: Masters,
+    objective: Objective,
+    groups: Iterable[Sequence[Batch]],
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    *,
+    clip: float,
+    seed: int,
+    start: int = 0,
+) -> Iterator[Step]:
+    """Take one optimizer step for each group of batches and yield it.
+
+    Gradients of a group add up before the step. Dropout's numbers depend on (seed, step) alone,
+    so a run resumed at `start` goes on as if it had never stopped.
+    Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
+    """
+    model, device = masters.model, next(iter(masters.weights.values())).device
+    rates = [group["lr"] for group in optimizer.param_groups]
+    model.train()
+    for number, group in enumerate(groups, start + 1):
+        began = time.perf_counter()
+        torch.manual_seed((seed << 32) + number)
+        counts = totals(group)
+        parts: dict[str, float] = {}
+        correct: dict[str, int] = {}
+        for batch in group:
+            loss = objective(model, batch.to(device), counts)
+            loss.total.backward()
+            for name, part in loss.parts.items():
+                parts[name] = parts.get(name, 0.0) + part.item()
+            for name, right in loss.correct.items():
+                correct[name] = correct.get(name, 0) + int(right.item())
+        masters.pull()
+        norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), clip).item()
+        total = sum(parts.values())
+        if not (torch.isfinite(torch.tensor([total, norm])).all()):
+            optimizer.zero_grad()
+            raise TrainingError(
+                f"step {number}: the loss is {total:g} and the gradient's norm {norm:g}; "
+                "lower train.learning_rate or raise train.warmup_steps"
+            )
+        factor = schedule(number)
+        for settings, rate in zip(optimizer.param_groups, rates, strict=True):
+            settings["lr"] = rate * factor
+        optimizer.step()
+        optimizer.zero_grad()
+        masters.push()
+        yield Step(
+            number=number,
+            loss=total,
+            parts=parts,
+            accuracy={name: right / counts[name] for name, right in correct.items()},
+            gradient_norm=norm,
+            learning_rate=rates[0] * factor,
+            tokens=sum(batch.layout.total for batch in group),
+            seconds=time.perf_counter() - began,
+        )
+        model.train()
+
+
+def evaluate(
+    model: Model, objective: Objective, batches: Sequence[Batch]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The mean loss and the accuracy of each head over these batches, without learning."""
+    device = next(model.parameters()).device
+    counts = totals(batches)
+    losses = dict.fromkeys(counts, 0.0)
+    correct = dict.fromkeys(counts, 0)
+    model.eval()
+    with torch.no_grad():
+        for batch in batches:
+            loss = objective(model, batch.to(device), counts)
+            for name, part in loss.parts.items():
+                losses[name] += part.item()
+            for name, right in loss.correct.items():
+                correct[name] += int(right.item())
+    return losses, {name: right / counts[name] for name, right in correct.items()}

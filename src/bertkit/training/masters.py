@@ -1,0 +1,42 @@
+"""bf16 weights that work, fp32 weights that learn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertkit.models.model import Model
+
+
+class Masters:
+    """The weights an optimizer moves: the model's own in fp32, or fp32 copies of bf16 ones.
+
+    Small updates would vanish in bf16's eight bits; in the copies they add up.
+    Source: Micikevicius et al. 2018, section 3.1.
+    """
+
+    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.weights: dict[str, Tensor]
+        if dtype == torch.float32:
+            self.weights = dict(model.named_parameters())
+        else:
+            self.weights = {
+                name: p.detach().float().clone().requires_grad_()
+                for name, p in model.named_parameters()
+            }
+            model.to(dtype)
+
+    def pull(self) -> None:
+        """Hand the gradients of the working weights to the masters."""
+        if self.dtype != torch.float32:
+            for name, p in self.model.named_parameters():
+                self.weights[name].grad = None if p.grad is None else p.grad.float()
+                p.grad = None
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """Copy the masters to the working weights."""
+        if self.dtype != torch.float32:
+            working = [p.detach() for _, p in self.model.named_parameters()]
+            torch._foreach_copy_(working, [m.detach() for m in self.weights.values()])

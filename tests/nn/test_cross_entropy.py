@@ -1,0 +1,43 @@
+"""The loss without kept logits equals the plain one, in value and gradient."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bertkit.nn import cross_entropy
+from bertkit.nn.cross_entropy import linear_cross_entropy
+
+
+@pytest.mark.parametrize("rows", [1, 7, 512, 513, 1100])
+def test_equals_the_plain_loss(rows: int) -> None:
+    x = torch.randn(rows, 16, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 50, (rows,))
+    loss, correct = linear_cross_entropy(x, weight, bias, targets)
+    logits = F.linear(x, weight, bias)
+    plain = F.cross_entropy(logits, targets, reduction="sum")
+    torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-4)
+    assert correct.item() == (logits.argmax(-1) == targets).sum().item()
+    ours = torch.autograd.grad(3 * loss, (x, weight, bias))
+    theirs = torch.autograd.grad(3 * plain, (x, weight, bias))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_no_targets_is_no_loss() -> None:
+    loss, correct = linear_cross_entropy(
+        torch.empty(0, 4), torch.randn(9, 4), torch.zeros(9), torch.empty(0, dtype=torch.int64)
+    )
+    assert loss.item() == 0.0
+    assert correct.item() == 0
+
+
+def test_bf16_softmax_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "ROWS", 64)
+    x, weight = torch.randn(200, 32).bfloat16(), torch.randn(5000, 32).bfloat16()
+    targets = torch.randint(0, 5000, (200,))
+    loss, _ = linear_cross_entropy(x, weight, torch.zeros(5000).bfloat16(), targets)
+    assert loss.dtype == torch.float32
+    plain = F.cross_entropy(F.linear(x, weight).float(), targets, reduction="sum")
+    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-2)

@@ -1,0 +1,254 @@
+"""Tokens, offsets and word ids equal those of `transformers`, on arbitrary Unicode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import DataError
+from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.train import train
+
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+
+FEW, MANY = 200, 20_000
+
+SNIPPETS = [
+    "unbelievable",
+    "Ünïcödé",
+    "É",
+    "İstanbul",
+    "ﬁne",
+    "don't",
+    "e\u0301e\u0301",
+    "東京 tower",
+    "한국어",
+    "👩‍👩‍👧",
+    "𝔘𝔫𝔦",
+    "ﷺ",
+    "a\u00a0b",
+    "\u200b",
+    "\x00",
+    "\ufffd",
+    "\u2028",
+    "[MASK]",
+    "[SEP]",
+    "<mask>",
+    "[unused1]",
+    "##ing",
+    "``quoted''",
+    "x" * 120,
+    "...?!",
+    "\r\n",
+]
+TEXT = st.lists(
+    st.one_of(st.text(max_size=12), st.sampled_from(SNIPPETS)), min_size=0, max_size=8
+).flatmap(lambda parts: st.sampled_from(["", " "]).map(lambda glue: glue.join(parts)))
+WORDS = st.lists(st.text(min_size=1, max_size=8), max_size=10)
+
+
+@pytest.fixture(scope="module")
+def ours(minilm: Path) -> Tokenizer:
+    return Tokenizer.load(minilm)
+
+
+@pytest.fixture(scope="module")
+def theirs(minilm: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(minilm)
+
+
+def say(theirs: Any, text: Any, pair: Any = None, **settings: Any) -> Any:
+    """As a batch of one: alone, `transformers` takes an empty second text for none."""
+    pairs = None if pair is None else [pair]
+    return theirs(
+        [text], pairs, return_offsets_mapping=True, return_token_type_ids=True, **settings
+    )
+
+
+def assert_equal(ours: Encoding, theirs: Any, row: int = 0) -> None:
+    assert ours.ids.tolist() == theirs["input_ids"][row]
+    assert ours.types.tolist() == theirs["token_type_ids"][row]
+    assert ours.offsets.tolist() == [list(pair) for pair in theirs["offset_mapping"][row]]
+    assert ours.words == theirs.word_ids(row)
+    assert ours.sequence == theirs.sequence_ids(row)
+
+
+def check_texts(ours: Tokenizer, theirs: Any, text: str, pair: str) -> None:
+    assert_equal(ours.encode(text, max_length=10_000), say(theirs, text))
+    assert_equal(ours.encode(text, pair, max_length=10_000), say(theirs, text, pair))
+
+
+@given(text=TEXT, pair=TEXT)
+@settings(max_examples=FEW)
+def test_texts_and_pairs_equal_transformers(
+    ours: Tokenizer, theirs: Any, text: str, pair: str
+) -> None:
+    check_texts(ours, theirs, text, pair)
+
+
+@pytest.mark.slow
+@given(text=TEXT, pair=TEXT)
+@settings(max_examples=MANY)
+def test_very_many_texts_and_pairs_equal_transformers(
+    ours: Tokenizer, theirs: Any, text: str, pair: str
+) -> None:
+    check_texts(ours, theirs, text, pair)
+
+
+def test_control_another_normalization_differs(minilm: Path, theirs: Any, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_bytes((minilm / "vocab.txt").read_bytes())
+    text = "The Café in İstanbul"
+    for wrong in ({"do_lower_case": False}, {"strip_accents": False}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(wrong), encoding="utf-8")
+        cased = Tokenizer.load(tmp_path)
+        assert cased.encode(text).ids.tolist() != theirs(text)["input_ids"]
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert_equal(Tokenizer.load(tmp_path).encode(text), say(theirs, text))
+
+
+@given(words=WORDS, pair=WORDS)
+@settings(max_examples=FEW)
+def test_words_already_split_equal_transformers(
+    ours: Tokenizer, theirs: Any, words: list[str], pair: list[str]
+) -> None:
+    assert_equal(ours.encode(words), say(theirs, words, is_split_into_words=True))
+    assert_equal(ours.encode(words, pair), say(theirs, words, pair, is_split_into_words=True))
+
+
+STRATEGIES = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
+
+
+@given(
+    first=st.integers(0, 30),
+    second=st.one_of(st.none(), st.integers(0, 30)),
+    limit=st.integers(4, 70),
+    truncate=st.sampled_from(sorted(STRATEGIES)),
+)
+@settings(max_examples=FEW)
+def test_truncation_equals_transformers(
+    ours: Tokenizer, theirs: Any, first: int, second: int | None, limit: int, truncate: Any
+) -> None:
+    text = " ".join(["word", "unbelievable"] * first)[: 9 * first]
+    pair = None if second is None else " ".join(["other", "embeddings"] * second)[: 9 * second]
+    try:
+        wanted = say(theirs, text, pair, truncation=STRATEGIES[truncate], max_length=limit)
+    except Exception:  # what tokenizers raises has no class of its own
+        wanted = None
+    if wanted is None or (truncate == "second" and pair is None):
+        with pytest.raises(DataError):
+            ours.encode(text, pair, max_length=limit, truncate=truncate)
+        return
+    got = ours.encode(text, pair, max_length=limit, truncate=truncate)
+    assert_equal(got, wanted)
+    assert got.truncated == (len(got) < len(ours.encode(text, pair)))
+
+
+@given(
+    words=st.integers(0, 60),
+    other=st.one_of(st.none(), st.integers(0, 5)),
+    limit=st.integers(12, 40),
+    overlap=st.integers(0, 3),
+    slide=st.sampled_from(["first", "second"]),
+)
+@settings(max_examples=FEW)
+def test_windows_equal_transformers(
+    ours: Tokenizer,
+    theirs: Any,
+    words: int,
+    other: int | None,
+    limit: int,
+    overlap: int,
+    slide: Any,
+) -> None:
+    long = " ".join(["one", "embeddings"] * words)
+    short = None if other is None else "and " * other
+    if short is None:
+        slide = "first"
+    text, pair = (long, short) if slide == "first" else (short, long)
+    wanted = say(
+        theirs,
+        text,
+        pair,
+        truncation=STRATEGIES[slide],
+        max_length=limit,
+        stride=overlap,
+        return_overflowing_tokens=True,
+    )
+    got = ours.windows(text, pair, max_length=limit, overlap=overlap, slide=slide)
+    assert len(got) == len(wanted["input_ids"])
+    for row, window in enumerate(got):
+        assert_equal(window, wanted, row)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_transformers_opens_what_was_trained(
+    kind: Any, lowercase: bool, english: list[str], tmp_path: Path
+) -> None:
+    trained = train(english[:20], kind=kind, size=900, lowercase=lowercase)
+    trained.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.model_max_length == trained.max_length
+    for role in ("pad", "unk", "cls", "sep", "mask"):
+        assert getattr(theirs, f"{role}_token_id") == getattr(trained, role)
+    for text in [*SNIPPETS, *english[20:30], "a <mask> b [MASK] c"]:
+        assert_equal(trained.encode(text, max_length=10**6), say(theirs, text))
+        assert_equal(trained.encode(text, "Über", max_length=10**6), say(theirs, text, "Über"))
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+def test_transformers_bert_class_opens_what_was_saved(
+    with_model: bool, ours: Tokenizer, theirs: Any, tmp_path: Path
+) -> None:
+    ours.save(tmp_path)
+    if with_model:
+        (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    for kind in (transformers.AutoTokenizer, transformers.BertTokenizerFast):
+        saved = kind.from_pretrained(tmp_path)
+        for text in SNIPPETS:
+            assert_equal(ours.encode(text), say(saved, text))
+            assert saved(text)["input_ids"] == theirs(text)["input_ids"]
+
+
+def test_older_roberta_folder_equals_transformers(english: list[str], tmp_path: Path) -> None:
+    trained = train(english[:20], kind="bpe", size=600)
+    trained.core.model.save(str(tmp_path))
+    ours = Tokenizer.load(tmp_path)
+    vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    merges = (tmp_path / "merges.txt").read_text(encoding="utf-8").split("\n")[1:-1]
+    theirs = transformers.RobertaTokenizer(
+        vocab=vocab, merges=[tuple(merge.split(" ")) for merge in merges]
+    )
+    for text in [s for s in SNIPPETS if s != "<mask>"]:
+        assert_equal(ours.encode(text, text), say(theirs, text, text))
+
+
+@pytest.mark.parametrize("case", ["cased", "uncased"])
+def test_google_vocabulary_equals_transformers(case: str, data_folder: Path) -> None:
+    path = data_folder / "vocab" / f"bert_{case}_vocab.txt"
+    ours = Tokenizer.load(path)
+    theirs = transformers.BertTokenizerFast(vocab=str(path), do_lower_case=case == "uncased")
+    assert ours.vocab_size == len(theirs)
+
+    @given(text=TEXT, pair=TEXT)
+    @settings(max_examples=FEW)
+    def check(text: str, pair: str) -> None:
+        check_texts(ours, theirs, text, pair)
+
+    check()
+    wrong = transformers.BertTokenizerFast(vocab=str(path), do_lower_case=case == "cased")
+    assert ours.encode("The Café").ids.tolist() != wrong("The Café")["input_ids"]
+
+
+def test_starts_word_agrees_with_word_ids(ours: Tokenizer, english: list[str]) -> None:
+    text = english[0]
+    found = ours.encode(text, max_length=10**6)
+    begins = np.array([a != b for a, b in zip(found.words, [None, *found.words], strict=False)])
+    begins |= np.array([word is None for word in found.words])
+    assert (ours.starts_word[found.ids] == begins).all()

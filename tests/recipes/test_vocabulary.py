@@ -1,0 +1,60 @@
+"""From files to a vocabulary folder, or a refusal that leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import ConfigError, DataError
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+
+@pytest.fixture
+def texts(english: list[str], tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i, text in enumerate(english[:10]):
+        (folder / f"{i}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_the_folder_holds_what_was_learned(texts: Path, english: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "vocab"
+    tokenizer = train_vocabulary([texts], kind="wordpiece", size=500, out=out)
+    assert Tokenizer.load(out).fingerprint == tokenizer.fingerprint
+    assert {p.name for p in out.iterdir()} == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
+    assert tokenizer.fingerprint == train(english[:10], kind="wordpiece", size=500).fingerprint
+
+
+def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:
+    tokenizer = train_vocabulary(
+        [texts], kind="bpe", size=400, lowercase=True, max_length=128, out=tmp_path / "vocab"
+    )
+    assert tokenizer.max_length == 128
+    assert tokenizer.encode("The").ids.tolist() == tokenizer.encode("the").ids.tolist()
+
+
+def test_a_folder_that_holds_something_is_refused(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="something is here already"):
+        train_vocabulary([texts], kind="wordpiece", size=500, out=texts)
+    with pytest.raises(DataError, match="something is here already"):
+        train_vocabulary([texts], kind="wordpiece", size=500, out=texts / "0.txt")
+    (tmp_path / "empty").mkdir()
+    train_vocabulary([texts], kind="wordpiece", size=500, out=tmp_path / "empty")
+    assert (tmp_path / "empty" / "vocab.txt").is_file()
+
+
+def test_a_refusal_writes_nothing(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "vocab"
+    with pytest.raises(ConfigError, match="too small"):
+        train_vocabulary([texts], kind="wordpiece", size=20, out=out)
+    with pytest.raises(DataError, match=r"missing\.txt"):
+        train_vocabulary([tmp_path / "missing.txt"], kind="wordpiece", size=500, out=out)
+    assert not out.exists()

@@ -1,0 +1,94 @@
+"""Settings: closed keys, named paths, nearest spellings."""
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.config import decode, override, plain, read_toml
+from bertkit.errors import ConfigError
+from bertkit.models.config import TransformerConfig
+from bertkit.recipes.pretrain import PretrainConfig
+
+MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
+RUN = {"model": MODEL, "train": {"steps": 10}}
+
+
+def test_round_trip() -> None:
+    config = decode(PretrainConfig, RUN)
+    assert decode(PretrainConfig, plain(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (("model.hiden", "3"), r"model\.hiden: no such setting; did you mean 'hidden'\?"),
+        (("train.stepz", "3"), r"train\.stepz: no such setting; did you mean 'steps'\?"),
+        (("modell.hidden", "3"), r"modell: no such setting; did you mean 'model'\?"),
+        (("model.hidden", "wide"), r"model\.hidden: expected `int`, got `str`"),
+        (("model.layers", "0"), r"model\.layers: expected `int` >= 1"),
+        (("model.heads", "3"), r"model: hidden = 32 cannot be divided among heads = 3"),
+        (
+            ("sampling.length", "600"),
+            r"sampling\.length = 600 is longer than the model's",
+        ),
+        (("masking.unit", "letter"), r"masking\.unit: invalid enum value 'letter'"),
+        (("train.precision", "fp8"), r"train\.precision: invalid enum value 'fp8'"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: tuple[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(PretrainConfig, override(RUN, [setting]))
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps: this setting is required"):
+        decode(PretrainConfig, {"model": MODEL, "train": {}})
+
+
+def test_override_reads_toml_values_and_leaves_the_original() -> None:
+    changed = override(RUN, [("train.learning_rate", "3e-4"), ("sampling.pairs", "sop")])
+    assert changed["train"] == {"steps": 10, "learning_rate": 3e-4}
+    assert changed["sampling"] == {"pairs": "sop"}
+    assert RUN["train"] == {"steps": 10}
+
+
+def test_override_through_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps\.more: 'steps' is a value"):
+        override(RUN, [("train.steps.more", "1")])
+
+
+def test_toml_faults_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model\n")
+    with pytest.raises(ConfigError, match=r"bad\.toml: not valid TOML: .*line 1"):
+        read_toml(tmp_path / "bad.toml")
+
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+SHAPES = {  # layers, hidden, heads, and parameters with 30,522 pieces (Turc et al. 2019, millions)
+    "bert-tiny": (2, 128, 2, 4.4),
+    "bert-mini": (4, 256, 4, 11.2),
+    "bert-small": (4, 512, 8, 28.8),
+    "bert-base": (12, 768, 12, 109.5),
+    "bert-large": (24, 1024, 16, 335.1),
+}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_run_files_are_complete_and_of_their_size(path: Path) -> None:
+    data = read_toml(path)
+    config = decode(PretrainConfig, {**data, "model": {"vocab": 30522, **data["model"]}})
+    layers, hidden, heads, millions = SHAPES[path.stem]
+    assert (config.model.layers, config.model.hidden, config.model.heads) == (layers, hidden, heads)
+    assert round(_parameters(config.model) / 1e6, 1) == millions
+
+
+def _parameters(c: TransformerConfig) -> int:
+    """The paper's count: embeddings, layers and pooler."""
+    block = 4 * c.hidden**2 + 2 * c.hidden * c.intermediate + 9 * c.hidden + c.intermediate
+    return (c.vocab + c.length + c.types + 2) * c.hidden + c.layers * block + c.hidden**2 + c.hidden
+
+
+def test_there_is_a_run_file_for_each_size() -> None:
+    assert {path.stem for path in CONFIGS} == set(SHAPES)

@@ -1,0 +1,348 @@
+"""A tokenizer's own promises: offsets, limits, windows, folders, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import DataError, TokenizerError
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "un", "##able", "."]
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    path = tmp_path / "google" / "vocab.txt"
+    path.parent.mkdir()
+    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "bpe", "unigram"])
+def trained(request: pytest.FixtureRequest, english: list[str]) -> Tokenizer:
+    return train(english[:30], kind=request.param, size=700, lowercase=True)
+
+
+def test_offsets_index_the_raw_text_whatever_normalization_does(vocab: Path) -> None:
+    text = "\x00The  CAFÉS\u200b."
+    found = Tokenizer.load(vocab).encode(text)
+    spans = [text[a:b] for a, b in found.offsets[1:-1]]
+    assert spans == ["The", "CAFÉ", "S", "."]
+    assert found.words == [None, 0, 1, 1, 2, None]
+    assert found.sequence == [None, 0, 0, 0, 0, None]
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=200)
+def test_offsets_stay_inside_the_text_and_in_order(trained: Tokenizer, text: str) -> None:
+    found = trained.encode(text)
+    body = found.offsets[[s is not None for s in found.sequence]]
+    assert (body[:, 0] <= body[:, 1]).all()
+    assert (body >= 0).all()
+    assert (body <= len(text)).all()
+    assert (np.diff(body[:, 0]) >= 0).all()
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=200)
+def test_byte_level_offsets_cover_every_visible_character(english: list[str], text: str) -> None:
+    tokenizer = _byte_level(tuple(english[:5]))
+    found = tokenizer.encode(text)
+    covered = {i for a, b in found.offsets for i in range(a, b)}
+    assert {i for i, c in enumerate(text) if c.isalnum()} <= covered
+
+
+_BYTE_LEVEL: dict[tuple[str, ...], Tokenizer] = {}
+
+
+def _byte_level(texts: tuple[str, ...]) -> Tokenizer:
+    if texts not in _BYTE_LEVEL:
+        _BYTE_LEVEL[texts] = train(texts, kind="bpe", size=400)
+    return _BYTE_LEVEL[texts]
+
+
+def test_empty_texts_have_their_specials_only(trained: Tokenizer) -> None:
+    assert trained.encode("").ids.tolist() == [trained.cls, trained.sep]
+    assert trained.encode([]).ids.tolist() == [trained.cls, trained.sep]
+    assert trained.encode_batch([]) == []
+    assert trained.ids([]) == []
+    assert trained.ids([""])[0].tolist() == []
+
+
+def test_ids_equal_encode_without_specials(trained: Tokenizer, english: list[str]) -> None:
+    texts = english[30:60]
+    for found, whole in zip(
+        trained.ids(texts), trained.encode_batch(texts, max_length=10**6), strict=True
+    ):
+        assert found.tolist() == whole.ids[1:-1].tolist()
+        assert found.dtype == np.int64
+
+
+def test_a_corpus_about_special_tokens_plants_none(trained: Tokenizer) -> None:
+    specials = " ".join(trained.pieces(sorted(trained.special_ids)))
+    found = trained.ids([f"They write {specials} there"])[0]
+    assert not {trained.cls, trained.sep, trained.mask, trained.pad} & set(found.tolist())
+    assert trained.mask in trained.encode(f"They write {specials} there").ids
+
+
+def test_limits_of_one_call_leave_the_next_alone(minilm: Path) -> None:
+    tokenizer = Tokenizer.load(minilm)
+    text = "word " * 50
+    whole = tokenizer.encode(text)
+    cut = tokenizer.encode(text, max_length=10, truncate="longest")
+    assert (len(cut), cut.truncated, len(whole), whole.truncated) == (10, True, 52, False)
+    assert len(tokenizer.encode(text)) == 52
+    assert tokenizer.core.truncation is None
+    assert tokenizer.core.padding is None
+
+
+def test_a_text_beyond_the_limit_is_refused_with_the_ways_out(minilm: Path) -> None:
+    tokenizer = Tokenizer.load(minilm)
+    with pytest.raises(DataError, match=r"602 tokens, but the limit is 512.*truncate.*windows"):
+        tokenizer.encode("word " * 600)
+    with pytest.raises(DataError, match="text 1: 602 tokens"):
+        tokenizer.encode_batch(["short", "word " * 600])
+    with pytest.raises(DataError, match="it must be 3 or more"):
+        tokenizer.encode("a", "b", max_length=2, truncate="longest")
+    with pytest.raises(DataError, match="leaves nothing"):
+        tokenizer.encode("a", "b " * 30, max_length=10, truncate="first")
+    with pytest.raises(DataError, match="needs a pair"):
+        tokenizer.encode("a", truncate="second")
+
+
+@given(
+    length=st.integers(0, 200),
+    limit=st.integers(5, 40),
+    overlap=st.integers(0, 30),
+    pair=st.booleans(),
+)
+@settings(max_examples=200)
+def test_windows_hold_every_token_and_overlap_as_asked(
+    minilm: Path, length: int, limit: int, overlap: int, pair: bool
+) -> None:
+    tokenizer = _loaded(minilm)
+    text = " ".join(f"{i}" for i in range(length))
+    question, document = ("who ?", text) if pair else (text, None)
+    slide = "second" if pair else "first"
+    which = 1 if pair else 0
+    room = limit - (5 if pair else 2)
+    if room <= overlap:
+        with pytest.raises(DataError, match="no room for windows"):
+            tokenizer.windows(question, document, max_length=limit, overlap=overlap, slide=slide)
+        return
+    whole = tokenizer.encode(question, document, max_length=10**6)
+    found = tokenizer.windows(question, document, max_length=limit, overlap=overlap, slide=slide)
+    wanted = [tuple(o) for o, s in zip(whole.offsets, whole.sequence, strict=True) if s == which]
+    seen: list[tuple[int, int]] = []
+    for n, window in enumerate(found):
+        assert len(window) <= limit
+        own = [tuple(o) for o, s in zip(window.offsets, window.sequence, strict=True) if s == which]
+        shared = overlap if n else 0
+        assert own[:shared] == seen[len(seen) - shared :]
+        assert len(own) > shared or not wanted
+        seen += own[shared:]
+        assert window.sequence.count(1 - which) == whole.sequence.count(1 - which)
+        assert window.truncated == (len(found) > 1)
+    assert seen == wanted
+
+
+_LOADED: dict[Path, Tokenizer] = {}
+
+
+def _loaded(path: Path) -> Tokenizer:
+    if path not in _LOADED:
+        _LOADED[path] = Tokenizer.load(path)
+    return _LOADED[path]
+
+
+def test_impossible_windows_are_refused(minilm: Path) -> None:
+    tokenizer = _loaded(minilm)
+    with pytest.raises(DataError, match="overlap is -1"):
+        tokenizer.windows("a", max_length=10, overlap=-1)
+    with pytest.raises(DataError, match="needs a pair"):
+        tokenizer.windows("a", max_length=10, overlap=1, slide="second")
+
+
+@pytest.mark.parametrize("text", ["a \ud800 b", ["fine", "\udfff"]])
+def test_half_a_surrogate_pair_is_refused_by_place(minilm: Path, text: str | list[str]) -> None:
+    tokenizer = _loaded(minilm)
+    with pytest.raises(DataError, match=r"text 1, character \d: half of a surrogate pair"):
+        tokenizer.encode_batch([text[:1], text])
+    if isinstance(text, str):
+        with pytest.raises(DataError, match="text 0, character 2"):
+            tokenizer.ids([text])
+
+
+def test_what_is_no_text_is_refused(minilm: Path) -> None:
+    tokenizer = _loaded(minilm)
+    with pytest.raises(DataError, match="text 1 is of type float"):
+        tokenizer.encode_batch(["a", float("nan")])  # type: ignore[list-item]
+    with pytest.raises(DataError, match="text 1 is of type list, not a string"):
+        tokenizer.encode_batch(["a", ["b"]])
+    with pytest.raises(DataError, match="text 1 is of type str, not a sequence of words"):
+        tokenizer.encode_batch([["a"], "b"])
+    with pytest.raises(DataError, match="not one string"):
+        tokenizer.encode_batch("a text")
+    with pytest.raises(DataError, match="2 texts but 1 pairs"):
+        tokenizer.encode_batch(["a", "b"], ["c"])
+
+
+def test_case_is_guessed_from_a_bare_vocabulary(vocab: Path) -> None:
+    assert Tokenizer.load(vocab).encode("THE").ids.tolist() == [2, 5, 3]
+    vocab.write_text("\n".join([*PIECES, "The"]) + "\n", encoding="utf-8")
+    cased = Tokenizer.load(vocab)
+    assert cased.pieces(cased.encode("The the THE").ids[1:-1]) == ["The", "the", "[UNK]"]
+
+
+def test_a_folder_says_more_than_the_guess(vocab: Path) -> None:
+    config = {"do_lower_case": False, "model_max_length": 1e30}
+    (vocab.parent / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = Tokenizer.load(vocab.parent)
+    assert tokenizer.encode("THE").ids.tolist() == [2, 1, 3]
+    assert tokenizer.max_length is None
+
+
+def test_added_tokens_of_older_folders_follow_the_vocabulary(vocab: Path) -> None:
+    added = vocab.parent / "added_tokens.json"
+    added.write_text('{"zebra": 12, "yak": 11}', encoding="utf-8")
+    tokenizer = Tokenizer.load(vocab.parent)
+    assert tokenizer.pieces([11, 12]) == ["yak", "zebra"]
+    assert tokenizer.vocab_size == 13
+    added.write_text('{"zebra": 20}', encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"added_tokens.json: 'zebra' has id 20"):
+        Tokenizer.load(vocab.parent)
+
+
+def test_line_ends_of_another_system_change_nothing(vocab: Path, tmp_path: Path) -> None:
+    other = tmp_path / "vocab.txt"
+    other.write_bytes(vocab.read_bytes().replace(b"\n", b"\r\n"))
+    assert Tokenizer.load(other).fingerprint == Tokenizer.load(vocab).fingerprint
+
+
+def test_save_and_load_give_the_same_tokenizer(trained: Tokenizer, tmp_path: Path) -> None:
+    trained.save(tmp_path / "new" / "folder")
+    again = Tokenizer.load(tmp_path / "new" / "folder")
+    assert again.fingerprint == trained.fingerprint
+    assert again.max_length == trained.max_length
+    assert again.special_ids == trained.special_ids
+    names = {p.name for p in (tmp_path / "new" / "folder").iterdir()}
+    assert names - {"vocab.txt"} == {"tokenizer.json", "tokenizer_config.json"}
+    again.save(tmp_path / "third")
+    for name in names:
+        first = (tmp_path / "new" / "folder" / name).read_bytes()
+        assert (tmp_path / "third" / name).read_bytes() == first
+
+
+def test_fingerprint_is_of_the_vocabulary_not_of_its_file(minilm: Path, tmp_path: Path) -> None:
+    whole = Tokenizer.load(minilm)
+    assert Tokenizer.load(minilm / "vocab.txt").fingerprint == whole.fingerprint
+    assert Tokenizer.load(minilm / "tokenizer.json").fingerprint == whole.fingerprint
+    (tmp_path / "vocab.txt").write_bytes((minilm / "vocab.txt").read_bytes())
+    for other in ({"do_lower_case": False}, {"strip_accents": False}, {"cls_token": "[MASK]"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(other), encoding="utf-8")
+        assert Tokenizer.load(tmp_path).fingerprint != whole.fingerprint
+    text = (minilm / "vocab.txt").read_text(encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(text.replace("\nthe\n", "\nthe-other\n"), encoding="utf-8")
+    assert Tokenizer.load(tmp_path / "vocab.txt").fingerprint != whole.fingerprint
+
+
+def test_starts_word_of_each_kind(trained: Tokenizer) -> None:
+    text = "interpretable documentation of unhyphenated things"
+    found = trained.encode(text)
+    starts = trained.starts_word[found.ids]
+    assert starts.shape == found.ids.shape
+    assert starts[0]
+    assert starts[-1]
+    begins = [i for i, (a, _) in enumerate(found.offsets) if a and text[a - 1] == " "]
+    inside = [i for i in range(2, len(found) - 1) if i not in begins]
+    assert starts[begins].all()
+    assert not starts[inside].any()
+
+
+def test_pieces_and_decode_go_back(trained: Tokenizer) -> None:
+    found = trained.encode("the value of the object")
+    assert trained.decode(found.ids).strip() == "the value of the object"
+    assert len(trained.pieces(found.ids)) == len(found)
+    for wrong in (-1, trained.vocab_size):
+        with pytest.raises(DataError, match=f"id {wrong} is not in the vocabulary"):
+            trained.pieces([wrong])
+
+
+def test_mask_is_missed_only_when_used(vocab: Path) -> None:
+    vocab.write_text("\n".join(p for p in PIECES if p != "[MASK]") + "\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(vocab)
+    assert tokenizer.cls == 2
+    with pytest.raises(TokenizerError, match=r"vocab.txt: the vocabulary has no mask token"):
+        tokenizer.mask  # noqa: B018
+
+
+@pytest.mark.parametrize("lost", ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+def test_a_vocabulary_without_its_specials_is_refused(vocab: Path, lost: str) -> None:
+    vocab.write_text("\n".join(p for p in PIECES if p != lost) + "\n", encoding="utf-8")
+    role = lost.strip("[]").lower()
+    with pytest.raises(TokenizerError, match=f"vocab.txt: the vocabulary has no {role} token"):
+        Tokenizer.load(vocab)
+
+
+def test_a_piece_twice_is_refused_by_line(vocab: Path) -> None:
+    vocab.write_text("\n".join([*PIECES, "cafe"]) + "\n", encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"vocab.txt:12: 'cafe' is already on line 7"):
+        Tokenizer.load(vocab)
+
+
+def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    def refused(path: Path) -> str:
+        with pytest.raises(TokenizerError) as error:
+            Tokenizer.load(path)
+        return str(error.value)
+
+    assert "no such file or folder" in refused(tmp_path / "nowhere")
+    assert "no tokenizer here" in refused(tmp_path)
+    for name in ("spiece.model", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(b"\x80\x02")
+        assert f"{name}: this kind of file is not read" in refused(tmp_path / name)
+    assert "spiece.model: this kind" in refused(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    for content in (b'{"version": ', b"[]", b"{}", b"null", b""):
+        file.write_bytes(content)
+        assert "tokenizer.json: not a tokenizer that can be read" in refused(tmp_path)
+    file.write_bytes(b'{"a": "\xff"}')
+    assert "tokenizer.json: not UTF-8 text (byte 7)" in refused(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"do_lower_case": ', encoding="utf-8")
+    assert "tokenizer_config.json: damaged JSON" in refused(tmp_path)
+    config.write_text("[1]", encoding="utf-8")
+    assert "tokenizer_config.json: holds no JSON object" in refused(tmp_path)
+    config.write_text('{"model_max_length": "long"}', encoding="utf-8")
+    assert "model_max_length is 'long'" in refused(tmp_path)
+
+
+def test_a_setting_of_the_wrong_type_is_refused(vocab: Path) -> None:
+    config = vocab.parent / "tokenizer_config.json"
+    config.write_text('{"do_lower_case": "yes"}', encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"tokenizer_config.json: do_lower_case is 'yes'"):
+        Tokenizer.load(vocab.parent)
+
+
+def test_code_that_a_folder_brings_is_never_run_nor_passed_on(vocab: Path, tmp_path: Path) -> None:
+    config = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_file": "/etc/passwd"}
+    (vocab.parent / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (vocab.parent / "evil.py").write_text("raise SystemExit('executed')", encoding="utf-8")
+    Tokenizer.load(vocab.parent).save(tmp_path / "out")
+    saved = (tmp_path / "out" / "tokenizer_config.json").read_text(encoding="utf-8")
+    assert "auto_map" not in saved
+    assert "passwd" not in saved
+
+
+def test_tokenizing_needs_no_torch() -> None:
+    code = "import sys, bertkit.text.train; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
