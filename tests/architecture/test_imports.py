@@ -70,7 +70,7 @@ def test_importing_every_module_changes_nothing() -> None:
     """Nothing printed, warned of, configured or drawn; no peer loaded."""
     done = python(
         "import importlib, logging, os, random, signal, sys, warnings\n"
-        "import numpy, torch\n"
+        "import numpy, rich.progress, torch\n"  # rich draws a number when it is imported
         "def state():\n"
         "    return {\n"
         "        'environment': dict(os.environ),\n"

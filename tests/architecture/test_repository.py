@@ -60,7 +60,9 @@ def in_tree(readme: str) -> set[str]:
 
     Deeper lines, and what follows a package's name on its line, are annotation.
     """
-    block = next(b for b in re.findall(r"```\w*\n(.*?)```", readme, re.S) if "src/bertkit/" in b)
+    blocks = [b for b in re.findall(r"```\w*\n(.*?)```", readme, re.S) if "src/bertkit/" in b]
+    assert blocks, "README.md shows no tree of src/bertkit/"
+    block = blocks[0]
     lines = [re.sub(r"[│├└─]", " ", line) for line in block.splitlines()]
     at = next(i for i, line in enumerate(lines) if "src/bertkit/" in line)
     base = indent(lines[at])
@@ -144,7 +146,7 @@ def test_every_source_file_has_its_test_file() -> None:
             assert str(name) not in WITHOUT_TESTS, f"{name} has a test now: take it off the list"
         elif str(name) not in WITHOUT_TESTS:
             missing.append(str(name))
-    assert missing == []
+    assert not missing, "\n".join(missing)
     assert [name for name in WITHOUT_TESTS if not (SOURCE / name).exists()] == []
 
 
@@ -155,7 +157,7 @@ def test_no_file_names_a_place_on_one_machine() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if LOCAL.search(line)
     ]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_documented_make_targets_exist() -> None:

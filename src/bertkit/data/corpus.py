@@ -35,7 +35,7 @@ SENTENCE_LIMIT = 128
 that a count fits in a byte and windows of 128 tokens lose little."""
 
 PARTS = ("tokens", "sentences", "documents")
-TYPES = {"sentences": np.dtype("u1"), "documents": np.dtype("<u4")}
+TYPES: dict[str, np.dtype[Any]] = {"sentences": np.dtype("u1"), "documents": np.dtype("<u4")}
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -221,6 +221,86 @@ class ShardWriter:
         return Shard(
             **self._counts, sha256={part: self._hashes[part].hexdigest() for part in PARTS}
         )
+
+
+class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was written: the shards, and the counts that a manifest has."""
+
+    shards: list[Shard]
+    left_out: int
+    cut: int
+
+
+class Shards:
+    """Writes shards, in batches of documents of which the last may go on.
+
+    A shard is closed after the document with which it has `limit` tokens; a document that has as
+    many by itself is cut there.
+    """
+
+    def __init__(self, name: Path, dtype: np.dtype[Any], limit: int) -> None:
+        self._name, self._dtype, self._limit = name, dtype, limit
+        self._writer: ShardWriter | None = None
+        self._open: tuple[int, int] | None = None  # sentences and tokens of the last document
+        self._shards: list[Shard] = []
+        self._left_out = self._cut = 0
+
+    def add(
+        self, tokens: NDArray[Any], counts: NDArray[np.int64], documents: list[int], continues: bool
+    ) -> None:
+        """A batch: all tokens, those of each sentence, and the sentences of each document.
+
+        `continues` says that the first document goes on with the last of the batch before.
+        """
+        counts_cut, pieces = cut_sentences(counts)
+        ends = np.cumsum([0, *documents])
+        sentences = np.diff(_from_zero(pieces)[ends])
+        sizes = np.diff(_from_zero(counts)[ends])
+        joins = continues and self._open is not None and self._open[1] < self._limit
+        if joins and self._open is not None:
+            sentences[0] += self._open[0]
+            sizes[0] += self._open[1]
+        else:
+            self._cut += continues
+            self._end_document()
+            if self._writer is not None and self._writer.tokens >= self._limit:
+                self._end_shard()
+        if len(tokens):
+            writer = self._writer = self._writer or self._next()
+            writer.add("tokens", tokens)
+            writer.add("sentences", counts_cut)
+        self._end_documents(sentences[:-1])
+        self._open = int(sentences[-1]), int(sizes[-1])
+
+    def close(self) -> Made:
+        self._end_document()
+        self._end_shard()
+        return Made(self._shards, self._left_out, self._cut)
+
+    def _next(self) -> ShardWriter:
+        name = f"{self._name.name}-{len(self._shards):03d}"
+        return ShardWriter(self._name.with_name(name), self._dtype)
+
+    def _end_document(self) -> None:
+        if self._open is not None:
+            self._end_documents(np.array(self._open[:1]))
+            self._open = None
+
+    def _end_documents(self, sentences: NDArray[np.int64]) -> None:
+        kept = sentences[sentences > 0]
+        self._left_out += len(sentences) - len(kept)
+        if len(kept):
+            assert self._writer is not None
+            self._writer.add("documents", kept)
+
+    def _end_shard(self) -> None:
+        if self._writer is not None:
+            self._shards.append(self._writer.close())
+            self._writer = None
+
+
+def _from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -159,13 +160,14 @@ def _blocks(span: Span) -> Iterator[_Block]:
     """The bytes of a span in blocks that end where a paragraph or row does."""
     rows = _suffix(span.file) == ".jsonl"
     offset, line, rest = span.start, 1, b""
-    left = span.end - span.start
+    packed = span.file.suffix == ".gz"
+    left = sys.maxsize if packed else span.end - span.start
     with _open(span.file) as stream:
         if span.start:
             stream.seek(span.start)
         while True:
             try:
-                data = stream.read(BLOCK if span.file.suffix == ".gz" else min(BLOCK, left))
+                data = stream.read(min(BLOCK, left))
             except (EOFError, OSError, zlib.error) as error:
                 if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                     raise
@@ -173,7 +175,7 @@ def _blocks(span: Span) -> Iterator[_Block]:
                     f"{span.file}: damaged or cut short ({error}); get the file again"
                 ) from None
             left -= len(data)
-            last = not data
+            last = left == 0 or len(data) < BLOCK
             data = rest + data
             at = len(data) if last else _row_end(data) if rows else _text_end(data)
             data, rest = data[:at], data[at:]

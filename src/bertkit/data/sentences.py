@@ -111,14 +111,15 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._dtype = token_dtype(tokenizer.vocab_size)
+        self.dtype = token_dtype(tokenizer.vocab_size)
         self._table = _Table() if _splits_at_spaces(tokenizer) else None
+        self._separator = _rare_word(tokenizer) if self._table else None
 
     def __call__(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """All tokens end to end (uint16 or uint32), and how many each sentence has (S,)."""
         found = [self._encode(sentences[i : i + 2048]) for i in range(0, len(sentences), 2048)]
         if not found:
-            return np.empty(0, self._dtype), np.empty(0, np.int64)
+            return np.empty(0, self.dtype), np.empty(0, np.int64)
         tokens, counts = zip(*found, strict=True)
         return np.concatenate(tokens), np.concatenate(counts)
 
@@ -132,16 +133,31 @@ class Encoder:
         known = len(table.places)
         places = np.fromiter(map(table.places.__getitem__, words), np.int64, len(words))
         if len(table.places) > known:
-            table.extend(*self._joined(table.places.fresh))
+            table.extend(*self._new(table.places.fresh))
             table.places.fresh = []
         tokens, counts = table.take(places)
         first_word = np.cumsum([0, *(s.count(" ") + 1 for s in sentences[:-1])])
         return tokens, np.add.reduceat(counts, first_word)
 
+    def _new(self, words: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Ids of words not seen before: in long texts, for each text costs more than its tokens.
+
+        A rare word goes between them; should one of them hold it, they are done one by one.
+        """
+        if self._separator is not None:
+            word, id_ = self._separator
+            groups = (words[i : i + 256] for i in range(0, len(words), 256))
+            texts = [f" {word} ".join([*group, ""]) for group in groups]
+            ids, _ = self._joined(texts)
+            ends = np.flatnonzero(ids == id_)
+            if len(ends) == len(words):
+                return np.delete(ids, ends), np.diff(ends, prepend=-1) - 1
+        return self._joined(words)
+
     def _joined(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         ids = self._tokenizer.ids(texts)
         counts = np.fromiter(map(len, ids), np.int64, len(ids))
-        return np.concatenate(ids).astype(self._dtype), counts
+        return np.concatenate(ids).astype(self.dtype), counts
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -185,6 +201,15 @@ class _Table:
         source = np.repeat(self._starts[places] - before, counts)
         source += np.arange(len(source))
         return self._ids[source], counts
+
+
+def _rare_word(tokenizer: Tokenizer) -> tuple[str, int] | None:
+    """A word that is one token, from the rare end of the vocabulary, and its id."""
+    for id_ in reversed(range(tokenizer.vocab_size)):
+        word = tokenizer.core.id_to_token(id_)
+        if word and word.isalpha() and tokenizer.ids([word])[0].tolist() == [id_]:
+            return word, id_
+    return None
 
 
 def _splits_at_spaces(tokenizer: Tokenizer) -> bool:

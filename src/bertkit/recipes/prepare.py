@@ -15,32 +15,28 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress, TimeElapsedColumn
 
 from bertkit import storage
 from bertkit.data.corpus import (
     FORMAT,
     PARTS,
     Corpus,
+    Made,
     Manifest,
-    Shard,
-    ShardWriter,
+    Shards,
     Source,
-    cut_sentences,
-    part_bytes,
     shard_name,
     write_manifest,
 )
@@ -48,6 +44,8 @@ from bertkit.data.readers import BlankLines, Document, Span, files, read, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
+
+Step = Literal["check", "make"]
 
 SHARD_TOKENS = 1 << 27
 """Tokens about which a shard is closed: 256 MiB of 2 bytes."""
@@ -99,12 +97,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: list[Unit]
 
 
-class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a unit came to."""
-
-    shards: list[Shard]
-    left_out: int
-    cut: int
+Message = int | Unit | Made
 
 
 def prepare(
@@ -142,7 +135,7 @@ def prepare(
     if begun is not None:
         _same(begun, Plan(settings, inputs, []), out)
     units = begun.units if begun else _divide(sources, shard_tokens)
-    processes = min(processes or len(os.sched_getaffinity(0)), len(units))
+    processes = min(processes or _cores(), len(units))
     with _Pool(_Worker(out, settings), processes) as pool, _bar() as bar:
         if begun is None:
             units = _check(pool, units, bar)
@@ -175,7 +168,7 @@ def _refuse(out: Path, paths: Iterable[Path]) -> None:
 
 
 def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
-    """Units of a 64th of all text, but a mebibyte at least and a shard (4 bytes a token) at most."""
+    """Units of a 64th of all text, at least a mebibyte, at most a shard (4 bytes a token)."""
     weights = {f: f.stat().st_size * (GZIP_RATIO if f.suffix == ".gz" else 1) for f in sources}
     size = min(max(sum(weights.values()) // 64, 1 << 20), 4 * shard_tokens)
     units: list[list[Span]] = [[]]
@@ -213,20 +206,24 @@ def _weigh(
     encode = Encoder(tokenizer)
     characters = tokens = size = 0
     for unit in units[:: -(-len(units) // SAMPLES)]:
-        for document in islice(_documents(unit, settings), 1 + SAMPLE // 1000):
-            text = document.text[:SAMPLE]
+        left = SAMPLE
+        for document in _documents(unit, settings):
+            text = document.text[:left]
             ids, counts = encode(split(text, settings.language))
             characters += len(text)
             tokens += len(ids)
             size += ids.nbytes + len(counts) + 4
+            left -= len(text)
+            if left <= 0:
+                break
     rate = size / max(characters, 1) * 1.02
     todo = sum(u.characters for i, u in enumerate(units) if not _made(work, i))
     total = sum(u.characters for u in units)
     place = next(p for p in (work, *work.absolute().parents) if p.exists())
     needed, free = int(todo * rate) + (1 << 20), shutil.disk_usage(place).free
+    millions = total * tokens / max(characters, 1) / 1e6
     say(
-        f"{total / 1e6:,.1f} M characters: about {total * tokens / max(characters, 1) / 1e6:,.1f} M "
-        f"tokens, {_size(total * rate)} on disk"
+        f"{total / 1e6:,.1f} M characters: about {millions:,.1f} M tokens, {_size(total * rate)}"
         + (f", of which {_size(todo * rate)} are left to do" if todo < total else "")
     )
     if needed > free:
@@ -243,7 +240,7 @@ def _make(pool: _Pool, units: list[Unit], work: Path, bar: Progress) -> None:
     todo = {i: unit for i, unit in enumerate(units) if not _made(work, i)}
     done = sum(unit.characters for i, unit in enumerate(units) if i not in todo)
     total = sum(unit.characters for unit in units)
-    task: TaskID = bar.add_task("tokenizing", total=total, completed=done)
+    task = bar.add_task("tokenizing", total=total, completed=done)
     # the largest first, so that no process is left with one at the end
     order = sorted(todo, key=lambda i: -units[i].characters)
     for _, message in pool.run("make", {i: todo[i] for i in order}):
@@ -260,7 +257,9 @@ def _finish(
     say: Callable[[str], object],
 ) -> Corpus:
     """Give the shards their names, in the order of the units, then write the manifest."""
-    made = [msgspec.json.decode((work / f"{i:06d}.json").read_bytes(), type=Made) for i in range(units)]
+    made = [
+        msgspec.json.decode((work / f"{i:06d}.json").read_bytes(), type=Made) for i in range(units)
+    ]
     shards = [(i, j, shard) for i, unit in enumerate(made) for j, shard in enumerate(unit.shards)]
     left_out, cut = sum(u.left_out for u in made), sum(u.cut for u in made)
     if not shards:
@@ -294,23 +293,249 @@ def _finish(
 
 
 def _made(work: Path, number: int) -> bool:
-    """Whether a unit is finished, and its files are there in full."""
-    path = work / f"{number:06d}.json"
+    return (work / f"{number:06d}.json").exists()
+
+
+def _documents(unit: Unit, settings: Settings) -> Iterator[Document]:
+    for file, start, end in unit.spans:
+        span = Span(Path(file), start, end)
+        yield from read(span, field=settings.field, blank_lines=settings.blank_lines)
+
+
+# ---- processes
+
+
+class _Worker:
+    """Does units, in a process of its own or in this one."""
+
+    def __init__(self, out: Path, settings: Settings) -> None:
+        self._out, self._settings = out, settings
+        self.work = out / ".work"
+
+    def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
+        """Characters done, now and then, and in the end the unit or what it came to."""
+        return self._check(unit) if step == "check" else self._make(number, unit)
+
+    def _check(self, unit: Unit) -> Iterator[Message]:
+        characters = sum(len(document.text) for document in _documents(unit, self._settings))
+        yield msgspec.structs.replace(unit, characters=characters)
+
+    def _make(self, number: int, unit: Unit) -> Iterator[Message]:
+        encode = self._encoder
+        shards = Shards(self.work / f"{number:06d}", encode.dtype, self._settings.shard_tokens)
+        sentences: list[str] = []
+        documents: list[int] = []
+        characters, continues = 0, False
+        for document in _documents(unit, self._settings):
+            found = split(document.text, self._settings.language)
+            if document.continues and documents:
+                documents[-1] += len(found)
+            else:
+                continues = continues if documents else document.continues
+                documents.append(len(found))
+            sentences += found
+            characters += len(document.text)
+            if characters >= BATCH:
+                shards.add(*encode(sentences), documents, continues)
+                yield characters
+                sentences, documents, characters = [], [], 0
+        if documents:
+            shards.add(*encode(sentences), documents, continues)
+        made = shards.close()
+        storage.write_text(self.work / f"{number:06d}.json", msgspec.json.encode(made).decode())
+        yield characters
+        yield made
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(Tokenizer.load(self._out / "tokenizer"))
+
+
+class _Pool:
+    """Workers that take units one after another; a dead one is noticed, none outlives its owner."""
+
+    def __init__(self, worker: _Worker, processes: int) -> None:
+        self._worker = worker
+        self._processes: dict[Connection, BaseProcess] = {}
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")
+            for _ in range(processes):
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(there, worker), daemon=True)
+                process.start()
+                there.close()  # so that only the worker holds it, and its death is an end of file
+                self._processes[here] = process
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+            process.join()
+
+    def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
+        """Do a step for all units; what the workers say, as it comes, with the unit's number.
+
+        Raises: what a worker raised, or StorageError if one died.
+        """
+        if not self._processes:
+            for number, unit in units.items():
+                with _plainly():
+                    for message in self._worker(step, number, unit):
+                        yield number, message
+            return
+        left = iter(units.items())
+        busy: dict[Connection, int] = {}
+        for pipe in self._processes:
+            _hand(pipe, step, left, busy)
+        while busy:
+            for ready in wait(list(busy)):
+                pipe = cast(Connection, ready)
+                try:
+                    message = pipe.recv()
+                except EOFError:
+                    raise StorageError(
+                        "a worker process died (out of memory? or a script without the usual "
+                        'if __name__ == "__main__":); finished work is kept: run it again, '
+                        "perhaps with fewer processes"
+                    ) from None
+                if isinstance(message, Exception):
+                    raise message
+                yield busy[pipe], message
+                if not isinstance(message, int):
+                    _hand(pipe, step, left, busy)
+
+
+def _hand(
+    pipe: Connection, step: Step, left: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
+) -> None:
+    """Give a worker its next unit, if there is one."""
+    number, unit = next(left, (-1, None))
+    if unit is None:
+        busy.pop(pipe, None)
+    else:
+        busy[pipe] = number
+        pipe.send((step, number, unit))
+
+
+def _serve(pipe: Connection, worker: _Worker) -> None:
+    """What a worker process runs, until its owner is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
+    try:
+        while True:
+            task = pipe.recv()
+            with _alive(worker.work if task[0] == "make" else None):
+                try:
+                    with _plainly():
+                        for message in worker(*task):
+                            pipe.send(message)
+                except Exception as error:
+                    if not isinstance(error, BertkitError):
+                        error.add_note(traceback.format_exc())  # what pickling would lose
+                    pipe.send(error)
+    except (EOFError, BrokenPipeError):
+        return
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """What the system refuses, as one of our errors."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                "the disk is full; finished shards are kept: free space and run again"
+            ) from None
+        raise DataError(f"{error.filename}: {error.strerror or error}") from None
+
+
+# ---- the work area
+
+
+def _begun(work: Path) -> Plan | None:
+    path = work / "plan.json"
     if not path.exists():
-        return False
-    if (work / "complete").exists():  # its files may have their final names already
-        return True
-    ...
-    return True
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except msgspec.MsgspecError as error:
+        raise DataError(
+            f"{path}: damaged ({error}); delete {work.parent} and start again"
+        ) from None
 
 
-class _Shards:
-    """The shards of one unit, filled document by document."""
+def _same(begun: Plan, now: Plan, out: Path) -> None:
+    """Raises: DataError if the work in `out` was begun with other settings or text."""
+    again = f"run it as it was begun, or delete {out} and start again"
+    before, after = msgspec.to_builtins(begun.settings), msgspec.to_builtins(now.settings)
+    for name in before:
+        if before[name] != after[name]:
+            was = "another one" if name == "tokenizer" else repr(before[name])
+            raise DataError(f"{out}: holds unfinished work whose {name} was {was}; {again}")
+    for old, new in zip(begun.inputs, now.inputs, strict=False):
+        if old != new:
+            what = "has changed since" if old.file == new.file else f"was {old.file}"
+            raise DataError(f"{out}: holds unfinished work, and {new.file} {what}; {again}")
+    if len(begun.inputs) != len(now.inputs):
+        raise DataError(
+            f"{out}: holds unfinished work on {len(begun.inputs)} files, not "
+            f"{len(now.inputs)}; {again}"
+        )
 
-    def __init__(self, work: Path, number: int, dtype: np.dtype[Any], limit: int) -> None:
-        self._name = lambda shard: work / f"{number:06d}-{shard:03d}"
-        self._dtype, self._limit = dtype, limit
-        self._writer: ShardWriter | None = None
-        self._open: list[int] | None = None
-        self._shards: list[Shard] = []
-        self._left_out = self._cut = 0
+
+@contextmanager
+def _locked(work: Path, out: Path) -> Iterator[None]:
+    """One prepare at a time; and none before the last worker of a killed one is gone."""
+    with _plainly():
+        work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{out}: another prepare is at work there; let it finish") from None
+        with (work / "workers").open("w") as workers:
+            fcntl.flock(workers, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _alive(work: Path | None) -> Iterator[None]:
+    """Let the next prepare know that this worker may still write."""
+    if work is None:
+        yield
+    else:
+        with (work / "workers").open("w") as workers:
+            fcntl.flock(workers, fcntl.LOCK_SH)
+            yield
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar with the time left, on a terminal only."""
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+        yield bar
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def _silent(_: str) -> None:
+    pass

@@ -1,0 +1,123 @@
+"""Masks: the rates hold, specials are never chosen, every sequence has one, words stay whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.masking import Masker, Masking
+from bertkit.data.order import Purpose, generator
+from bertkit.text.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(SPECIALS + WORDS), encoding="utf-8")
+    return Tokenizer.load(path)
+
+
+def sequence(rng: np.random.Generator, length: int) -> np.ndarray:
+    """[CLS] … [SEP] … [SEP], beginning with a word start."""
+    ids = rng.integers(5, 105, length)
+    ids[0], ids[-1], ids[length // 2] = 2, 3, 3
+    return ids
+
+
+def drawn(masker: Masker, count: int, length: int = 128):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    for sample in range(count):
+        ids = sequence(rng, length)
+        yield ids, *masker(ids, generator(0, 0, sample, Purpose.MASK))
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "span"])
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
+def test_rates_hold(tokenizer: Tokenizer, unit: str, rate: float) -> None:
+    masker = Masker(Masking(rate=rate, unit=unit), tokenizer)  # type: ignore[arg-type]
+    chosen, masked, swapped, kept, candidates = 0, 0, 0, 0, 0
+    for ids, seen, places in drawn(masker, 400):
+        candidates += int((ids >= 5).sum())
+        chosen += len(places)
+        masked += int((seen[places] == 4).sum())
+        same = seen[places] == ids[places]
+        kept += int(same.sum())
+        swapped += int((~same & (seen[places] != 4)).sum())
+        untouched = np.setdiff1d(np.arange(len(ids)), places)
+        assert (seen[untouched] == ids[untouched]).all()
+    assert abs(chosen / candidates - rate) < 0.02
+    bound = 5 * (0.16 / chosen) ** 0.5
+    assert abs(masked / chosen - 0.8) < bound
+    # one in a hundred random pieces is the one that stood there
+    assert abs(swapped / chosen - 0.1 * 0.99) < bound
+    assert abs(kept / chosen - 0.1 * 1.01) < bound
+
+
+def test_control_another_share_fails(tokenizer: Tokenizer) -> None:
+    masker = Masker(Masking(mask=0.7, random=0.2), tokenizer)
+    seen = np.concatenate([s[p] for _, s, p in drawn(masker, 400)])
+    assert abs((seen == 4).mean() - 0.8) > 5 * (0.16 / len(seen)) ** 0.5
+
+
+@given(st.data())
+def test_specials_are_never_chosen_or_drawn(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    unit = data.draw(st.sampled_from(["token", "word", "span"]))
+    masker = Masker(
+        Masking(rate=data.draw(st.floats(0.01, 0.99)), unit=unit, mask=0.0, random=1.0), tokenizer
+    )
+    ids = np.array(data.draw(st.lists(st.integers(0, 104), min_size=1, max_size=60)))
+    seen, places = masker(ids, generator(1, 2, 3, Purpose.MASK))
+    ordinary = ids >= 5
+    assert ordinary[places].all()
+    assert (seen[places] >= 5).all()
+    assert len(places) >= 1 if ordinary.any() else len(places) == 0
+    assert (np.diff(places) > 0).all()
+
+
+@given(st.integers(3, 100), st.integers(0, 1000))
+def test_words_stay_whole(tokenizer: Tokenizer, length: int, sample: int) -> None:
+    rng = np.random.default_rng(sample)
+    ids = sequence(rng, length)
+    masker = Masker(Masking(rate=0.3, unit="word"), tokenizer)
+    _, places = masker(ids, generator(0, 0, sample, Purpose.MASK))
+    chosen = set(places.tolist())
+    for place in range(1, length):
+        joined = ids[place] >= 65 and ids[place - 1] >= 5  # ## continues an ordinary piece
+        if joined:
+            assert (place in chosen) == (place - 1 in chosen)
+
+
+def test_spans_are_longer_than_single_words(tokenizer: Tokenizer) -> None:
+    def stretches(unit: str) -> float:
+        masker = Masker(Masking(unit=unit), tokenizer)  # type: ignore[arg-type]
+        cuts = [1 + int((np.diff(p) > 1).sum()) for _, _, p in drawn(masker, 200)]
+        sizes = [len(p) for _, _, p in drawn(masker, 200)]
+        return sum(sizes) / sum(cuts)
+
+    assert stretches("span") > 2.0 * stretches("token")
+
+
+def test_the_same_key_masks_the_same(tokenizer: Tokenizer) -> None:
+    masker = Masker(Masking(), tokenizer)
+    ids = sequence(np.random.default_rng(0), 100)
+    first = masker(ids, generator(3, 1, 4, Purpose.MASK))
+    again = masker(ids, generator(3, 1, 4, Purpose.MASK))
+    other = masker(ids, generator(3, 2, 4, Purpose.MASK))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[1], other[1])
+
+
+def test_impossible_shares_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot exceed 1"):
+        Masking(mask=0.8, random=0.3)
+
+
+def test_a_vocabulary_without_mask_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS[:4] + WORDS), encoding="utf-8")
+    with pytest.raises(Exception, match="mask"):
+        Masker(Masking(), Tokenizer.load(tmp_path / "vocab.txt"))

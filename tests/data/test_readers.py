@@ -1,0 +1,322 @@
+"""Readers: every character once, memory bounded, and each unusable file refused in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data import readers
+from bertkit.data.readers import Document, Span, documents, files, read, rows, spans
+from bertkit.errors import DataError
+
+TEXT = st.text(st.sampled_from("ab.?é”\n\n\n \r\t𝄞"), max_size=200)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 16)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def texts(path: Path, **options: object) -> list[str]:
+    return [d.text for d in documents([path], **options)]  # type: ignore[arg-type]
+
+
+def joined(found: list[Document]) -> list[str]:
+    """Whole documents, with the parts of each put together."""
+    whole: list[str] = []
+    for document in found:
+        if document.continues:
+            whole[-1] += document.text
+        else:
+            whole.append(document.text)
+    return whole
+
+
+# ---- which files
+
+
+def test_folders_are_read_at_any_depth_in_order_without_hidden_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.jsonl", "a/y.txt.gz", ".git/x.txt", "a/.x.txt", "notes.md"):
+        write(tmp_path / name, '{"text": "A."}')
+    names = [str(f.relative_to(tmp_path)) for f in files([tmp_path])]
+    assert names == ["a/y.txt.gz", "a/z.jsonl", "b.txt"]
+
+
+def test_unusable_paths_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "empty" / "x.md", "x")
+    empty = write(tmp_path / "nothing.txt", "")
+    text = write(tmp_path / "a.txt", "A.")
+    for paths, message in (
+        ([tmp_path / "gone.txt"], r"gone\.txt: no such file"),
+        ([tmp_path / "empty"], r"empty: no \.txt or \.jsonl file"),
+        ([tmp_path / "empty" / "x.md"], r"x\.md: unknown kind"),
+        ([empty], r"nothing\.txt: the file is empty"),
+        ([text, text], r"a\.txt: named twice"),
+        ([], "name at least one file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            files(paths)
+
+
+# ---- documents
+
+
+def test_a_txt_file_is_one_document_unless_blank_lines_divide_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "One.\nTwo.\n\n \t\nThree.\r\n\r\nFour.")
+    assert texts(path) == [path.read_bytes().decode()]
+    found = list(documents([path], blank_lines="documents"))
+    assert [d.text.strip() for d in found] == ["One.\nTwo.", "Three.", "Four."]
+    assert [d.line for d in found] == [1, 5, 7]
+    assert not any(d.continues for d in found)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_byte_order_mark_is_not_text(tmp_path: Path, name: str) -> None:
+    assert texts(write(tmp_path / name, b"\xef\xbb\xbfA.")) == ["A."]
+    row = b'\xef\xbb\xbf{"text": "B."}'
+    assert texts(write(tmp_path / name.replace("txt", "jsonl"), row)) == ["B."]
+
+
+def test_rows_of_jsonl_are_documents_with_their_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "A"}\n\r\n{"id": 3, "text": "B\\n"}\n{"text": ""}')
+    assert [(d.text, d.line) for d in documents([path])] == [("A", 1), ("B\n", 3), ("", 4)]
+    other = write(tmp_path / "b.jsonl", '{"the body": "A", "text": 3}\n')
+    assert texts(other, field="the body") == ["A"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(text=TEXT)
+def test_parts_of_a_long_document_are_its_text(tmp_path_factory, text: str) -> None:  # type: ignore[no-untyped-def]
+    path = write(tmp_path_factory.mktemp("t") / "a.txt", text or "a")
+    if not text.strip():
+        return
+    found = list(documents([path]))
+    assert not found[0].continues
+    assert all(d.continues for d in found[1:])
+    assert "".join("".join(d.text for d in found).split()) == "".join(text.split())
+
+
+def by_blank_lines(text: str) -> list[str]:
+    parts = re.split(r"\n(?:[^\S\n]*\n)+", text)
+    return ["".join(p.split()) for p in parts if p.strip()]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(text=TEXT, size=st.integers(1, 60))
+def test_blank_lines_divide_wherever_blocks_and_spans_are_cut(  # type: ignore[no-untyped-def]
+    tmp_path_factory, text: str, size: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("t") / "a.txt", "\n" + text + "a")
+    pieces = spans(path, size)
+    assert [p.start for p in pieces[1:]] == [p.end for p in pieces[:-1]]
+    found = [d for p in pieces for d in read(p, field="", blank_lines="documents")]
+    whole = ["".join(t.split()) for t in joined(found)]
+    assert whole == by_blank_lines("\n" + text + "a")
+
+
+@given(values=st.lists(st.text(max_size=30), min_size=1, max_size=20), size=st.integers(1, 99))
+def test_spans_of_jsonl_hold_every_row_once(  # type: ignore[no-untyped-def]
+    tmp_path_factory, values: list[str], size: int
+) -> None:
+    lines = "\n".join(json.dumps({"text": v}) for v in values)
+    path = write(tmp_path_factory.mktemp("t") / "a.jsonl", lines)
+    pieces = spans(path, size)
+    found = [d.text for p in pieces for d in read(p, field="text", blank_lines="paragraphs")]
+    assert found == values
+    assert size > 40 or len(values) < 10 or len(pieces) > 2
+
+
+def test_long_text_is_cut_at_paragraphs_then_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 200)
+    lines = [f"Sentence {i} goes\non. “So it does.”\n" for i in range(50)]
+    ends = {t.rstrip()[-1] for t in texts(write(tmp_path / "a.txt", "".join(lines)))}
+    assert ends == {"”"}
+    found = texts(write(tmp_path / "b.txt", "\n".join(lines)))
+    assert len(found) > 5
+    assert all(t.endswith("\n\n") for t in found[:-1])
+
+
+def test_memory_does_not_grow_with_a_document(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt.gz", b"A sentence without an end of line goes on. " * 500_000)
+    tracemalloc.start()
+    try:
+        size = sum(len(d.text) for d in documents([path]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == 43 * 500_000
+    assert peak < 8 * readers.BLOCK
+
+
+# ---- unusable text
+
+
+LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", LATIN, r"a\.txt:2: not UTF-8 \(0xf6 at byte 22\); .*iconv"),
+        ("a.txt.gz", LATIN, r"a\.txt\.gz:2: not UTF-8 \(0xf6 at byte 22\)"),
+        (
+            "a.jsonl",
+            b'{"text": "A"}\n{"text": "\xff"}\n',
+            r"a\.jsonl:2: not UTF-8 \(0xff at byte 24",
+        ),
+        ("a.txt", b"PNG\n\0\1\2", r"a\.txt:2: a zero byte at byte 4: this is a binary file"),
+        ("a.txt", "A.\n".encode("utf-16"), r"a\.txt:1: UTF-16, not UTF-8.*iconv -f UTF-16"),
+        ("a.txt", " \n\n\t", r"a\.txt: the file holds no text"),
+        ("a.jsonl", "\n\n", r"a\.jsonl: the file holds no text"),
+        (
+            "a.jsonl",
+            '{"text": "A"}\n{"txt": "B"}\n',
+            r"a\.jsonl:2: no field 'text'; did you mean 'txt'",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "A"}\n\n{"text": 3}',
+            r"a\.jsonl:3: field 'text' holds a int, not text",
+        ),
+        ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: not JSON"),
+        ("a.jsonl", '[{"text": "A"}]', r"a\.jsonl:1: a list, not an object"),
+        ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: half of a surrogate pair"),
+    ],
+)
+def test_unusable_text_is_named_with_its_place(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        list(documents([write(tmp_path / name, content)]))
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress(bytes(range(1, 128)) * 999)
+    for content in (whole[:-20], b"not gzip at all", whole[:50] + b"xxxx" + whole[54:]):
+        path = tmp_path / "a.txt.gz"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"a\.txt\.gz: damaged or cut short"):
+            list(documents([path]))
+
+
+def test_the_line_of_an_error_counts_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+    good = '{"text": "A sentence."}\n' * 100
+    path = write(tmp_path / "a.jsonl", good + "{}\n" + good)
+    with pytest.raises(DataError, match=r"a\.jsonl:101: no field"):
+        [list(read(p, field="text", blank_lines="paragraphs")) for p in spans(path, 300)]
+    text = write(tmp_path / "a.txt", b"A line.\n" * 100 + b"\xff\n")
+    with pytest.raises(DataError, match=r"a\.txt:101: not UTF-8 \(0xff at byte 800\)"):
+        [list(read(p, field="", blank_lines="paragraphs")) for p in spans(text, 90)]
+
+
+def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 14)
+    path = write(tmp_path / "a.jsonl", '{"text": "A"}\n{"text": "' + "a" * (1 << 15))
+    with pytest.raises(DataError, match=r"a\.jsonl:2: a row of more than"):
+        list(documents([path]))
+    assert spans(path, 1 << 12) == [Span(path, 0, path.stat().st_size)]
+
+
+# ---- rows
+
+
+def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
+    tsv = rows(write(tmp_path / "a.tsv", 'sentence\tlabel\r\nHe said "no, never\t0\r\nB\t1\r\n'))
+    assert tsv.rows[0] == {"sentence": 'He said "no, never', "label": "0"}
+    assert tsv.lines == [2, 3]
+    csv = rows(write(tmp_path / "a.csv", '\ufefftext,label\n"A ""b"",\nc",0\n\nD,1\n'))
+    assert csv.columns == ["text", "label"]
+    assert csv.rows == [{"text": 'A "b",\nc', "label": "0"}, {"text": "D", "label": "1"}]
+    assert csv.lines == [2, 5]
+
+
+def test_jsonl_values_are_text(tmp_path: Path) -> None:
+    lines = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null}\n'
+    table = rows(write(tmp_path / "a.jsonl.gz", lines))
+    assert table.rows == [{"text": "A", "label": "1", "x": "0.5", "y": "true", "z": ""}]
+
+
+@pytest.mark.parametrize(
+    ("first", "columns"),
+    [
+        ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", None),
+        ("question\tsentence\tlabel", None),
+        ("index\tsentence1\tsentence2\tscore", None),
+        ("It was a label.\t1", ["1", "2"]),
+        ("gj04\t1\t\tOur friends won't buy this analysis.", ["1", "2", "3", "4"]),
+        ("ham\tOk lar... Joking wif u oni...", ["1", "2"]),
+    ],
+)
+def test_a_header_is_guessed_and_said(
+    tmp_path: Path, first: str, columns: list[str] | None
+) -> None:
+    path = write(tmp_path / "a.tsv", f"{first}\n{first.replace('l', 'x')}\n")
+    table = rows(path)
+    assert table.columns == (columns or first.split("\t"))
+    assert len(table.rows) == (2 if columns else 1)
+    assert ", ".join(table.columns) in table.said
+    assert ("no header" in table.said) == (columns is not None)
+    assert len(rows(path, header=columns is None).rows) == len(table.rows)
+    assert len(rows(path, header=columns is not None).rows) != len(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nA\t0\nB\n", r"a\.tsv:3: expected 2 columns .* found 1"),
+        ("a.csv", 'text,label\n"A\nB",0\nC,1,2\n', r"a\.csv:4: expected 2 columns .* found 3"),
+        ("a.csv", 'text,label\nA,0\n"B,1\nC,1\n', r"a\.csv:3: not CSV"),
+        ("a.tsv", "text\ttext\nA\tB\n", r"a\.tsv:1: two columns|a\.tsv: no header"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv: only a header line"),
+        ("a.tsv", "\n", r"a\.tsv: the file holds no rows"),
+        (
+            "a.jsonl",
+            '{"text": "A", "label": 0}\n{"text": "B", "lable": 1}\n',
+            r"2: no field 'label'.*'lable'",
+        ),
+        ("a.jsonl", '{"text": "A"}\nB\n', r"a\.jsonl:2: not JSON"),
+        ("a.xlsx", "A", r"a\.xlsx: rows are read from"),
+        ("a.tsv", b"A\t\xff\n", r"a\.tsv:1: not UTF-8"),
+    ],
+)
+def test_unusable_rows_are_named_with_their_place(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        rows(write(tmp_path / name, content), header=True if "text\ttext" in str(content) else None)
+
+
+def test_a_missing_labelled_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.tsv: no such file"):
+        rows(tmp_path / "gone.tsv")
+
+
+def test_public_data_sets_are_read_whole(data_folder: Path) -> None:
+    for name, columns, count in (
+        ("cola/in_domain_train.tsv", ["1", "2", "3", "4"], 8551),
+        ("ag_news/dev.tsv", ["1", "2"], 1001),
+        ("trecqa/dev.csv", ["qtext", "label", "atext"], 1148),
+        ("wic/dev.jsonl", None, 400),
+    ):
+        table = rows(data_folder / name)
+        assert len(table.rows) == count
+        assert columns is None or table.columns == columns
