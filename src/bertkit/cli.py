@@ -36,7 +36,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
-        app(_join(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        words = _join(arguments) if arguments[:1] == ["pretrain"] else list(arguments)
+        app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
         print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -46,6 +47,10 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file or folder that the commands could not foresee
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"bertkit: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
     return 0
 
 

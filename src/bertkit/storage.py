@@ -24,6 +24,7 @@ def writing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)  # of a killed process that had our number
         yield partial
         _sync(partial)
         partial.replace(path)
@@ -57,6 +58,26 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder."""
+    for partial in folder.glob(".*.partial-*"):
+        number = partial.name.rpartition("-")[2]
+        if number.isdigit() and not _running(int(number)):
+            if partial.is_dir():
+                shutil.rmtree(partial, ignore_errors=True)
+            else:
+                partial.unlink(missing_ok=True)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of a file. Raises: StorageError; a part of `text` may then be there."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageError(_reason(path, error)) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file's content in one go."""
     with writing(path) as partial:
@@ -72,6 +93,19 @@ def sha256(path: Path) -> str:
     """The hash of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _running(process: int) -> bool:
+    """Whether another process of this number is there."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # there, and another user's
+        return True
+    return True
 
 
 def _sync(path: Path) -> None:

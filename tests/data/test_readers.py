@@ -31,8 +31,8 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def texts(path: Path, **options: object) -> list[str]:
-    return [d.text for d in documents([path], **options)]  # type: ignore[arg-type]
+def texts(path: Path, *, field: str = "text") -> list[str]:
+    return [d.text for d in documents([path], field=field)]
 
 
 def joined(found: list[Document]) -> list[str]:
@@ -100,7 +100,9 @@ def test_rows_of_jsonl_are_documents_with_their_lines(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @given(text=TEXT)
-def test_parts_of_a_long_document_are_its_text(tmp_path_factory, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_parts_of_a_long_document_are_its_text(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = write(tmp_path_factory.mktemp("t") / "a.txt", text or "a")
     if not text.strip():
         return
@@ -117,8 +119,8 @@ def by_blank_lines(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("small_blocks")
 @given(text=TEXT, size=st.integers(1, 60))
-def test_blank_lines_divide_wherever_blocks_and_spans_are_cut(  # type: ignore[no-untyped-def]
-    tmp_path_factory, text: str, size: int
+def test_blank_lines_divide_wherever_blocks_and_spans_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, text: str, size: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("t") / "a.txt", "\n" + text + "a")
     pieces = spans(path, size)
@@ -129,8 +131,8 @@ def test_blank_lines_divide_wherever_blocks_and_spans_are_cut(  # type: ignore[n
 
 
 @given(values=st.lists(st.text(max_size=30), min_size=1, max_size=20), size=st.integers(1, 99))
-def test_spans_of_jsonl_hold_every_row_once(  # type: ignore[no-untyped-def]
-    tmp_path_factory, values: list[str], size: int
+def test_spans_of_jsonl_hold_every_row_once(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], size: int
 ) -> None:
     lines = "\n".join(json.dumps({"text": v}) for v in values)
     path = write(tmp_path_factory.mktemp("t") / "a.jsonl", lines)

@@ -9,7 +9,8 @@ from bertkit.nn.cross_entropy import linear_cross_entropy
 
 
 @pytest.mark.parametrize("rows", [1, 7, 512, 513, 1100])
-def test_equals_the_plain_loss(rows: int) -> None:
+def test_equals_the_plain_loss(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "ROWS", 512)
     x = torch.randn(rows, 16, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(50, dtype=torch.float64, requires_grad=True)
@@ -33,11 +34,14 @@ def test_no_targets_is_no_loss() -> None:
     assert correct.item() == 0
 
 
-def test_bf16_softmax_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_loss_and_gradient_are_near_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "ROWS", 64)
     x, weight = torch.randn(200, 32).bfloat16(), torch.randn(5000, 32).bfloat16()
     targets = torch.randint(0, 5000, (200,))
+    x.requires_grad_()
     loss, _ = linear_cross_entropy(x, weight, torch.zeros(5000).bfloat16(), targets)
     assert loss.dtype == torch.float32
     plain = F.cross_entropy(F.linear(x, weight).float(), targets, reduction="sum")
-    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-2)
+    torch.testing.assert_close(loss, plain, rtol=1e-3, atol=1e-2)
+    ours, theirs = (torch.autograd.grad(value, x)[0] for value in (loss, plain))
+    torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.1)

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.weights import FILE, Report, fill, heads_in, read_tensors, standard_names
+from bertkit.checkpoint.weights import (
+    FILE,
+    Report,
+    fill,
+    heads_in,
+    read_tensors,
+    standard_names,
+    write_tensors,
+)
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
 from bertkit.models.model import HEADS, Model, empty
@@ -67,14 +74,15 @@ def load(
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
     named = standard_names(family, read_tensors(inner))
-    held = tuple(config.get("bertkit", {}).get("heads", ())) or heads_in(family, named)
+    held = _heads(config, inner / "config.json") or heads_in(family, named)
     wanted = tuple(heads) if heads is not None else held
     for head in wanted:
         if head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
-    names = tuple(labels) or _labels(config)
+    theirs = _labels(config, named, inner / "config.json")
+    names = tuple(labels) or theirs
     model = empty(shape, wanted, labels=max(1, len(names)))
-    if labels and names != _labels(config):  # a new set of labels wants new outputs
+    if labels and names != theirs:  # a new set of labels wants new outputs
         named = {k: v for k, v in named.items() if not k.startswith("classifier.")}
     report = fill(
         model, family, named, fresh=wanted if heads is not None else (), where=inner / FILE
@@ -123,7 +131,7 @@ def write_weights(
     """The weights of a model in one safetensors file, under the family's names."""
     theirs = family.write({**model.state_dict(), **(weights or {})})
     with writing(path) as partial:
-        save_file({k: v.detach().cpu() for k, v in theirs.items()}, partial, {"format": "pt"})
+        write_tensors(partial, theirs)
 
 
 def _config_json(
@@ -153,20 +161,38 @@ def _config_json(
 def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
     path = folder / "config.json"
     config = _read_json(path)
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: a {type(config).__name__}, not an object of settings")
     if "auto_map" in config:
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
             "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
         )
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise CheckpointError(f"{path}: model_type = {kind!r}; bertkit knows {', '.join(FAMILIES)}")
     return config, FAMILIES[kind]
 
 
-def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    names = config.get("id2label") or {}
-    return tuple(str(names[key]) for key in sorted(names, key=int))
+def _heads(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The heads that a folder of ours names."""
+    ours = config.get("bertkit", {})
+    heads = ours.get("heads", []) if isinstance(ours, dict) else None
+    if not isinstance(heads, list) or not all(head in HEADS for head in heads):
+        raise CheckpointError(f"{path}: bertkit.heads is no list of {', '.join(HEADS)}")
+    return tuple(heads)
+
+
+def _labels(config: Mapping[str, Any], named: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:
+    """The names of the classifier's outputs; numbered, as transformers does, where none are given."""
+    names = config.get("id2label")
+    if not names:
+        outputs = len(named.get("classifier.weight", ()))
+        return tuple(f"LABEL_{i}" for i in range(outputs))
+    try:
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+    except (TypeError, ValueError):
+        raise CheckpointError(f"{path}: id2label does not name labels by their number") from None
 
 
 def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | None]:
@@ -174,7 +200,10 @@ def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | Non
     if not (folder / "modules.json").exists():
         return None, folder, None
     pooling, inner = Pooling(), folder
-    for part in _read_json(folder / "modules.json"):
+    parts = _read_json(folder / "modules.json")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
+    for part in parts:
         place = folder / part.get("path", "")
         if folder.resolve() not in (place.resolve(), *place.resolve().parents):
             raise CheckpointError(f"{folder / 'modules.json'}: {part['path']!r} leaves the folder")
@@ -213,4 +242,4 @@ def _read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
+        raise CheckpointError(f"{path}: not valid JSON ({error}); fetch it again") from None

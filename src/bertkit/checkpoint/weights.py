@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit.errors import CheckpointError
@@ -52,6 +55,15 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
                 f"{file}: truncated or damaged ({error}); fetch or write it again"
             ) from None
     return tensors
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """One safetensors file. Raises: OSError, also where the library says it in its own words."""
+    try:
+        save_file({name: t.detach().cpu() for name, t in tensors.items()}, path, {"format": "pt"})
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        raise OSError(int(found.group(1)) if found else errno.EIO, str(error)) from None
 
 
 def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -119,7 +119,7 @@ def spans(file: Path, size: int) -> list[Span]:
                 start = cuts[-1] + size
                 stream.seek(start)
                 block = stream.read(min(BLOCK, size))
-                find = _row_end if _suffix(file) == ".jsonl" else _text_end
+                find = _first_row_end if _suffix(file) == ".jsonl" else _text_end
                 while not (at := find(block)) and len(block) < min(end - start, LONGEST_LINE):
                     block += stream.read(BLOCK)
                 if at == 0 or start + at >= end:
@@ -259,6 +259,10 @@ def _text_end(data: bytes) -> int:
 
 def _row_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
+
+
+def _first_row_end(data: bytes) -> int:
+    return data.find(b"\n") + 1
 
 
 # ---- documents

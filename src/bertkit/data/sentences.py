@@ -13,8 +13,9 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertkit.text.tokenizer import Tokenizer
 
-PARAGRAPH_LIMIT = 20_000
-"""Characters handed to the splitter at once: its time grows with the square in odd text."""
+WINDOW = 4_000
+"""Characters shown to the splitter at once; in text without spaces, such as Chinese, its time
+grows with the square of them. A sentence longer than this is cut."""
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
 _MARKS = "\"“”„«»‟‹›'’‘‚`"
@@ -36,37 +37,30 @@ def split(text: str, language: str = "en") -> list[str]:
         flat = " ".join(paragraph.split())
         start = 0
         while start < len(flat):
-            end = _limit(flat, start)
-            _split(flat[start:end].strip(), language, sentences)
-            start = end
+            window = flat[start : start + WINDOW]
+            ends = _ends(window, language)
+            if start + WINDOW < len(flat):  # the last one may go on behind the window
+                ends = ends[:-1] or [window.rfind(" ") + 1 or WINDOW]
+            for first, last in zip([0, *ends], ends, strict=False):
+                sentence = window[first:last].strip()
+                if sentence:
+                    sentences.append(sentence)
+            start += ends[-1]
     return sentences
 
 
-def _limit(text: str, start: int) -> int:
-    """Where the splitter must stop: at the end, or a sentence's, a word's, anywhere."""
-    limit = start + PARAGRAPH_LIMIT
-    if len(text) <= limit:
-        return len(text)
-    end = max(text.rfind(mark, start, limit) for mark in (". ", "? ", "! ")) + 1
-    end = end or text.rfind(" ", start, limit)
-    return end if end > start else limit
-
-
-def _split(paragraph: str, language: str, sentences: list[str]) -> None:
-    bare = _without_quotation_marks(paragraph)
-    first = len(sentences)
+def _ends(text: str, language: str) -> list[int]:
+    """Where the sentences of a paragraph end."""
+    ends: list[int] = []
     start = end = 0
-    for piece in sentencex.segment(language, bare):
+    for piece in sentencex.segment(language, _without_quotation_marks(text)):
         end += len(piece)
-        cut = _before_opening_mark(paragraph, start, end)
-        sentence = paragraph[start:cut].strip()
+        cut = _before_opening_mark(text, start, end)
+        if ends and _goes_on(text[max(start - 2, 0) : start].rstrip()[-1:], text[start:cut]):
+            ends.pop()
+        ends.append(cut)
         start = cut
-        if len(sentences) > first and _goes_on(sentences[-1], sentence):
-            sentence = f"{sentences.pop()} {sentence}".rstrip()
-        if sentence:
-            sentences.append(sentence)
-    if start < len(paragraph):
-        sentences.append(paragraph[start:].strip())
+    return ends
 
 
 def _without_quotation_marks(text: str) -> str:
@@ -78,8 +72,8 @@ def _without_quotation_marks(text: str) -> str:
 
 
 def _goes_on(before: str, piece: str) -> bool:
-    """Whether a piece belongs to the sentence before: "Go!" she said, or marks alone."""
-    reported = piece[:1].islower() and before[-1] in _MARKS
+    """Whether a piece belongs to what ends with `before`: "Go!" she said, or marks alone."""
+    reported = piece[:1].islower() and before != "" and before in _MARKS
     return reported or not any(map(str.isalnum, piece))
 
 
@@ -104,8 +98,9 @@ class Encoder:
     """Sentences to token ids, remembering words: natural text repeats them.
 
     Where a tokenizer splits at spaces before all else, a sentence's ids are those of its words
-    put together, so each word is tokenized once and found in a table from then on: measured four
-    to six times as fast on prose. That holds for BERT's normalizer and pre-tokenizer; any other
+    put together, so each word is tokenized once and found in a table from then on: measured 3.5
+    times as fast on the first 7 MB of novels, ten times once their words are known. That holds
+    for BERT's normalizer and pre-tokenizer; any other
     tokenizer gets whole sentences. The ids are those of `Tokenizer.ids` either way.
     """
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ROWS = 512
-"""Rows of logits that exist at one time; more gain nothing on CPUs (docs/log.md)."""
+ROWS = 2048
+"""Rows of logits that exist at one time, so that memory does not grow with a batch."""
 
 
 def linear_cross_entropy(
@@ -15,8 +15,8 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
 
-    The gradients are computed with the loss, a few rows at a time, so the (M, V) logits are never
-    kept; the softmax is in fp32 whatever the weights are.
+    The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
+    kept. Softmax adds up in fp32 and is rounded to the type of the weights, as its gradient is.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.
     """
     loss: Tensor
@@ -31,25 +31,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
-        grad_x = torch.empty_like(x)
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=x.device)
-        grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=x.device)
+        grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
         for start in range(0, x.shape[0], ROWS):
             rows, right = x[start : start + ROWS], targets[start : start + ROWS]
-            p = torch.softmax(F.linear(rows, weight, bias), -1, dtype=torch.float32)  # (rows, V)
+            p = torch.softmax(F.linear(rows, weight, bias), -1)  # (rows, V)
             likely = p.gather(1, right[:, None])
-            loss -= likely.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+            loss -= likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
             correct += (p.argmax(-1) == right).sum()
             if learns:
                 p.scatter_add_(1, right[:, None], -torch.ones_like(likely))  # softmax - one-hot
-                grad_bias += p.sum(0)
-                p = p.to(x.dtype)
                 torch.mm(p, weight, out=grad_x[start : start + ROWS])
-                grad_weight += p.T @ rows
-        ctx.save_for_backward(grad_x, grad_weight.to(weight.dtype), grad_bias.to(bias.dtype))
+                grad_weight = _add(grad_weight, p.T @ rows)
+                grad_bias = _add(grad_bias, p.sum(0))
+        ctx.save_for_backward(grad_x, grad_weight, grad_bias)
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[no-untyped-def]
-        return *(g * grad.to(g.dtype) for g in ctx.saved_tensors), None
+    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None
+
+
+def _add(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total.add_(more)

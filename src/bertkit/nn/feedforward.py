@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The approximate GELU of the original TensorFlow code of GPT-2 and ALBERT."""
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
     "relu": F.relu,
     "silu": F.silu,
 }

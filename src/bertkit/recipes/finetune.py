@@ -18,7 +18,7 @@ from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
 from bertkit.data.readers import rows
 from bertkit.engine.engine import pack
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, DataError
 from bertkit.models.config import Count, Rate
 from bertkit.nn.precision import Precision, resolve
 from bertkit.recipes.console import progress, say
@@ -92,16 +92,29 @@ def finetune(
     train_targets = [task.target(example, names[0]) for example in train]
     for example in dev:
         task.target(example, names[1])
+    if (train[0].pair is None) != (dev[0].pair is None):
+        have, lack = names if dev[0].pair is None else names[::-1]
+        raise DataError(
+            f"{have} has pairs and {lack} has not; name the columns with --text, --pair"
+        )
     torch.manual_seed(settings.seed)
     loaded = (
         load(model, heads=("classify",), labels=task.labels)
         if not isinstance(model, Loaded)
         else model
     )
+    if loaded.labels != task.labels:
+        raise DataError(
+            f"{loaded.folder}: opened for the labels {', '.join(loaded.labels) or 'none'}, but "
+            f"{names[0]} has {', '.join(task.labels)}; give the folder's name instead"
+        )
+    longest = loaded.model.config.length
+    if settings.length is not None and settings.length > longest:
+        raise ConfigError(f"length: {settings.length} is longer than the model's {longest} tokens")
     network = copy.deepcopy(loaded.model)
     dtype = resolve(settings.precision, next(network.parameters()).device.type)
     masters = Masters(network, dtype)
-    length = min(settings.length or loaded.length, loaded.length)
+    length = settings.length or loaded.length
     learn = _encode(loaded, train, length, names[0])
     check = _encode(loaded, dev, length, names[1])
     say(

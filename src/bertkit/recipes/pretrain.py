@@ -20,21 +20,21 @@ from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling, split_documents
-from bertkit.errors import ConfigError, DataError, TrainingError
+from bertkit.errors import ConfigError, DataError, DeviceError, StorageError, TrainingError
 from bertkit.families import BERT
 from bertkit.models.config import Count, TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision, resolve
 from bertkit.objectives.pretrain import pretrain as objective
 from bertkit.recipes.console import progress, say
-from bertkit.storage import sha256, write_json
+from bertkit.storage import sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal, draw
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
-from bertkit.training.state import newest_checkpoint, restore, save_checkpoint
+from bertkit.training.state import newest_checkpoint, recover, restore, save_checkpoint
 
 RUN = "run.json"
 
@@ -128,11 +128,13 @@ def pretrain(
     device = _device(train.device)
     dtype = resolve(train.precision, device)
     heads = ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
-    _open_run(out, config, corpus, tokenizer, resume)
-
+    record = _checked_run(out, config, corpus, tokenizer, resume)
     learn, held_out = split_documents(text, config.sampling.held_out, train.seed)
     source = _Source(text, tokenizer, config, learn, heads)
     evaluation = source.evaluation(held_out)
+    open_board = _tensorboard() if train.tensorboard else None
+    write_json(out / RUN, record)
+
     torch.manual_seed(train.seed)
     model = build(config.model, heads).to(device)
     masters = Masters(model, dtype)
@@ -147,35 +149,40 @@ def pretrain(
     )
     journal, start = Journal(out), 0
     if resume:
-        folder, damaged = newest_checkpoint(out)
+        folder, damaged = recover(out)
         for sentence in damaged:
             say(sentence)
         start = restore(folder, masters, optimizer, BERT) if folder else 0
         say(f"going on after step {start} of {train.steps}")
     journal.rewind(start)
-    if not resume:
+    if start == 0:
         save(out, model, tokenizer, BERT, weights=masters.weights)
         say(
             f"{sum(w.numel() for w in masters.weights.values()):,} parameters, {dtype}, "
             f"{len(source.main):,} samples an epoch, {text.tokens:,} tokens"
         )
 
+    last = train.steps
+
     def score(number: int) -> dict[str, float]:
-        if not evaluation:
+        if not evaluation or not (number in (0, last) or number % train.evaluate_every == 0):
             return {}
-        losses, accuracy = evaluate(model, objective, evaluation)
-        journal.write({"step": number, "held_out": losses, "held_out_accuracy": accuracy})
-        draw(out)
+        known = [r for r in journal.records() if r["step"] == number and "held_out" in r]
+        if not known:  # else a kill came after it
+            losses, accuracy = evaluate(model, objective, evaluation)
+            known = [{"step": number, "held_out": losses, "held_out_accuracy": accuracy}]
+            journal.write(known[0])
+            draw(out)
         return {
-            **{f"{name}_loss": value for name, value in losses.items()},
-            **{f"{name}_accuracy": value for name, value in accuracy.items()},
+            **{f"{name}_loss": value for name, value in known[0]["held_out"].items()},
+            **{f"{name}_accuracy": value for name, value in known[0]["held_out_accuracy"].items()},
         }
 
     def keep(number: int) -> None:
         save_checkpoint(out, number, masters, optimizer, BERT, keep=train.keep)
 
-    scores = score(start) if start == 0 else {}
-    number, board = start, _tensorboard(out) if train.tensorboard else None
+    scores = score(start)
+    board = open_board(str(out / "tensorboard")) if open_board is not None else None
     with progress() as bar, _Interrupt() as interrupt, _ahead(source.groups(start)) as groups:
         task = bar.add_task("pretraining", total=train.steps, completed=start, note="")
         try:
@@ -191,27 +198,25 @@ def pretrain(
             ):
                 number = step.number
                 bar.update(task, completed=number, note=_note(step))
-                if number % train.log_every == 0 or number == train.steps:
+                if number % train.log_every == 0 or number == last:
                     journal.write(_record(step))
                     if board is not None:
                         for name, value in _record(step).items():
                             board.add_scalar(name, value, number)
                     if bar.disable:
                         say(f"step {number}/{train.steps}  {_note(step)}")
-                last = number == train.steps
-                if last or number % train.save_every == 0 or interrupt.asked:
+                if number == last or number % train.save_every == 0 or interrupt.asked:
                     keep(number)
-                if interrupt.asked and not last:
+                if interrupt.asked and number < last:
                     draw(out)
                     raise KeyboardInterrupt(
                         f"stopped after step {number}, which is saved; go on with --resume"
                     )
-                if last or number % train.evaluate_every == 0:
-                    scores = score(number)
-        except TrainingError as error:
-            folder, _ = newest_checkpoint(out)
-            kept = f"{folder} is the last good checkpoint" if folder else "nothing was saved yet"
-            raise TrainingError(f"{error}; {kept}") from None
+                scores = score(number) or scores
+        except (TrainingError, StorageError) as error:
+            good = newest_checkpoint(out)
+            kept = f"{good} is the last good checkpoint" if good else "nothing was saved yet"
+            raise type(error)(f"{error}; {kept}") from None
     if board is not None:
         board.close()
     draw(out)
@@ -302,40 +307,41 @@ class _ahead:
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _open_run(
+def _checked_run(
     out: Path, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer, resume: bool
-) -> None:
-    """Make the run's folder, or check that it is this run's."""
+) -> dict[str, Any]:
+    """What `run.json` will say. Raises: ConfigError or DataError when `out` is another run's."""
     record: dict[str, Any] = {
         "config": plain(config),
         "corpus": sha256(corpus / "manifest.json"),
         "tokenizer": tokenizer.fingerprint,
     }
+    if out.is_dir():
+        sweep(out)
     if not resume:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(
                 f"{out}: exists already; go on with --resume, or choose another --out"
             )
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / RUN, record)
-        return
+        return record
     try:
         before = json.loads((out / RUN).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        settings, vocabulary, text = before["config"], before["tokenizer"], before["corpus"]
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
-    if before["tokenizer"] != record["tokenizer"]:
+    if vocabulary != record["tokenizer"]:
         raise DataError(
             f"{corpus}: made with another tokenizer than {out}; resume with its own corpus"
         )
-    if before["corpus"] != record["corpus"]:
+    if text != record["corpus"]:
         raise DataError(
             f"{corpus}: not the corpus that {out} began with; a resumed run would be another run"
         )
     changed = [
         f"{group}.{key} (was {was!r})"
-        for group, values in before["config"].items()
+        for group, values in settings.items()
         for key, was in values.items()
         if not (group == "train" and key in FREE) and record["config"][group].get(key) != was
     ]
@@ -344,11 +350,18 @@ def _open_run(
             f"{', '.join(changed)}: changed since {out} began; resume with the same settings, or "
             "start another run"
         )
-    write_json(out / RUN, record)
+    return record
 
 
 def _device(name: str) -> str:
     if name != "auto":
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError) as error:
+            raise DeviceError(
+                f"train.device: {name!r} cannot be used ({str(error).splitlines()[0]}); "
+                "leave it out for what is there"
+            ) from None
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -371,11 +384,11 @@ def _record(step: Step) -> dict[str, float]:
     }
 
 
-def _tensorboard(out: Path) -> Any:
+def _tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError(
             "train.tensorboard: TensorBoard is not installed; pip install 'bertkit[track]'"
         ) from None
-    return SummaryWriter(str(out / "tensorboard"))
+    return SummaryWriter

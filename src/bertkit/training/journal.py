@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.storage import write_text, writing
+from bertkit.storage import append_text, write_text, writing
 
 FILE, PICTURE = "journal.jsonl", "loss.svg"
 
@@ -23,8 +23,7 @@ class Journal:
         self.path = run / FILE
 
     def write(self, record: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_text(self.path, json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
         if not self.path.exists():

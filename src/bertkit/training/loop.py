@@ -70,8 +70,8 @@ def steps(
         if not (torch.isfinite(torch.tensor([total, norm])).all()):
             optimizer.zero_grad()
             raise TrainingError(
-                f"step {number}: the loss is {total:g} and the gradient's norm {norm:g}; "
-                "lower train.learning_rate or raise train.warmup_steps"
+                f"step {number}: the loss is {total:g} and the gradient's norm {norm:g}; begin "
+                "again with a lower learning rate or a longer warmup"
             )
         factor = schedule(number)
         for settings, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from bertkit.checkpoint.weights import FILE
+from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
-from bertkit.storage import new_folder, sha256, write_json, writing
+from bertkit.storage import new_folder, sha256, sweep, write_json, writing
 from bertkit.training.masters import Masters
 
 FOLDER, OPTIMIZER, MANIFEST = "checkpoints", "optimizer.safetensors", "manifest.json"
@@ -47,26 +47,55 @@ def save_checkpoint(
                 if moment in optimizer.state[w]:
                     state[f"{moment}.{name}"] = optimizer.state[w][moment].cpu()
         with new_folder(folder) as partial:
-            save_file(family.write(weights), partial / FILE, {"format": "pt"})
-            save_file(state, partial / OPTIMIZER)
+            write_tensors(partial / FILE, family.write(weights))
+            write_tensors(partial / OPTIMIZER, state)
             files = {name: sha256(partial / name) for name in (FILE, OPTIMIZER)}
             write_json(partial / MANIFEST, {"step": step, "sha256": files})
     with writing(run / FILE) as partial:
-        os.link(folder / FILE, partial)  # the same bytes: no second copy on disk
+        try:
+            os.link(folder / FILE, partial)  # the same bytes: no second copy on disk
+        except OSError:  # a file system without links
+            shutil.copyfile(folder / FILE, partial)
     for old in _folders(run)[:-keep]:
         shutil.rmtree(old)
     return folder
 
 
-def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest complete checkpoint, and a sentence for each newer one that is damaged."""
-    damage: list[str] = []
+def newest_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint; None before the first."""
+    return next((f for f in reversed(_folders(run)) if _damage(f) is None), None)
+
+
+def recover(run: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, and a sentence for each newer one that is damaged.
+
+    Damaged ones are renamed `damaged-step-...`, so that rotation never counts them in place of a
+    good one; what killed processes left half-written is removed.
+    Raises: CheckpointError when there are checkpoints and none is complete.
+    """
+    sweep(run)
+    sweep(run / FOLDER)
+    damage = []
+    good = None
     for folder in reversed(_folders(run)):
         reason = _damage(folder)
         if reason is None:
-            return folder, damage
-        damage.append(f"{folder}: {reason}; the one before it is used")
-    return None, damage
+            good = folder
+            break
+        damage.append((folder, reason))
+    if damage and good is None:
+        folder, reason = damage[0]
+        raise CheckpointError(
+            f"{folder}: {reason}, and no older checkpoint is complete; remove {run / FOLDER} to "
+            "begin again from step 0"
+        )
+    sentences = []
+    for folder, reason in damage:
+        aside = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        sentences.append(f"{folder}: {reason}; the one before it is used, this one is now {aside}")
+    return good, sentences
 
 
 def restore(
@@ -86,7 +115,8 @@ def restore(
             w.copy_(weights[name])
             if step:
                 moments = {m: state[f"{m}.{name}"].to(w.device) for m in MOMENTS}
-                optimizer.state[w] = {"step": torch.tensor(float(step)), **moments}
+                # the fused optimizer wants its count where the weights are
+                optimizer.state[w] = {"step": torch.tensor(float(step), device=w.device), **moments}
     masters.push()
     return step
 

@@ -1,0 +1,148 @@
+"""Corpus preparation: bertkit against `datasets.map`, both with two processes.
+
+Both split the same documents into sentences with the same splitter and turn them into ids with the
+same BERT tokenizer, without special tokens. Ours is timed from `.jsonl` to a finished corpus:
+starting its processes, reading and checking the text, and hashing what it wrote. The peer is timed
+from a data set that is loaded already, to its Arrow file; it calls `transformers` as its users do,
+on a batch of 1,000 documents, and is spared masks and segments. Tokenizing runs on one thread a
+process on both sides (TOKENIZERS_PARALLELISM=false), which is best where each process has a core.
+
+Text: novels and reviews of the folder that BERTKIT_DATA names, else Python's own documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness, text
+from benchmarks.embed import minilm
+from bertkit.data.corpus import Corpus
+from bertkit.data.readers import documents
+from bertkit.data.sentences import split
+from bertkit.recipes.prepare import prepare
+from bertkit.text.tokenizer import Tokenizer
+
+PEER = "datasets.map, 2 processes"
+PROCESSES = 2
+MEGABYTES = 30.0
+FILES = 8
+DISK = 2.2
+"""Bytes a token may take on disk, with boundaries, manifest and the tokenizer's own copy."""
+
+
+def main(*, quick: bool = False) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with tempfile.TemporaryDirectory() as name:
+        rows = compare(Path(name), 3.0 if quick else MEGABYTES, repeats=1 if quick else 3)
+    if quick:
+        harness.show("prepare, quick", rows)
+    else:
+        harness.write("prepare", rows)
+
+
+def compare(folder: Path, megabytes: float, *, repeats: int) -> list[harness.Row]:
+    """Speed and size. Raises: AssertionError if the two sides disagree on a single id."""
+    source = _write(folder / "text", _texts(megabytes))
+    size = sum(len(d.text.encode()) for d in documents([source])) / 1e6
+    ours, peer = _ours(source, folder), _peer(source, folder)
+    corpus, table = ours(), peer()
+    theirs = np.concatenate(table.with_format("numpy")["input_ids"][:])
+    shards = (np.fromfile(p, np.uint16) for p in sorted(corpus.folder.glob("*.tokens")))
+    assert np.array_equal(np.concatenate(list(shards)), theirs), "the two sides' ids differ"
+    return [
+        harness.compare(
+            f"prepare {size:.0f} MB of text",
+            ours,
+            peer,
+            peer_name=PEER,
+            unit="MB/s",
+            work=size,
+            target=1.5,
+            repeats=repeats,
+        ),
+        harness.row(
+            "prepare: bytes a token on disk",
+            corpus.bytes / corpus.tokens,
+            DISK,
+            peer_name="limit",
+            unit="bytes/token",
+            target=1.0,
+            better="lower",
+        ),
+    ]
+
+
+def _texts(megabytes: float) -> Iterator[str]:
+    """Documents until there is so much text: novels for half of it, then reviews."""
+    data = os.environ.get("BERTKIT_DATA")
+    if not data:
+        yield from text.documents(megabytes)
+        return
+    for name in ("prose_novels", "prose_reviews"):
+        left = megabytes * 1e6 / 2
+        for document in documents([Path(data) / name]):
+            yield document.text
+            left -= len(document.text.encode())
+            if left <= 0:
+                break
+
+
+def _write(folder: Path, texts: Iterator[str]) -> Path:
+    """The documents in turn on a few files, as a crawl would come."""
+    folder.mkdir()
+    files = [(folder / f"{i}.jsonl").open("w", encoding="utf-8") for i in range(FILES)]
+    for i, document in enumerate(texts):
+        files[i % FILES].write(json.dumps({"text": document}) + "\n")
+    for file in files:
+        file.close()
+    return folder
+
+
+def _ours(source: Path, folder: Path) -> Callable[[], Corpus]:
+    tokenizer = Tokenizer.load(minilm())
+    names = (folder / f"corpus{i}" for i in count())
+    return lambda: prepare([source], tokenizer=tokenizer, out=next(names), processes=PROCESSES)
+
+
+def _peer(source: Path, folder: Path) -> Callable[[], Any]:
+    import datasets
+    from transformers import PreTrainedTokenizerFast
+
+    datasets.disable_progress_bars()
+    # "[MASK]" in the text is text, as on our side
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(minilm() / "tokenizer.json"), split_special_tokens=True
+    )
+    files = [str(p) for p in sorted(source.iterdir())]
+    loaded = datasets.load_dataset(
+        "json", data_files=files, split="train", cache_dir=str(folder / "cache")
+    )
+
+    def tokenize(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
+        found = [(s, i) for i, t in zip(places, batch["text"], strict=True) for s in split(t)]
+        ids = tokenizer(
+            [s for s, _ in found],
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        return {"input_ids": ids, "document": [i for _, i in found]}
+
+    names = (str(folder / f"peer{i}.arrow") for i in count())
+    return lambda: loaded.map(
+        tokenize,
+        batched=True,
+        with_indices=True,
+        num_proc=PROCESSES,
+        remove_columns=loaded.column_names,
+        cache_file_name=next(names),
+        load_from_cache_file=False,
+    )

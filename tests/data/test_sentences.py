@@ -1,0 +1,168 @@
+"""Sentences: the hard cases, nothing lost; and ids that equal the tokenizer's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Core
+from tokenizers import models, pre_tokenizers
+
+from bertkit.data import sentences
+from bertkit.data.sentences import Encoder, split
+from bertkit.text.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()] + ["é", "中", "ß"]
+    words = ["the", "dog", "sleep", "##ing", "rare"]
+    pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters if x.isalnum()), *words]
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(pieces), encoding="utf-8")
+    return Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["Mr. J. R. R. Smith paid $3.50 to Mrs. Jones.", "She smiled."],  # titles, initials
+        ["It is 3.14, e.g. pi.", "See Fig. 2 on p. 5."],  # decimals, abbreviations
+        ["The U.S. economy grew.", "He was born on Jan. 5, 1900 in St. Louis."],
+        ["Wait... what?", "No!", "Really?!", "You can't.", "He won't."],  # ellipsis, apostrophes
+        ['"Really?', "I did not know.", 'Tell us all!"', "He left."],  # a long quotation is divided
+        ["“Go,” she said.", "“And so what?”", "He left."],
+        ['"Go!" she said.', "'No!' he cried.", "'Yes.'"],  # the saying goes with the said
+        ["'Well, this is it.", "I am sure of it.'", "He sat down."],
+        ["«Allez.", "Venez!» dit-il.", "« Non. »", "Il part."],
+        ["The dogs' bones lay there.", "Nobody's dog ate them."],
+        ['He said: "Stop.', 'Do not go."', '"Never!"', "Mr. Smith cried."],
+    ],
+)
+def test_sentences_end_where_a_reader_would_say(expected: list[str]) -> None:
+    assert split(" ".join(expected)) == expected
+
+
+def test_lines_are_joined_and_blank_lines_divide() -> None:
+    text = "CHAPTER I\n\nIt was a\r\ndark   night. It\trained\n \t\nand rained.\r\n\r\nThe end"
+    assert split(text) == [
+        "CHAPTER I",
+        "It was a dark night.",
+        "It rained",
+        "and rained.",
+        "The end",
+    ]
+    assert split(" \n\n\t") == []
+
+
+@given(st.text(st.sampled_from("abA.!?'\"“”‘’«»()… \n1,中\u3000é\U0001d11e"), max_size=300))
+@settings(max_examples=500)
+def test_no_character_is_lost_or_moved(text: str) -> None:
+    found = split(text)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(s == " ".join(s.split()) and s for s in found)
+
+
+@given(st.text(max_size=200))
+def test_no_character_of_any_script_is_lost(text: str) -> None:
+    assert "".join("".join(split(text)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "odd", ['He said "no" (x). ', "''", "( ", ". ", "a.", "中文。", "x" * 10, "'a. "]
+)
+def test_odd_text_is_split_in_pieces_of_bounded_size(odd: str) -> None:
+    text = odd * (250_000 // len(odd))
+    found = split(text)
+    assert max(map(len, found)) <= sentences.WINDOW
+    assert "".join("".join(found).split()) == "".join(text.split())
+
+
+def test_sentences_do_not_depend_on_where_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Mr. Smith paid $3.50. “Is it so?” he asked. 'It is! Yes.' They left... " * 40
+    whole = split(text)
+    assert len(whole) == 40 * 5
+    for size in (90, 101, 133, 1000):
+        monkeypatch.setattr(sentences, "WINDOW", size)
+        assert split(text) == whole
+
+
+# ---- ids
+
+
+def same_ids(encoder: Encoder, tokenizer: Tokenizer, texts: list[str]) -> bool:
+    tokens, counts = encoder(texts)
+    expected = tokenizer.ids(texts)
+    assert counts.tolist() == [len(ids) for ids in expected]
+    return np.array_equal(tokens, np.concatenate([np.empty(0, int), *expected]))
+
+
+SENTENCE = st.lists(
+    st.sampled_from(
+        ["the", "dogs", "Sleeping,", "rare", "[MASK]", "[UNK]", "\u0308", "\u200b", "é"]
+    )
+    | st.text(max_size=8),
+    max_size=12,
+).map(lambda words: " ".join(" ".join(words).split()))
+
+
+@given(st.lists(st.lists(SENTENCE, max_size=6), max_size=4))
+@settings(max_examples=400)
+def test_remembered_words_give_the_tokenizers_own_ids(
+    tokenizer: Tokenizer, batches: list[list[str]]
+) -> None:
+    encoder = Encoder(tokenizer)
+    assert all(same_ids(encoder, tokenizer, batch) for batch in batches)
+
+
+def test_a_word_like_the_separator_changes_nothing(tokenizer: Tokenizer) -> None:
+    word, id_ = sentences._rare_word(tokenizer)  # type: ignore[misc]
+    assert tokenizer.ids([word])[0].tolist() == [id_]
+    encoder = Encoder(tokenizer)
+    assert same_ids(encoder, tokenizer, [f"the {word} dog", f"{word},{word}", "the end"])
+    assert same_ids(encoder, tokenizer, ["other words", word])
+
+
+def test_a_full_table_starts_again(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "TABLE_WORDS", 3)
+    encoder = Encoder(tokenizer)
+    for batch in (["the dog sleeps long"], ["the dog"], ["a b c d e", "the dog"], ["dog"]):
+        assert same_ids(encoder, tokenizer, batch)
+    assert encoder._table is not None
+    assert encoder._table.places == {"dog": 0}
+
+
+def test_other_tokenizers_get_whole_sentences() -> None:
+    pieces = {piece: i for i, piece in enumerate([*SPECIALS, "Ġ", "a", "b", "Ġa", "aĠ"])}
+    core = Core(models.BPE(pieces, [("Ġ", "a")], unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(core, {})
+    encoder = Encoder(tokenizer)
+    assert encoder._table is None
+    assert same_ids(encoder, tokenizer, ["a a b", "b", "a"])
+    words = tokenizer.ids(["a", "a", "b"])
+    assert np.concatenate(words).tolist() != tokenizer.ids(["a a b"])[0].tolist()  # the control
+
+
+def test_ids_take_two_bytes_where_the_vocabulary_allows(tokenizer: Tokenizer) -> None:
+    assert Encoder(tokenizer)(["the dog"])[0].dtype == np.uint16
+    assert Encoder(tokenizer)([])[0].dtype == np.uint16
+    assert sentences.token_dtype(1 << 16).itemsize == 2
+    assert sentences.token_dtype((1 << 16) + 1).itemsize == 4
+
+
+def test_real_text_gives_the_tokenizers_own_ids(tokenizer: Tokenizer, english: list[str]) -> None:
+    found = [s for chapter in english[:12] for s in split(chapter)]
+    assert len(found) > 100
+    assert same_ids(Encoder(tokenizer), tokenizer, found)
+
+
+def test_a_public_vocabulary_gives_its_own_ids(data_folder: Path) -> None:
+    tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
+    text = (data_folder / "wikitext2" / "valid.txt").read_text(encoding="utf-8")
+    assert same_ids(Encoder(tokenizer), tokenizer, split(text[:300_000]))

@@ -1,0 +1,104 @@
+"""The engine gives every text its own answer, whatever it is batched with."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.engine.engine import Engine, first, mean, pack
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.text.tokenizer import Encoding
+
+CONFIG = TransformerConfig(vocab=90, hidden=32, layers=2, heads=4, intermediate=64, length=300)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(0)
+    model = build(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def encoding(length: int) -> Encoding:
+    rng = np.random.default_rng(length)
+    zeros = np.zeros(length, dtype=np.int64)
+    return Encoding(
+        rng.integers(0, 90, length), zeros, np.zeros((length, 2), np.int64), [], [], False
+    )
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 260), min_size=1, max_size=12), st.integers(16, 600))
+def test_packed_equals_alone_in_the_order_given(
+    model: Model, lengths: list[int], budget: int
+) -> None:
+    encodings = [encoding(n) for n in lengths]
+    engine = Engine(model, budget_tokens=budget)
+    together = engine.run(encodings, mean)
+    for row, one in zip(together, encodings, strict=True):
+        alone = engine.run([one], mean)[0]
+        np.testing.assert_allclose(row, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
+    from bertkit.nn.precision import has_bf16
+
+    if precision == "bf16" and not has_bf16("cpu"):
+        pytest.skip("this processor has no bf16 instructions")
+    encodings = [encoding(n) for n in (5, 3, 200, 40, 41)]
+    ours = Engine(model, precision=precision).run(encodings, first)  # type: ignore[arg-type]
+    for row, one in zip(ours, encodings, strict=True):
+        batch = pack([one])
+        with torch.no_grad():
+            plain = first(model.encoder(batch), batch)[0].numpy()
+        tolerance = 1e-5 if precision == "fp32" else 0.1
+        np.testing.assert_allclose(row, plain, atol=tolerance)
+
+
+def test_mean_is_over_the_sequence_alone(model: Model) -> None:
+    batch = pack([encoding(2), encoding(5)])
+    states = torch.arange(14.0).reshape(7, 2)
+    assert mean(states, batch).tolist() == [[1.0, 2.0], [8.0, 9.0]]
+
+
+def test_no_text_no_rows(model: Model) -> None:
+    assert len(Engine(model).run([], mean)) == 0
+
+
+def test_train_mode_packed_equals_alone() -> None:
+    """Also with gradients: the loss of a batch is the sum of the losses of its sequences."""
+    values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
+    quiet = TransformerConfig(**{**values, "dropout": 0.0, "attention_dropout": 0.0})
+    model = build(quiet).train()
+    encodings = [encoding(n) for n in (4, 17, 18, 250)]
+
+    def gradients(groups: list[list[Encoding]]) -> list[torch.Tensor]:
+        model.zero_grad()
+        for group in groups:
+            batch = pack(group)
+            mean(model.encoder(batch), batch).pow(2).sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    together, apart = gradients([encodings]), gradients([[e] for e in encodings])
+    for a, b in zip(together, apart, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_the_packaged_model_in_bf16_keeps_its_directions(minilm: Path, english: list[str]) -> None:
+    import bertkit
+    from bertkit.nn.precision import has_bf16
+
+    if not has_bf16("cpu"):
+        pytest.skip("this processor has no bf16 instructions")
+    texts = [text[:n] for text in english[:16] for n in (20, 300)]
+    exact = bertkit.pipeline("embed", minilm)(texts)
+    fast = bertkit.pipeline("embed", minilm, precision="bf16")(texts)
+    assert (exact * fast).sum(1).min() >= 0.999

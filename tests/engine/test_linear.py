@@ -1,0 +1,56 @@
+"""Packed linear layers give what plain ones give, and say when they cannot."""
+
+import pytest
+import torch
+from torch import nn
+
+from bertkit.engine import linear
+from bertkit.engine.linear import NAMES, PackedLinear, packed, unavailable
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.nn.feedforward import ACTIVATIONS
+
+CONFIG = TransformerConfig(vocab=50, hidden=32, layers=2, heads=2, intermediate=64)
+
+
+@pytest.mark.parametrize("activation", [None, *NAMES])
+def test_equals_the_plain_layer(activation: str | None) -> None:
+    reason = unavailable(torch.float32)
+    if reason:
+        pytest.skip(reason)
+    plain, x = nn.Linear(48, 80), torch.randn(33, 48)
+    expected = plain(x) if activation is None else ACTIVATIONS[activation](plain(x))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            PackedLinear(plain, activation)(x), expected, atol=1e-5, rtol=1e-5
+        )
+
+
+def test_packing_leaves_the_model_alone() -> None:
+    model = build(CONFIG, ("pooler",))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    packed(model, torch.bfloat16)
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_every_activation_survives_packing(activation: str) -> None:
+    from bertkit.batch import Batch, Packed
+
+    values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
+    model = build(TransformerConfig(**{**values, "activation": activation})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+        layout = Packed.of([3, 9])
+        batch = Batch(torch.randint(0, 50, (12,)), torch.zeros(12, dtype=torch.long), layout)
+        ours = packed(model, torch.float32).encoder(batch)
+        torch.testing.assert_close(ours, model.encoder(batch), atol=1e-5, rtol=1e-4)
+
+
+def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "unavailable", lambda dtype: "not in this build")
+    model = packed(build(CONFIG), torch.float32)
+    assert not any(isinstance(part, PackedLinear) for part in model.modules())
+    assert isinstance(model.encoder.blocks[0].attention.qkv, nn.Linear)

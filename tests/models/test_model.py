@@ -1,0 +1,54 @@
+"""Models: an encoder and named heads, started as BERT is."""
+
+import pytest
+import torch
+
+from bertkit.batch import Batch, Packed
+from bertkit.errors import ConfigError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import HEADS, build, empty
+
+CONFIG = TransformerConfig(vocab=3000, hidden=64, layers=2, heads=4, intermediate=128)
+
+
+def test_weights_start_as_berts_do() -> None:
+    model = build(CONFIG, ("mlm", "nsp"))
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        elif "norm" in name:
+            assert (weight == 1).all(), name
+        elif weight.numel() > 5000:
+            assert weight.abs().max() <= 0.04, name
+            # a normal cut at two standard deviations has 0.880 of its spread
+            assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
+
+
+def test_the_mlm_head_owns_no_second_vocabulary() -> None:
+    model = build(CONFIG, ("mlm",))
+    names = [name for name, p in model.named_parameters() if p.shape[:1] == (3000,)]
+    assert names == ["encoder.embedding.tokens.weight", "heads.mlm.bias"]
+    assert model.heads["mlm"].weight is model.encoder.embedding.tokens.weight
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_answers(head: str) -> None:
+    model = build(CONFIG, (head,), labels=5).eval()
+    layout = Packed.of([2, 3, 7])
+    masked = torch.tensor([1, 6])
+    batch = Batch(torch.arange(12), torch.zeros(12, dtype=torch.long), layout, masked)
+    shapes = {"mlm": (2, 3000), "nsp": (3, 2), "sop": (3, 2), "pooler": (3, 64), "classify": (3, 5)}
+    assert model(batch)[head].shape == shapes[head]
+
+
+def test_an_unknown_head_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'nsp'"):
+        build(CONFIG, ("nspp",))
+
+
+def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:
+    hollow, full = empty(CONFIG, ("mlm",), labels=2), build(CONFIG, ("mlm",))
+    assert all(p.is_meta for p in hollow.parameters())
+    assert {n: p.shape for n, p in hollow.named_parameters()} == {
+        n: p.shape for n, p in full.named_parameters()
+    }

@@ -1,0 +1,427 @@
+"""Preparing: the tokenizer's ids in order, the same bytes whatever happens on the way."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.readers import BlankLines, documents
+from bertkit.data.sentences import split
+from bertkit.errors import BertkitError, DataError, StorageError
+from bertkit.recipes import prepare as recipe
+from bertkit.recipes.prepare import prepare
+from bertkit.text.tokenizer import Tokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from pydoc_data import topics
+
+    words = Counter(" ".join(topics.topics.values()).lower().split())
+    letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+    common = [w for w, _ in words.most_common(800) if w.isalpha() and len(w) > 1]
+    pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters if x.isalnum()), *common]
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(pieces), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(vocab: Path) -> Tokenizer:
+    return Tokenizer.load(vocab)
+
+
+@pytest.fixture
+def texts(tmp_path: Path, english: list[str]) -> Path:
+    """A folder with text of every kind, about 600 kB."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "long.txt").write_text("\n\n".join(english[:30]), encoding="utf-8")
+    for i, chapter in enumerate(english[30:50]):
+        (folder / f"short{i:02d}.txt").write_text(chapter, encoding="utf-8")
+    rows = [json.dumps({"id": i, "text": t}) for i, t in enumerate([*english[50:65], "", "\u200b"])]
+    (folder / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    with gzip.open(folder / "packed.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n\n".join(english[65:75]))
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def tokens_of(corpus: Corpus) -> list[list[int]]:
+    bounds = corpus.document_starts
+    return [corpus.slice(int(a), int(b)).tolist() for a, b in pairwise(bounds)]
+
+
+# ---- what comes out
+
+
+@pytest.mark.parametrize("blank_lines", ["paragraphs", "documents"])
+def test_a_corpus_holds_the_tokenizers_ids_of_every_sentence(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, blank_lines: BlankLines
+) -> None:
+    corpus = prepare(
+        [texts], tokenizer=tokenizer, out=tmp_path / "c", blank_lines=blank_lines, processes=1
+    )
+    expected = []
+    for document in documents([texts], blank_lines=blank_lines):
+        assert not document.continues
+        expected.append([tokenizer.ids([s])[0].tolist() for s in split(document.text)])
+    whole = [[t for s in d for t in s] for d in expected]
+    assert tokens_of(corpus) == [d for d in whole if d]
+    assert corpus.manifest.left_out == len([d for d in whole if not d]) > 0
+    lengths = [len(s) for d in expected for s in d if s]
+    if max(lengths) <= 128:
+        assert np.diff(corpus.starts).tolist() == lengths
+    assert corpus.sentences == sum(-(-n // 128) for n in lengths)
+    corpus.verify()
+
+
+def test_a_corpus_knows_where_it_is_from(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    said: list[str] = []
+    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1, say=said.append)
+    names = [Path(s.file).name for s in corpus.manifest.sources]
+    assert names == sorted(p.name for p in texts.iterdir())
+    assert corpus.tokenizer().fingerprint == tokenizer.fingerprint
+    assert sorted(p.name for p in corpus.folder.iterdir() if "shard" not in p.name) == [
+        "manifest.json",
+        "tokenizer",
+    ]
+    assert len(said) == 2
+    assert "characters: about" in said[0]
+    assert f"{corpus.tokens:,} tokens" in said[1]
+    assert "2 documents without a token left out" in said[1]
+    shards = sum(p.stat().st_size for p in corpus.folder.glob("shard-*"))
+    assert shards / corpus.tokens < 2.2
+
+
+def test_the_estimate_is_near(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    said: list[str] = []
+    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1, say=said.append)
+    tokens = float(said[0].split("about ")[1].split(" M")[0]) * 1e6
+    assert tokens == pytest.approx(corpus.tokens, rel=0.35, abs=6e4)
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path: Path, vocab: Path) -> None:
+    big = tmp_path / "vocab.txt"
+    extra = "".join(f"\nx{i}" for i in range(70_000))
+    big.write_text(vocab.read_text(encoding="utf-8") + extra, encoding="utf-8")
+    (tmp_path / "a.txt").write_text("the x69999", encoding="utf-8")
+    tokenizer = Tokenizer.load(big)
+    corpus = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
+    assert corpus.manifest.dtype == "uint32"
+    assert tokens_of(corpus) == [tokenizer.ids(["the x69999"])[0].tolist()]
+    assert tokens_of(corpus)[0][-1] > 1 << 16
+
+
+# ---- the same bytes
+
+
+def test_any_number_of_processes_gives_the_same_bytes(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    found = []
+    for processes in (1, 3):
+        out = tmp_path / f"c{processes}"
+        corpus = prepare(
+            [texts], tokenizer=tokenizer, out=out, processes=processes, shard_tokens=5000
+        )
+        assert len(corpus.manifest.shards) > 10
+        found.append(content(out))
+    assert found[0] == found[1]
+
+
+def test_long_documents_are_cut_and_counted(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    path = texts / "long.txt"
+    whole = prepare([path], tokenizer=tokenizer, out=tmp_path / "a", processes=1)
+    assert (whole.documents, whole.manifest.cut) == (1, 0)
+    cut = prepare([path], tokenizer=tokenizer, out=tmp_path / "b", processes=1, shard_tokens=9000)
+    assert cut.documents == cut.manifest.cut + 1 >= 3
+    assert [t for d in tokens_of(cut) for t in d] == tokens_of(whole)[0]
+    assert max(len(d) for d in tokens_of(cut)) < 5 * 9000
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from bertkit.recipes.prepare import prepare
+from bertkit.text.tokenizer import Tokenizer
+if __name__ == "__main__":
+    texts, vocab, out = map(Path, sys.argv[1:4])
+    prepare([texts], tokenizer=Tokenizer.load(vocab), out=out, shard_tokens=4000,
+            processes=int(sys.argv[4]))
+"""
+
+
+def inodes(folder: Path, pattern: str) -> set[int]:
+    return {p.stat().st_ino for p in folder.glob(pattern)}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    texts: Path, vocab: Path, tokenizer: Tokenizer, tmp_path: Path, processes: int
+) -> None:
+    for i in range(8):  # enough work to be killed in
+        shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
+    straight = prepare(
+        [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1
+    )
+    script, out = tmp_path / "run.py", tmp_path / "b"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(texts), str(vocab), str(out), str(processes)]
+    redone = 0
+    for wanted in (1, 20, 60):
+        run = subprocess.Popen(command)
+        wait_for(lambda n=wanted: len(list((out / ".work").glob("*.json"))) > n, run)
+        run.kill()
+        run.wait()
+        done = {p.stem for p in (out / ".work").glob("[0-9]*.json")}
+        kept = {p.name: p.stat().st_ino for d in done for p in (out / ".work").glob(f"{d}-*")}
+        redone = redone or len(kept)
+    assert not (out / "manifest.json").exists()
+    with pytest.raises(DataError, match="no corpus here"):
+        Corpus.open(out)
+    said: list[str] = []
+    corpus = prepare(
+        [texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2, say=said.append
+    )
+    assert "are left to do" in said[0]
+    assert set(kept.values()) <= inodes(out, "shard-*")  # finished shards were not written again
+    assert content(out) == content(straight.folder)
+    corpus.verify()
+
+
+def wait_for(happened: Callable[[], bool], run: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert run.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_run_killed_while_naming_shards_goes_on(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(out: Path) -> Corpus:
+        return prepare([texts], tokenizer=tokenizer, out=out, processes=1, shard_tokens=9000)
+
+    straight = run(tmp_path / "a")
+    replace, left = Path.replace, [7]
+
+    def failing(self: Path, target: Path) -> Path:
+        if "shard" in str(target):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "b")
+    assert len(list((tmp_path / "b").glob("shard-*"))) == 7
+    run(tmp_path / "b")
+    assert content(tmp_path / "b") == content(straight.folder)
+
+
+# ---- refused, with nothing written
+
+
+def begin(texts: Path, tokenizer: Tokenizer, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave unfinished work there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            prepare([texts], tokenizer=tokenizer, out=out, processes=1)
+
+
+def test_unfinished_work_is_not_mixed_with_other_settings_or_text(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "c"
+    begin(texts, tokenizer, out, monkeypatch)
+    before = content(out)
+
+    def refused(message: str, **changes: Any) -> None:
+        options: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "processes": 1} | changes
+        with pytest.raises(DataError, match=message):
+            prepare(options.pop("paths", [texts]), **options)
+        assert content(out) == before
+
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIALS, "a"]), encoding="utf-8")
+    refused("whose blank_lines was 'paragraphs'; run it as it was", blank_lines="documents")
+    refused("whose tokenizer was another one", tokenizer=Tokenizer.load(vocab))
+    refused(r"packed.txt.gz was .*long.txt", paths=[texts / "packed.txt.gz"])
+    refused(r"on 23 files, not 1", paths=[texts / "long.txt"])
+    with (texts / "rows.jsonl").open("a") as file:
+        file.write("\n")
+    refused("rows.jsonl has changed since")
+    (out / ".work" / "plan.json").write_text("{")
+    before = content(out)
+    refused("plan.json: damaged")
+
+
+def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    path = texts / "short00.txt"
+
+    def refused(message: str, paths: list[Path], out: Path) -> None:
+        before = content(tmp_path)
+        with pytest.raises(DataError, match=message):
+            prepare(paths, tokenizer=tokenizer, out=out, processes=1)
+        assert content(tmp_path) == before
+
+    prepare([path], tokenizer=tokenizer, out=out, processes=1)
+    refused("a corpus is there already; choose another --out or delete it", [path], out)
+    refused("holds other things", [path], texts)
+    refused("a file is there", [path], path)
+    refused("lies within", [texts], texts / "corpus")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("z.txt", b"Good.\n\n\xff\xfe", r"z\.txt:3: not UTF-8 \(0xff at byte 7\)"),
+        ("z.jsonl", b'{"text": "A"}\n{"body": "B"}', r"z\.jsonl:2: no field 'text'"),
+        ("z.txt.gz", gzip.compress(b"text " * 999)[:-9], r"z\.txt\.gz: damaged or cut short"),
+    ],
+)
+def test_bad_text_is_refused_before_anything_is_written(
+    texts: Path,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    processes: int,
+    name: str,
+    data: bytes,
+    message: str,
+) -> None:
+    (texts / name).write_bytes(data)
+    out = tmp_path / "c"
+    with pytest.raises(DataError, match=message):
+        prepare([texts], tokenizer=tokenizer, out=out, processes=processes, shard_tokens=9000)
+    assert not out.exists()
+
+
+def test_text_without_a_token_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\u200b \u200b", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.txt: not one token in this text"):
+        prepare([path], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_disk_too_small_is_refused_before_anything_is_written(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(recipe.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DataError, match=r"the corpus needs about [\d.]+ MB, 1 MB are free"):
+        prepare([texts], tokenizer=tokenizer, out=tmp_path / "a" / "c", processes=1)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_full_disk_keeps_what_is_finished(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "c"
+    with monkeypatch.context() as patch:
+        add, calls = recipe.Shards.add, [0]
+
+        def full(self: Any, *args: Any) -> None:
+            calls[0] += 1
+            if calls[0] == 5:
+                raise OSError(28, "No space left on device")
+            add(self, *args)
+
+        patch.setattr(recipe.Shards, "add", full)
+        with pytest.raises(StorageError, match=r"the disk is full; finished shards are kept"):
+            prepare([texts], tokenizer=tokenizer, out=out, processes=1, shard_tokens=9000)
+    kept = inodes(out, ".work/[0-9]*.tokens") - {0}
+    finished = len(list((out / ".work").glob("[0-9]*.json")))
+    assert finished == 4
+    prepare([texts], tokenizer=tokenizer, out=out, processes=1, shard_tokens=9000)
+    assert len(kept & inodes(out, "shard-*.tokens")) >= finished
+
+
+def test_two_at_once_in_one_place_are_refused(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    out = tmp_path / "c"
+    (out / ".work").mkdir(parents=True)
+    with (out / ".work" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another prepare is at work there"):
+            prepare([texts], tokenizer=tokenizer, out=out, processes=1)
+    prepare([texts], tokenizer=tokenizer, out=out, processes=1)
+
+
+# ---- processes
+
+
+class _Dies:
+    """A worker killed by the system, as for want of memory."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+
+    def __call__(self, *_: object) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Fails(_Dies):
+    def __call__(self, *_: object) -> Any:
+        raise ZeroDivisionError("a mistake of ours")
+
+
+def test_a_dead_worker_is_noticed(tmp_path: Path) -> None:
+    pool = recipe._Pool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
+    with pool, pytest.raises(StorageError, match="a worker process died"):
+        list(pool.run("check", {0: recipe.Unit([])}))
+
+
+def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
+    pool = recipe._Pool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
+    with pool, pytest.raises(ZeroDivisionError) as caught:
+        list(pool.run("check", {0: recipe.Unit([])}))
+    assert not isinstance(caught.value, BertkitError)
+    assert "in __call__" in caught.value.__notes__[0]
+
+
+def test_no_worker_outlives_its_owner(tmp_path: Path, texts: Path, vocab: Path) -> None:
+    script, out = tmp_path / "run.py", tmp_path / "c"
+    script.write_text(SCRIPT)
+    for i in range(8):
+        shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
+    run = subprocess.Popen([sys.executable, script, texts, vocab, out, "2"])
+    wait_for(lambda: len(list((out / ".work").glob("*.json"))) > 3, run)
+    run.kill()
+    run.wait()
+    with (out / ".work" / "workers").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for them
+        before = inodes(out / ".work", "*")
+        time.sleep(0.2)
+        assert inodes(out / ".work", "*") == before

@@ -1,0 +1,142 @@
+"""Pipelines: texts in, typed answers out, in order; long texts as asked."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.text.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    (root / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    tokenizer = Tokenizer.load(root / "vocab.txt")
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=16
+    )
+    for name, heads, labels in (
+        ("pretrained", ("mlm", "nsp"), ()),
+        ("classifier", ("classify",), ("no", "yes", "perhaps")),
+        ("regressor", ("classify",), ("score",)),
+    ):
+        model = build(config, heads, labels=max(1, len(labels)))
+        save(root / name, model, tokenizer, BERT, labels=labels)
+    return root
+
+
+def test_embed_gives_float32_rows(folders: Path) -> None:
+    embed = bertkit.pipeline("embed", folders / "pretrained")
+    vectors = embed(["a b", "c", "a b"])
+    assert vectors.shape == (3, 16)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-6)
+    np.testing.assert_allclose(embed("a b")[0], vectors[0], atol=1e-6)
+    assert embed([]).shape == (0, 16)
+
+
+def test_long_texts_are_refused_cut_or_read_in_windows(folders: Path) -> None:
+    embed = bertkit.pipeline("embed", folders / "pretrained")
+    long = " ".join("abcdefghij" * 3)
+    with pytest.raises(DataError, match=r"32 tokens.*16"):
+        embed([long])
+    cut = embed([long], long="truncate")
+    np.testing.assert_allclose(cut, embed([" ".join("abcdefghijabcd")]), atol=1e-5)
+    whole = embed([long], long="window")
+    assert whole.shape == cut.shape
+    assert abs(whole - cut).max() > 1e-4
+    short = ["a b c", "d"]
+    np.testing.assert_allclose(embed(short, long="window"), embed(short), atol=1e-6)
+
+
+def test_windows_are_averaged_by_their_length(folders: Path) -> None:
+    embed = bertkit.pipeline("embed", folders / "pretrained")
+    text = " ".join("abcdefghijabcdefghij")
+    windows = embed.tokenizer.windows(text, max_length=16, overlap=4)
+    assert len(windows) > 1
+    parts = [embed([embed.tokenizer.decode(w.ids)])[0] * len(w) for w in windows]
+    expected = sum(parts) / sum(len(w) for w in windows)
+    np.testing.assert_allclose(embed([text], long="window")[0], expected, atol=1e-5)
+
+
+def test_classify_answers_in_order(folders: Path) -> None:
+    classify = bertkit.pipeline("classify", folders / "classifier")
+    answers = classify(["a", "b c d", "a"])
+    assert [a.label for a in answers] == [max(a.scores, key=a.scores.__getitem__) for a in answers]
+    for answer in answers:
+        assert set(answer.scores) == {"no", "yes", "perhaps"}
+        assert sum(answer.scores.values()) == pytest.approx(1.0, abs=1e-5)
+        assert answer.score == max(answer.scores.values())
+        assert not answer.truncated
+    assert answers[0].scores == pytest.approx(answers[2].scores, abs=1e-5)
+    assert json.loads(msgspec.json.encode(answers))[0]["label"] == answers[0].label
+
+
+def test_pairs_differ_from_single_texts(folders: Path) -> None:
+    classify = bertkit.pipeline("classify", folders / "classifier")
+    single, pair = classify(["a b"])[0], classify(["a"], ["b"])[0]
+    assert single.scores != pytest.approx(pair.scores, abs=1e-6)
+
+
+def test_truncation_is_said(folders: Path) -> None:
+    classify = bertkit.pipeline("classify", folders / "classifier")
+    answers = classify(["a", " ".join("ab" * 20)], long="truncate")
+    assert [answer.truncated for answer in answers] == [False, True]
+
+
+def test_regression_gives_its_number(folders: Path) -> None:
+    regress = bertkit.pipeline("classify", folders / "regressor")
+    answer = regress(["a b"])[0]
+    assert answer.label == "score"
+    assert answer.score == answer.scores["score"]
+    assert answer.score == pytest.approx(regress.outputs(["a b"])[0][0, 0])
+
+
+def test_fill_mask_ranks_pieces(folders: Path) -> None:
+    fill = bertkit.pipeline("fill-mask", folders / "pretrained")
+    [[one], two] = fill(["a [MASK] b", "[MASK] c [MASK]"], top=4)
+    assert [answer.place for answer in two] == [0, 1]
+    chances = [filler.probability for filler in one.fillers]
+    assert len(chances) == 4
+    assert chances == sorted(chances, reverse=True)
+    everything = fill(["a [MASK] b"], top=100)[0][0].fillers
+    assert sum(f.probability for f in everything) == pytest.approx(1.0, abs=1e-5)
+    assert {f.piece for f in everything} == set(WORDS)
+    with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
+        fill(["a b"])
+
+
+def test_next_sentence_is_a_probability(folders: Path) -> None:
+    follows = bertkit.pipeline("next-sentence", folders / "pretrained")
+    answers = follows(["a b", "c"], ["c d", "e"])
+    assert len(answers) == 2
+    assert all(0.0 < answer.next < 1.0 for answer in answers)
+
+
+def test_a_missing_head_is_named(folders: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no mlm head \(heads: classify\)"):
+        bertkit.pipeline("fill-mask", folders / "classifier")
+    with pytest.raises(CheckpointError, match="no classify head"):
+        bertkit.pipeline("classify", folders / "pretrained")
+
+
+def test_wrong_names_are_refused(folders: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'embed'"):
+        bertkit.pipeline("embedd", folders / "pretrained")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="pooling: 'max'"):
+        bertkit.pipeline("embed", folders / "pretrained", pooling="max")
+    with pytest.raises(ConfigError, match="classify has none"):
+        bertkit.pipeline("classify", folders / "classifier", pooling="cls")  # type: ignore[call-overload]
