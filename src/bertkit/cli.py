@@ -18,6 +18,7 @@ app = App(
     help="From raw text to a BERT in service.",
     version=__version__,
     help_on_error=False,
+    suppress_keyboard_interrupt=False,  # `run` says how to go on
 )
 vocab = App(name="vocab", help="Vocabularies.")
 tune = App(name="finetune", help="Fine-tune a model on labelled data.")
@@ -130,17 +131,14 @@ def prepare(
     from bertkit.recipes.prepare import prepare as recipe
     from bertkit.text.tokenizer import Tokenizer
 
-    corpus = recipe(
+    recipe(
         text,
         tokenizer=Tokenizer.load(tokenizer),
         out=out,
         field=field,
         blank_lines=blank_lines,
         processes=processes,
-    )
-    _say(
-        f"{out}: {corpus.tokens:,} tokens in {corpus.sentences:,} sentences of "
-        f"{corpus.documents:,} documents"
+        say=_say,
     )
 
 
@@ -396,9 +394,13 @@ def embed(
     """
     from bertkit.pipelines import pipeline
 
-    vectors = pipeline("embed", model, precision=precision, pooling=pooling)(
-        _texts(text), long=long
-    )
+    ready, texts = pipeline("embed", model, precision=precision, pooling=pooling), _texts(text)
+    vectors = ready(texts, long=long)
+    if long == "truncate":
+        length = ready.loaded.length
+        found = ready.tokenizer.encode_batch(texts, max_length=length, truncate="longest")
+        if cut := sum(encoding.truncated for encoding in found):
+            _say(f"{cut:,} of {len(texts):,} texts are longer than {length} tokens and were cut")
     if out is None:
         for row in vectors.tolist():
             print(json.dumps(row))

@@ -17,9 +17,7 @@ import msgspec
 from bertkit.errors import ConfigError, did_you_mean
 
 
-class Settings(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every group of settings."""
 
 
@@ -49,9 +47,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: no such file; name a run file, such as bert-tiny"
-        ) from None
+        raise ConfigError(f"{path}: no such file; name a run file, such as bert-tiny") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:

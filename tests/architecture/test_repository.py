@@ -34,6 +34,8 @@ WITHOUT_TESTS: dict[str, str] = {
     "nn/init.py": "tests/models/test_model.py",
     "objectives/loss.py": "tests/objectives/test_pretrain.py",
     "recipes/console.py": "words for people; nothing to hold it against",
+    "recipes/workers.py": "tests/recipes/test_prepare.py runs and kills them",
+    "text/folder.py": "tests/text/test_tokenizer.py and tests/parity/test_tokenizer.py",
     "recipes/report.py": "tests/recipes/test_demo.py reads the page",
 }
 """Source files without a test file of the same name, each with the reason."""

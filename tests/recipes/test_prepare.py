@@ -25,6 +25,7 @@ from bertkit.data.readers import BlankLines, documents
 from bertkit.data.sentences import split
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.recipes import prepare as recipe
+from bertkit.recipes import workers
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 
@@ -349,7 +350,7 @@ def test_a_full_disk_keeps_what_is_finished(
 ) -> None:
     out = tmp_path / "c"
     with monkeypatch.context() as patch:
-        add, calls = recipe.Shards.add, [0]
+        add, calls = workers.Shards.add, [0]
 
         def full(self: Any, *args: Any) -> None:
             calls[0] += 1
@@ -357,7 +358,7 @@ def test_a_full_disk_keeps_what_is_finished(
                 raise OSError(28, "No space left on device")
             add(self, *args)
 
-        patch.setattr(recipe.Shards, "add", full)
+        patch.setattr(workers.Shards, "add", full)
         with pytest.raises(StorageError, match=r"the disk is full; finished shards are kept"):
             prepare([texts], tokenizer=tokenizer, out=out, processes=1, shard_tokens=9000)
     kept = inodes(out, ".work/[0-9]*.tokens") - {0}
@@ -398,15 +399,15 @@ class _Fails(_Dies):
 
 
 def test_a_dead_worker_is_noticed(tmp_path: Path) -> None:
-    pool = recipe._Pool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
+    pool = workers.Pool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(StorageError, match="a worker process died"):
-        list(pool.run("check", {0: recipe.Unit([])}))
+        list(pool.run("check", {0: workers.Unit([])}))
 
 
 def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
-    pool = recipe._Pool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
+    pool = workers.Pool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(ZeroDivisionError) as caught:
-        list(pool.run("check", {0: recipe.Unit([])}))
+        list(pool.run("check", {0: workers.Unit([])}))
     assert not isinstance(caught.value, BertkitError)
     assert "in __call__" in caught.value.__notes__[0]
 

@@ -184,7 +184,7 @@ def _heads(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
 
 
 def _labels(config: Mapping[str, Any], named: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:
-    """The names of the classifier's outputs; numbered, as transformers does, where none are given."""
+    """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
     names = config.get("id2label")
     if not names:
         outputs = len(named.get("classifier.weight", ()))

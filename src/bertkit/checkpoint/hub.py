@@ -44,6 +44,6 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         reason = f"the hub has no revision {revision!r} of it"
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         reason = "no such folder here, and the hub cannot be reached"
-    except (HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, OSError, ValueError) as error:
         reason = f"cannot be fetched from the hub ({str(error).splitlines()[0]})"
     raise CheckpointError(f"{name}: {reason}")

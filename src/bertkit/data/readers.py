@@ -1,15 +1,13 @@
-"""Raw text as documents, and labelled files as rows.
+"""Raw text as documents.
 
-What is read: `.txt` and `.jsonl`, for rows `.tsv`, `.csv` and `.jsonl`; each also as `.gz`; in
-UTF-8, with or without a byte order mark. A file is read in blocks of about a mebibyte, so memory
-does not grow with it. Whatever is wrong is a DataError that names file and line.
+What is read: `.txt` and `.jsonl`, each also as `.gz`, in UTF-8, with or without a byte order
+mark. A file is read in blocks of about a mebibyte, so memory does not grow with it. Whatever is
+wrong is a DataError that names file and line.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import re
 import sys
@@ -35,7 +33,6 @@ LONGEST_LINE = 64 << 20
 """Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
 
 TEXT = (".txt", ".jsonl")
-TABLES = (".tsv", ".csv", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,13 @@ def files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = [p for p in _inside(path) if _suffix(p) in TEXT]
+            inside = [p for p in _inside(path) if suffix(p) in TEXT]
             if not inside:
                 raise DataError(f"{path}: no .txt or .jsonl file in this folder (nor as .gz)")
             found += inside
         elif not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
-        elif _suffix(path) not in TEXT:
+        elif suffix(path) not in TEXT:
             raise DataError(
                 f"{path}: unknown kind of file; text is read from .txt and .jsonl, also .gz"
             )
@@ -119,7 +116,7 @@ def spans(file: Path, size: int) -> list[Span]:
                 start = cuts[-1] + size
                 stream.seek(start)
                 block = stream.read(min(BLOCK, size))
-                find = _first_row_end if _suffix(file) == ".jsonl" else _text_end
+                find = _first_row_end if suffix(file) == ".jsonl" else _text_end
                 while not (at := find(block)) and len(block) < min(end - start, LONGEST_LINE):
                     block += stream.read(BLOCK)
                 if at == 0 or start + at >= end:
@@ -130,7 +127,7 @@ def spans(file: Path, size: int) -> list[Span]:
 
 def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[Document]:
     """The documents that begin in a span; one cut by its beginning comes as `continues`."""
-    if _suffix(span.file) == ".jsonl":
+    if suffix(span.file) == ".jsonl":
         found = _json_documents(span, field)
     elif blank_lines == "documents":
         found = _blank_line_documents(span)
@@ -156,9 +153,9 @@ class _Block:
     line: int
 
 
-def _blocks(span: Span) -> Iterator[_Block]:
+def blocks(span: Span) -> Iterator[_Block]:
     """The bytes of a span in blocks that end where a paragraph or row does."""
-    rows = _suffix(span.file) == ".jsonl"
+    rows = suffix(span.file) == ".jsonl"
     offset, line, rest = span.start, 1, b""
     packed = span.file.suffix == ".gz"
     left = sys.maxsize if packed else span.end - span.start
@@ -270,7 +267,7 @@ def _first_row_end(data: bytes) -> int:
 
 def _one_document(span: Span) -> Iterator[Document]:
     continues = span.start > 0
-    for block in _blocks(span):
+    for block in blocks(span):
         if block.text.strip():
             yield Document(block.text, span.file, block.line, continues)
             continues = True
@@ -282,7 +279,7 @@ _ENDS_BLANK = re.compile(r"\n[^\S\n]*\n\s*\Z")
 
 def _blank_line_documents(span: Span) -> Iterator[Document]:
     before = _before(span)
-    for block in _blocks(span):
+    for block in blocks(span):
         text, line = block.text, block.line
         # a blank line may lie across two blocks
         edge = before + text[: len(text) - len(text.lstrip())]
@@ -316,7 +313,7 @@ def _row_decoder(field: str) -> msgspec.json.Decoder[Any]:
 
 def _json_documents(span: Span, field: str) -> Iterator[Document]:
     decoder = _row_decoder(field)
-    for block in _blocks(span):
+    for block in blocks(span):
         lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip()]
         try:
             rows = decoder.decode_lines(block.data)
@@ -331,7 +328,7 @@ def _json_documents(span: Span, field: str) -> Iterator[Document]:
 
 def _check_row(raw: bytes, field: str, where: str) -> None:
     """Say what is wrong with this row, if anything is."""
-    row = _json_object(raw, where)
+    row = json_object(raw, where)
     if field not in row:
         raise DataError(f"{where}: no field {field!r}; {did_you_mean(field, row)}")
     if not isinstance(row[field], str):
@@ -347,7 +344,7 @@ def _check_row(raw: bytes, field: str, where: str) -> None:
         ) from None
 
 
-def _json_object(raw: bytes, where: str) -> dict[str, Any]:
+def json_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(raw)
     except ValueError as error:
@@ -369,131 +366,6 @@ def _inside(folder: Path) -> list[Path]:
     )
 
 
-def _suffix(file: Path) -> str:
+def suffix(file: Path) -> str:
     """The kind of a file, whether compressed or not: notes.txt.gz is .txt."""
     return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
-
-
-# ---- labelled rows
-
-
-COLUMN_NAMES = frozenset(
-    {"text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a", "sentence_b"}
-    | {"question", "answer", "context", "premise", "hypothesis", "query", "document", "passage"}
-    | {"#1 string", "#2 string", "qtext", "atext", "title", "review", "comment", "word", "token"}
-    | {"label", "labels", "class", "category", "target", "score", "similarity", "quality", "tag"}
-    | {"gold_label", "entailment_label", "relatedness_score", "id", "idx", "index", "pair_id"}
-)
-"""Names by which a first line is known as a header, in small letters."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of a labelled file, every value as text.
-
-    Shapes: `rows` and `lines` are equally long; lines[i] is where rows[i] begins, from 1.
-    `said` tells in a sentence how the columns were named, for the user to check.
-    """
-
-    file: Path
-    columns: list[str]
-    rows: list[dict[str, str]]
-    lines: list[int]
-    said: str
-
-
-def rows(path: Path, *, header: bool | None = None) -> Table:
-    """Read `.tsv` (without quoting), `.csv` (quoted) or `.jsonl`; each also as `.gz`.
-
-    `header` None guesses whether the first line names the columns; where it does not they are
-    called "1", "2" and so on. JSON values that are not text are written as in JSON.
-    Raises: DataError naming file and line, for ragged rows with the expected and found counts.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the spelling")
-    kind = _suffix(path)
-    if path.is_dir() or kind not in TABLES:
-        raise DataError(f"{path}: rows are read from .tsv, .csv and .jsonl files, also .gz")
-    text = "".join(block.text for block in _blocks(Span(path, 0, path.stat().st_size)))
-    if not text.strip():
-        raise DataError(f"{path}: the file holds no rows")
-    if kind == ".jsonl":
-        return _json_table(path, text)
-    cells = list(_csv_cells(path, text) if kind == ".csv" else _tsv_cells(text))
-    return _table(path, cells, header)
-
-
-def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line.removesuffix("\r").split("\t")
-
-
-def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{path}:{line}: not CSV ({error}); check the quotes here") from None
-
-
-def _table(path: Path, cells: list[tuple[int, list[str]]], header: bool | None) -> Table:
-    first = cells[0][1]
-    named = _looks_like_header(first) if header is None else header
-    if named:
-        columns = [name.strip() for name in first]
-        said = f"{path}: columns {', '.join(columns)} (named by the first line)"
-        cells = cells[1:]
-        if len(set(columns)) < len(columns):
-            raise DataError(f"{path}:1: two columns have the same name; rename one")
-        if not cells:
-            raise DataError(f"{path}: only a header line, no rows")
-    else:
-        columns = [str(i + 1) for i in range(len(first))]
-        said = f"{path}: no header line; columns are called {', '.join(columns)}"
-    found = []
-    for line, row in cells:
-        if len(row) != len(columns):
-            raise DataError(
-                f"{path}:{line}: expected {len(columns)} columns as in the first line, "
-                f"found {len(row)}; mend this line"
-            )
-        found.append(dict(zip(columns, row, strict=True)))
-    return Table(path, columns, found, [line for line, _ in cells], said)
-
-
-def _looks_like_header(cells: list[str]) -> bool:
-    """At least one usual name, and nothing that reads like a sentence."""
-    names = [cell.strip().lower() for cell in cells]
-    plain = all(0 < len(n) <= 40 and not n.endswith((".", "?", "!")) for n in names)
-    return plain and len(set(names)) == len(names) and not COLUMN_NAMES.isdisjoint(names)
-
-
-def _json_table(path: Path, text: str) -> Table:
-    found, lines = [], []
-    columns: list[str] = []
-    for number, raw in enumerate(text.split("\n"), 1):
-        if not raw.strip():
-            continue
-        row = _json_object(raw.encode(), f"{path}:{number}")
-        columns = columns or list(row)
-        missing = [name for name in columns if name not in row]
-        if missing:
-            raise DataError(
-                f"{path}:{number}: no field {missing[0]!r}, which the first row has; "
-                f"{did_you_mean(missing[0], row)}"
-            )
-        found.append({name: _as_text(row[name]) for name in columns})
-        lines.append(number)
-    return Table(path, columns, found, lines, f"{path}: columns {', '.join(columns)}")
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import Settings, plain
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
-from bertkit.data.readers import rows
+from bertkit.data.tables import rows
 from bertkit.engine.engine import pack
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.config import Count, Rate

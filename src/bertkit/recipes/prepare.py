@@ -8,21 +8,14 @@ rerun takes up what counts. All text is read and checked before anything is writ
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 from rich.console import Console
@@ -35,14 +28,14 @@ from bertkit.data.corpus import (
     Corpus,
     Made,
     Manifest,
-    Shards,
     Source,
     shard_name,
     write_manifest,
 )
-from bertkit.data.readers import BlankLines, Document, Span, files, read, spans
+from bertkit.data.readers import BlankLines, Span, files, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
-from bertkit.errors import BertkitError, DataError, StorageError
+from bertkit.errors import DataError
+from bertkit.recipes.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.text.tokenizer import Tokenizer
 
 Step = Literal["check", "make"]
@@ -60,16 +53,6 @@ GZIP_RATIO = 3
 """Bytes of text in a compressed byte, to divide the work; how good it is affects only balance."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the bytes of a corpus, besides its input."""
-
-    tokenizer: str
-    field: str
-    blank_lines: BlankLines
-    language: str
-    shard_tokens: int
-
-
 class Input(msgspec.Struct, frozen=True):
     """A file as it was when it was checked."""
 
@@ -78,26 +61,12 @@ class Input(msgspec.Struct, frozen=True):
     changed_ns: int
 
 
-class Unit(msgspec.Struct, frozen=True):
-    """A part of the work: spans as (file, start, end), and their characters once checked."""
-
-    spans: list[tuple[str, int, int]]
-    characters: int = 0
-
-    @property
-    def bytes(self) -> int:
-        return sum(end - start for _, start, end in self.spans)
-
-
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Written when all is checked; a rerun must mean the same to take up the work."""
 
     settings: Settings
     inputs: list[Input]
     units: list[Unit]
-
-
-Message = int | Unit | Made
 
 
 def prepare(
@@ -136,7 +105,7 @@ def prepare(
         _same(begun, Plan(settings, inputs, []), out)
     units = begun.units if begun else _divide(sources, shard_tokens)
     processes = min(processes or _cores(), len(units))
-    with _Pool(_Worker(out, settings), processes) as pool, _bar() as bar:
+    with Pool(Worker(out, settings), processes) as pool, _bar() as bar:
         if begun is None:
             units = _check(pool, units, bar)
         _weigh(units, tokenizer, settings, work, say)
@@ -184,7 +153,7 @@ def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
     return [Unit([(str(s.file), s.start, s.end) for s in unit]) for unit in units]
 
 
-def _check(pool: _Pool, units: list[Unit], bar: Progress) -> list[Unit]:
+def _check(pool: Pool, units: list[Unit], bar: Progress) -> list[Unit]:
     """Read everything once, so that bad input is refused before it costs anything."""
     task = bar.add_task("checking", total=sum(unit.bytes for unit in units))
     checked = list(units)
@@ -207,7 +176,7 @@ def _weigh(
     characters = tokens = size = 0
     for unit in units[:: -(-len(units) // SAMPLES)]:
         left = SAMPLE
-        for document in _documents(unit, settings):
+        for document in text_of(unit, settings):
             text = document.text[:left]
             ids, counts = encode(split(text, settings.language))
             characters += len(text)
@@ -236,7 +205,7 @@ def _weigh(
 # ---- making
 
 
-def _make(pool: _Pool, units: list[Unit], work: Path, bar: Progress) -> None:
+def _make(pool: Pool, units: list[Unit], work: Path, bar: Progress) -> None:
     todo = {i: unit for i, unit in enumerate(units) if not _made(work, i)}
     done = sum(unit.characters for i, unit in enumerate(units) if i not in todo)
     total = sum(unit.characters for unit in units)
@@ -296,164 +265,6 @@ def _made(work: Path, number: int) -> bool:
     return (work / f"{number:06d}.json").exists()
 
 
-def _documents(unit: Unit, settings: Settings) -> Iterator[Document]:
-    for file, start, end in unit.spans:
-        span = Span(Path(file), start, end)
-        yield from read(span, field=settings.field, blank_lines=settings.blank_lines)
-
-
-# ---- processes
-
-
-class _Worker:
-    """Does units, in a process of its own or in this one."""
-
-    def __init__(self, out: Path, settings: Settings) -> None:
-        self._out, self._settings = out, settings
-        self.work = out / ".work"
-
-    def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Characters done, now and then, and in the end the unit or what it came to."""
-        return self._check(unit) if step == "check" else self._make(number, unit)
-
-    def _check(self, unit: Unit) -> Iterator[Message]:
-        characters = sum(len(document.text) for document in _documents(unit, self._settings))
-        yield msgspec.structs.replace(unit, characters=characters)
-
-    def _make(self, number: int, unit: Unit) -> Iterator[Message]:
-        encode = self._encoder
-        shards = Shards(self.work / f"{number:06d}", encode.dtype, self._settings.shard_tokens)
-        sentences: list[str] = []
-        documents: list[int] = []
-        characters, continues = 0, False
-        for document in _documents(unit, self._settings):
-            found = split(document.text, self._settings.language)
-            if document.continues and documents:
-                documents[-1] += len(found)
-            else:
-                continues = continues if documents else document.continues
-                documents.append(len(found))
-            sentences += found
-            characters += len(document.text)
-            if characters >= BATCH:
-                shards.add(*encode(sentences), documents, continues)
-                yield characters
-                sentences, documents, characters = [], [], 0
-        if documents:
-            shards.add(*encode(sentences), documents, continues)
-        made = shards.close()
-        storage.write_text(self.work / f"{number:06d}.json", msgspec.json.encode(made).decode())
-        yield characters
-        yield made
-
-    @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(Tokenizer.load(self._out / "tokenizer"))
-
-
-class _Pool:
-    """Workers that take units one after another; a dead one is noticed, none outlives its owner."""
-
-    def __init__(self, worker: _Worker, processes: int) -> None:
-        self._worker = worker
-        self._processes: dict[Connection, BaseProcess] = {}
-        if processes > 1:
-            context = multiprocessing.get_context("spawn")
-            for _ in range(processes):
-                here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(there, worker), daemon=True)
-                process.start()
-                there.close()  # so that only the worker holds it, and its death is an end of file
-                self._processes[here] = process
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            process.terminate()
-            process.join()
-
-    def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
-        """Do a step for all units; what the workers say, as it comes, with the unit's number.
-
-        Raises: what a worker raised, or StorageError if one died.
-        """
-        if not self._processes:
-            for number, unit in units.items():
-                with _plainly():
-                    for message in self._worker(step, number, unit):
-                        yield number, message
-            return
-        left = iter(units.items())
-        busy: dict[Connection, int] = {}
-        for pipe in self._processes:
-            _hand(pipe, step, left, busy)
-        while busy:
-            for ready in wait(list(busy)):
-                pipe = cast(Connection, ready)
-                try:
-                    message = pipe.recv()
-                except EOFError:
-                    raise StorageError(
-                        "a worker process died (out of memory? or a script without the usual "
-                        'if __name__ == "__main__":); finished work is kept: run it again, '
-                        "perhaps with fewer processes"
-                    ) from None
-                if isinstance(message, Exception):
-                    raise message
-                yield busy[pipe], message
-                if not isinstance(message, int):
-                    _hand(pipe, step, left, busy)
-
-
-def _hand(
-    pipe: Connection, step: Step, left: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
-) -> None:
-    """Give a worker its next unit, if there is one."""
-    number, unit = next(left, (-1, None))
-    if unit is None:
-        busy.pop(pipe, None)
-    else:
-        busy[pipe] = number
-        pipe.send((step, number, unit))
-
-
-def _serve(pipe: Connection, worker: _Worker) -> None:
-    """What a worker process runs, until its owner is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
-    try:
-        while True:
-            task = pipe.recv()
-            with _alive(worker.work if task[0] == "make" else None):
-                try:
-                    with _plainly():
-                        for message in worker(*task):
-                            pipe.send(message)
-                except Exception as error:
-                    if not isinstance(error, BertkitError):
-                        error.add_note(traceback.format_exc())  # what pickling would lose
-                    pipe.send(error)
-    except (EOFError, BrokenPipeError):
-        return
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """What the system refuses, as one of our errors."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                "the disk is full; finished shards are kept: free space and run again"
-            ) from None
-        raise DataError(f"{error.filename}: {error.strerror or error}") from None
-
-
 # ---- the work area
 
 
@@ -491,7 +302,7 @@ def _same(begun: Plan, now: Plan, out: Path) -> None:
 @contextmanager
 def _locked(work: Path, out: Path) -> Iterator[None]:
     """One prepare at a time; and none before the last worker of a killed one is gone."""
-    with _plainly():
+    with plainly():
         work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
         try:
@@ -501,17 +312,6 @@ def _locked(work: Path, out: Path) -> Iterator[None]:
         with (work / "workers").open("w") as workers:
             fcntl.flock(workers, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def _alive(work: Path | None) -> Iterator[None]:
-    """Let the next prepare know that this worker may still write."""
-    if work is None:
-        yield
-    else:
-        with (work / "workers").open("w") as workers:
-            fcntl.flock(workers, fcntl.LOCK_SH)
-            yield
 
 
 @contextmanager

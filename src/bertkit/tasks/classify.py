@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bertkit import metrics
 from bertkit.batch import Batch
-from bertkit.data.readers import Table
+from bertkit.data.tables import Table
 from bertkit.errors import DataError, did_you_mean
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals

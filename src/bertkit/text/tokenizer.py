@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,38 +17,24 @@ from typing import Any, Literal
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import models
 
 from bertkit.errors import DataError, TokenizerError
+from bertkit.storage import write_text
+from bertkit.text.folder import (
+    SETTINGS,
+    find_specials,
+    is_special,
+    lacks,
+    normalizer_settings,
+    open_tokenizer,
+    usual_class,
+)
 
 Text = str | Sequence[str]
 """A raw string, or its words already split."""
 
 Truncate = Literal["error", "longest", "first", "second"]
-
-ROLES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-"""The special tokens, and their usual names where a folder does not name them."""
-
-SETTINGS = (
-    "tokenizer_class",
-    "do_lower_case",
-    "strip_accents",
-    "tokenize_chinese_chars",
-    "keep_accents",
-    "add_prefix_space",
-    "trim_offsets",
-    "model_max_length",
-)
-"""The keys of tokenizer_config.json that are read and kept; code is never taken from one."""
-
-AS_THE_FILE_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of `transformers` that take tokenizer.json as it is; others rebuild its normalizer."""
 
 NO_LIMIT = 10**9
 """`transformers` writes 1e30 for a tokenizer without a limit."""
@@ -95,8 +80,8 @@ class Tokenizer:
         """The `tokenizers` object; nothing here changes it after construction."""
         self.source = source
         self._settings = {key: settings[key] for key in SETTINGS if key in settings}
-        self._specials = _find_specials(core, settings, source)
-        core.add_special_tokens([t for t in self._specials.values() if not _is_special(core, t)])
+        self._specials = find_specials(core, settings, source)
+        core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
         self._vocab_size = max(core.get_vocab().values()) + 1
 
     @staticmethod
@@ -110,7 +95,7 @@ class Tokenizer:
         vocabulary cannot hold one.
         Raises: TokenizerError naming the file, if it is missing, damaged, or lacks specials.
         """
-        core, settings, source = _open(Path(path))
+        core, settings, source = open_tokenizer(Path(path))
         return Tokenizer(core, settings, str(source))
 
     def save(self, folder: str | Path) -> None:
@@ -120,14 +105,14 @@ class Tokenizer:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "tokenizer.json", self.core.to_str())
+        write_text(folder / "tokenizer.json", self.core.to_str())
         if isinstance(self.core.model, models.WordPiece):
             lines = (self.core.id_to_token(i) or f"[hole{i}]" for i in range(self.vocab_size))
-            _write(folder / "vocab.txt", "".join(piece + "\n" for piece in lines))
-        config = {**self._settings, **_normalizer_settings(self.core)}
-        config.setdefault("tokenizer_class", _usual_class(self.core))
+            write_text(folder / "vocab.txt", "".join(piece + "\n" for piece in lines))
+        config = {**self._settings, **normalizer_settings(self.core)}
+        config.setdefault("tokenizer_class", usual_class(self.core))
         config |= {f"{role}_token": token for role, token in self._specials.items()}
-        _write(folder / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True))
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True))
 
     @property
     def vocab_size(self) -> int:
@@ -157,7 +142,7 @@ class Tokenizer:
 
     def _id(self, role: str) -> int:
         if role not in self._specials:
-            raise TokenizerError(_lacks(role, self.source))
+            raise TokenizerError(lacks(role, self.source))
         return int(self.core.token_to_id(self._specials[role]))  # type: ignore[arg-type]
 
     @cached_property
@@ -469,260 +454,9 @@ def _encoding(
     )
 
 
-# ---- folders
-
-
-Opened = tuple[tokenizers.Tokenizer, dict[str, Any], Path]
-"""A tokenizer, the settings beside it, and what to name in messages about it."""
-
-
-def _open(path: Path) -> Opened:
-    if not path.exists():
-        raise TokenizerError(
-            f"{path}: no such file or folder; name a folder with tokenizer.json or vocab.txt"
-        )
-    if path.is_file():
-        return _open_file(path, {})
-    settings = _read_settings(path)
-    for name in ("tokenizer.json", "vocab.txt"):
-        if (path / name).is_file():
-            return _open_file(path / name, settings)
-    if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        return _byte_level(path, settings), settings, path
-    for sentencepiece in sorted(path.glob("*.model")):
-        raise TokenizerError(_not_readable(sentencepiece))
-    raise TokenizerError(
-        f"{path}: no tokenizer here (neither tokenizer.json nor vocab.txt); copy the model's "
-        "tokenizer files into this folder, or name the folder that holds them"
-    )
-
-
-def _open_file(path: Path, settings: dict[str, Any]) -> Opened:
-    if path.suffix == ".txt":
-        return _word_piece(path, settings), settings, path
-    if path.suffix != ".json":
-        raise TokenizerError(_not_readable(path))
-    text = _read(path)
-    try:
-        core = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # what tokenizers raises has no class of its own
-        raise TokenizerError(
-            f"{path}: not a tokenizer that can be read ({error}); fetch or save it again"
-        ) from None
-    _apply(settings, core, path.parent)
-    return core, settings, path
-
-
-def _not_readable(path: Path) -> str:
-    return (
-        f"{path}: this kind of file is not read; open its folder once with transformers' "
-        "AutoTokenizer, save_pretrained() it, and load the tokenizer.json written there"
-    )
-
-
-def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    pieces = _read(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
-    vocab: dict[str, int] = {}
-    for i, piece in enumerate(pieces):
-        if piece in vocab:
-            raise TokenizerError(
-                f"{path}:{i + 1}: {piece!r} is already on line {vocab[piece] + 1}; rename one of "
-                f"them to an unused name such as [unused-{i}], which keeps all other ids"
-            )
-        vocab[piece] = i
-    named = (p for p in pieces if not (p.startswith("[") and p.endswith("]")))
-    cased = any(piece != piece.lower() for piece in named)
-    unk = _name(settings, "unk") or "[UNK]"
-    if unk not in vocab:
-        raise TokenizerError(_lacks("unk", str(path)))
-    core = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unk))
-    core.normalizer = normalizers.BertNormalizer(lowercase=not cased)
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece(prefix="##")
-    _apply(settings, core, path.parent)
-    specials = _find_specials(core, settings, str(path))
-    core.post_processor = template(core, specials["cls"], specials["sep"])
-    extra = path.with_name("added_tokens.json")  # how older folders extend a vocabulary
-    if extra.is_file():
-        tokens = sorted(_read_json(extra).items(), key=lambda item: int(item[1]))
-        core.add_tokens([token for token, _ in tokens])
-        for token, i in tokens:
-            if core.token_to_id(token) != i:
-                raise TokenizerError(
-                    f"{extra}: {token!r} has id {i}, but would get {core.token_to_id(token)}; "
-                    "added tokens must follow the vocabulary without holes"
-                )
-    return core
-
-
-def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    """BERT's frame: [CLS] text [SEP], and pair [SEP] with type 1."""
-    return processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(token, core.token_to_id(token)) for token in (cls, sep)],
-    )
-
-
-def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """RoBERTa's older layout: vocab.json and merges.txt."""
-    merges = [
-        tuple(line.split(" "))
-        for line in _read(folder / "merges.txt").split("\n")
-        if line and not line.startswith("#version")
-    ]
-    vocab = _read_json(folder / "vocab.json")
-    try:
-        core = tokenizers.Tokenizer(models.BPE(vocab, merges))  # type: ignore[arg-type]
-    except Exception as error:
-        raise TokenizerError(
-            f"{folder}: vocab.json and merges.txt do not fit each other ({error}); "
-            "fetch both again from one model"
-        ) from None
-    prefix = _flag(settings, "add_prefix_space", False, folder)
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    core.decoder = decoders.ByteLevel()
-    specials = _find_specials(core, settings, str(folder))
-    cls, sep = ((specials[role], core.token_to_id(specials[role])) for role in ("cls", "sep"))
-    trim = _flag(settings, "trim_offsets", True, folder)
-    core.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix)  # type: ignore[arg-type]
-    return core
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TokenizerError(
-            f"{path}: not UTF-8 text (byte {error.start}); fetch the file again"
-        ) from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_read(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TokenizerError(f"{path}: damaged JSON ({error}); fetch the file again") from None
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{path}: holds no JSON object; fetch the file again")
-    return content
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, its gaps filled from special_tokens_map.json."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            settings |= _read_json(folder / name)
-    limit = settings.get("model_max_length")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
-        raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: model_max_length is {limit!r}, not a number"
-        )
-    return settings
-
-
-def _flag(settings: Mapping[str, Any], key: str, default: Any, folder: Path) -> Any:
-    value = settings.get(key, default)
-    if not isinstance(value, bool | None):
-        raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: {key} is {value!r}; write true or false"
-        )
-    return default if value is None and key != "strip_accents" else value
-
-
-def _apply(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
-    """Let tokenizer_config.json decide about case, accents and Chinese characters.
-
-    Where it is silent tokenizer.json stands; `transformers` 5 would lower-case then, which no
-    cased model wants.
-    """
-    was = core.normalizer
-    if not isinstance(was, normalizers.BertNormalizer):
-        return
-    if str(settings.get("tokenizer_class")) in AS_THE_FILE_SAYS:
-        return
-    core.normalizer = normalizers.BertNormalizer(
-        clean_text=was.clean_text,
-        handle_chinese_chars=_flag(
-            settings, "tokenize_chinese_chars", was.handle_chinese_chars, folder
-        ),
-        strip_accents=_flag(settings, "strip_accents", was.strip_accents, folder),
-        lowercase=_flag(settings, "do_lower_case", was.lowercase, folder),
-    )
-
-
-def _normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
-    was = core.normalizer
-    if not isinstance(was, normalizers.BertNormalizer):
-        return {}
-    return {
-        "do_lower_case": was.lowercase,
-        "strip_accents": was.strip_accents,
-        "tokenize_chinese_chars": was.handle_chinese_chars,
-    }
-
-
-def _usual_class(core: tokenizers.Tokenizer) -> str:
-    bert = isinstance(core.model, models.WordPiece) and isinstance(
-        core.normalizer, normalizers.BertNormalizer
-    )
-    return "BertTokenizer" if bert else "PreTrainedTokenizerFast"
-
-
-def _name(settings: Mapping[str, Any], role: str) -> str | None:
-    """The token a folder names for a role: a string, or an object with its content."""
-    named = settings.get(f"{role}_token")
-    if isinstance(named, Mapping):
-        named = named.get("content")
-    return named if isinstance(named, str) else None
-
-
-def _find_specials(
-    core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
-) -> dict[str, str]:
-    found = {}
-    for role, usual in ROLES.items():
-        named = _name(settings, role)
-        for token in usual if named is None else (named,):
-            if core.token_to_id(token) is not None:
-                found[role] = token
-                break
-        else:
-            if role != "mask":
-                raise TokenizerError(_lacks(role, source, named))
-    return found
-
-
-def _lacks(role: str, source: str, named: str | None = None) -> str:
-    wanted = " or ".join(ROLES[role]) if named is None else named
-    return (
-        f"{source}: the vocabulary has no {role} token ({wanted}); "
-        f"add it, or name the one it uses as {role}_token in tokenizer_config.json"
-    )
-
-
-def _is_special(core: tokenizers.Tokenizer, token: str) -> bool:
-    added = core.get_added_tokens_decoder().values()
-    return any(t.content == token and t.special for t in added)
-
-
 def _without_defaults(value: Any) -> Any:
     """Drop what is null or false, so that a newer library's new options change no fingerprint."""
     if isinstance(value, dict):
         kept = {k: _without_defaults(v) for k, v in value.items()}
         return {k: v for k, v in kept.items() if v is not None and v is not False}
     return value
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file whole: written beside, synced, renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -27,7 +27,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.text.tokenizer import Tokenizer, template
+from bertkit.text.folder import template
+from bertkit.text.tokenizer import Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 

@@ -1,0 +1,222 @@
+"""The processes that prepare a corpus: each takes units of text and makes shards of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+
+from bertkit import storage
+from bertkit.data.corpus import Made, Shards
+from bertkit.data.readers import BlankLines, Document, Span, read
+from bertkit.data.sentences import Encoder, split
+from bertkit.errors import BertkitError, DataError, StorageError
+from bertkit.text.tokenizer import Tokenizer
+
+Step = Literal["check", "make"]
+
+BATCH = 1 << 18
+"""Characters tokenized at a time."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides the bytes of a corpus, besides its input."""
+
+    tokenizer: str
+    field: str
+    blank_lines: BlankLines
+    language: str
+    shard_tokens: int
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A part of the work: spans as (file, start, end), and their characters once checked."""
+
+    spans: list[tuple[str, int, int]]
+    characters: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(end - start for _, start, end in self.spans)
+
+
+Message = int | Unit | Made
+
+
+def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
+    """The documents of a unit's spans."""
+    for file, start, end in unit.spans:
+        span = Span(Path(file), start, end)
+        yield from read(span, field=settings.field, blank_lines=settings.blank_lines)
+
+
+class Worker:
+    """Does units, in a process of its own or in this one."""
+
+    def __init__(self, out: Path, settings: Settings) -> None:
+        self._out, self._settings = out, settings
+        self.work = out / ".work"
+
+    def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
+        """Characters done, now and then, and in the end the unit or what it came to."""
+        return self._check(unit) if step == "check" else self._make(number, unit)
+
+    def _check(self, unit: Unit) -> Iterator[Message]:
+        characters = sum(len(document.text) for document in text_of(unit, self._settings))
+        yield msgspec.structs.replace(unit, characters=characters)
+
+    def _make(self, number: int, unit: Unit) -> Iterator[Message]:
+        encode = self._encoder
+        shards = Shards(self.work / f"{number:06d}", encode.dtype, self._settings.shard_tokens)
+        sentences: list[str] = []
+        documents: list[int] = []
+        characters, continues = 0, False
+        for document in text_of(unit, self._settings):
+            found = split(document.text, self._settings.language)
+            if document.continues and documents:
+                documents[-1] += len(found)
+            else:
+                continues = continues if documents else document.continues
+                documents.append(len(found))
+            sentences += found
+            characters += len(document.text)
+            if characters >= BATCH:
+                shards.add(*encode(sentences), documents, continues)
+                yield characters
+                sentences, documents, characters = [], [], 0
+        if documents:
+            shards.add(*encode(sentences), documents, continues)
+        made = shards.close()
+        storage.write_text(self.work / f"{number:06d}.json", msgspec.json.encode(made).decode())
+        yield characters
+        yield made
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(Tokenizer.load(self._out / "tokenizer"))
+
+
+class Pool:
+    """Workers that take units one after another; a dead one is noticed, none outlives its owner."""
+
+    def __init__(self, worker: Worker, processes: int) -> None:
+        self._worker = worker
+        self._processes: dict[Connection, BaseProcess] = {}
+        if processes > 1:
+            context = multiprocessing.get_context("spawn")
+            for _ in range(processes):
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(there, worker), daemon=True)
+                process.start()
+                there.close()  # so that only the worker holds it, and its death is an end of file
+                self._processes[here] = process
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+            process.join()
+
+    def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
+        """Do a step for all units; what the workers say, as it comes, with the unit's number.
+
+        Raises: what a worker raised, or StorageError if one died.
+        """
+        if not self._processes:
+            for number, unit in units.items():
+                with plainly():
+                    for message in self._worker(step, number, unit):
+                        yield number, message
+            return
+        left = iter(units.items())
+        busy: dict[Connection, int] = {}
+        for pipe in self._processes:
+            _hand(pipe, step, left, busy)
+        while busy:
+            for ready in wait(list(busy)):
+                pipe = cast(Connection, ready)
+                try:
+                    message = pipe.recv()
+                except EOFError:
+                    raise StorageError(
+                        "a worker process died (out of memory? or a script without the usual "
+                        'if __name__ == "__main__":); finished work is kept: run it again, '
+                        "perhaps with fewer processes"
+                    ) from None
+                if isinstance(message, Exception):
+                    raise message
+                yield busy[pipe], message
+                if not isinstance(message, int):
+                    _hand(pipe, step, left, busy)
+
+
+def _hand(
+    pipe: Connection, step: Step, left: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
+) -> None:
+    """Give a worker its next unit, if there is one."""
+    number, unit = next(left, (-1, None))
+    if unit is None:
+        busy.pop(pipe, None)
+    else:
+        busy[pipe] = number
+        pipe.send((step, number, unit))
+
+
+def _serve(pipe: Connection, worker: Worker) -> None:
+    """What a worker process runs, until its owner is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
+    try:
+        while True:
+            task = pipe.recv()
+            with _alive(worker.work if task[0] == "make" else None):
+                try:
+                    with plainly():
+                        for message in worker(*task):
+                            pipe.send(message)
+                except Exception as error:
+                    if not isinstance(error, BertkitError):
+                        error.add_note(traceback.format_exc())  # what pickling would lose
+                    pipe.send(error)
+    except (EOFError, BrokenPipeError):
+        return
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """What the system refuses, as one of our errors."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                "the disk is full; finished shards are kept: free space and run again"
+            ) from None
+        raise DataError(f"{error.filename}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _alive(work: Path | None) -> Iterator[None]:
+    """Let the next prepare know that this worker may still write."""
+    if work is None:
+        yield
+    else:
+        with (work / "workers").open("w") as workers:
+            fcntl.flock(workers, fcntl.LOCK_SH)
+            yield

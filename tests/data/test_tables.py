@@ -1,0 +1,101 @@
+"""Labelled files: every value as written, and each unusable row refused with its place."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.tables import rows
+from bertkit.errors import DataError
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
+    tsv = rows(write(tmp_path / "a.tsv", 'sentence\tlabel\r\nHe said "no, never\t0\r\nB\t1\r\n'))
+    assert tsv.rows[0] == {"sentence": 'He said "no, never', "label": "0"}
+    assert tsv.lines == [2, 3]
+    csv = rows(write(tmp_path / "a.csv", '\ufefftext,label\n"A ""b"",\nc",0\n\nD,1\n'))
+    assert csv.columns == ["text", "label"]
+    assert csv.rows == [{"text": 'A "b",\nc', "label": "0"}, {"text": "D", "label": "1"}]
+    assert csv.lines == [2, 5]
+
+
+def test_jsonl_values_are_text(tmp_path: Path) -> None:
+    lines = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null}\n'
+    table = rows(write(tmp_path / "a.jsonl.gz", lines))
+    assert table.rows == [{"text": "A", "label": "1", "x": "0.5", "y": "true", "z": ""}]
+
+
+@pytest.mark.parametrize(
+    ("first", "columns"),
+    [
+        ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", None),
+        ("question\tsentence\tlabel", None),
+        ("index\tsentence1\tsentence2\tscore", None),
+        ("It was a label.\t1", ["1", "2"]),
+        ("gj04\t1\t\tOur friends won't buy this analysis.", ["1", "2", "3", "4"]),
+        ("ham\tOk lar... Joking wif u oni...", ["1", "2"]),
+    ],
+)
+def test_a_header_is_guessed_and_said(
+    tmp_path: Path, first: str, columns: list[str] | None
+) -> None:
+    path = write(tmp_path / "a.tsv", f"{first}\n{first.replace('l', 'x')}\n")
+    table = rows(path)
+    assert table.columns == (columns or first.split("\t"))
+    assert len(table.rows) == (2 if columns else 1)
+    assert ", ".join(table.columns) in table.said
+    assert ("no header" in table.said) == (columns is not None)
+    assert len(rows(path, header=columns is None).rows) == len(table.rows)
+    assert len(rows(path, header=columns is not None).rows) != len(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nA\t0\nB\n", r"a\.tsv:3: expected 2 columns .* found 1"),
+        ("a.csv", 'text,label\n"A\nB",0\nC,1,2\n', r"a\.csv:4: expected 2 columns .* found 3"),
+        ("a.csv", 'text,label\nA,0\n"B,1\nC,1\n', r"a\.csv:3: not CSV"),
+        ("a.tsv", "text\ttext\nA\tB\n", r"a\.tsv:1: two columns|a\.tsv: no header"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv: only a header line"),
+        ("a.tsv", "\n", r"a\.tsv: the file holds no rows"),
+        (
+            "a.jsonl",
+            '{"text": "A", "label": 0}\n{"text": "B", "lable": 1}\n',
+            r"2: no field 'label'.*'lable'",
+        ),
+        ("a.jsonl", '{"text": "A"}\nB\n', r"a\.jsonl:2: not JSON"),
+        ("a.xlsx", "A", r"a\.xlsx: rows are read from"),
+        ("a.tsv", b"A\t\xff\n", r"a\.tsv:1: not UTF-8"),
+    ],
+)
+def test_unusable_rows_are_named_with_their_place(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        rows(write(tmp_path / name, content), header=True if "text\ttext" in str(content) else None)
+
+
+def test_a_missing_labelled_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.tsv: no such file"):
+        rows(tmp_path / "gone.tsv")
+
+
+def test_public_data_sets_are_read_whole(data_folder: Path) -> None:
+    for name, columns, count in (
+        ("cola/in_domain_train.tsv", ["1", "2", "3", "4"], 8551),
+        ("ag_news/dev.tsv", ["1", "2"], 1001),
+        ("trecqa/dev.csv", ["qtext", "label", "atext"], 1148),
+        ("wic/dev.jsonl", None, 400),
+    ):
+        table = rows(data_folder / name)
+        assert len(table.rows) == count
+        assert columns is None or table.columns == columns

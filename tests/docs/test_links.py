@@ -1,0 +1,37 @@
+"""Every link from one page to another leads somewhere, and every page can be reached."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+def links(page: Path) -> list[Path]:
+    """The files of the repository that a page links to."""
+    code = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+    found = LINK.findall(code.sub("", page.read_text(encoding="utf-8")))
+    return [(page.parent / link).resolve() for link in found if "://" not in link]
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [f"{page.name}: {link}" for page in pages() for link in links(page)]
+    broken = [text for text in broken if not Path(text.split(": ", 1)[1]).exists()]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached, ahead = set(), [DOCS / "index.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            ahead += links(page)
+    assert sorted(set(DOCS.rglob("*.md")) - reached) == []

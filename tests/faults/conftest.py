@@ -1,0 +1,139 @@
+"""A small world of real English to break: texts, vocabulary, corpus, run file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import save
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.text.tokenizer import Tokenizer
+
+RUN = """
+[model]
+layers = 1
+hidden = 32
+heads = 2
+intermediate = 64
+length = 64
+
+[sampling]
+length = 32
+held_out = 0.1
+
+[train]
+steps = 12
+batch_size = 8
+budget_tokens = 128
+learning_rate = 1e-3
+warmup_steps = 2
+precision = "fp32"
+log_every = 1
+save_every = 2
+evaluate_every = 6
+evaluate_samples = 16
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    texts: Path
+    vocab: Path
+    corpus: Path
+    config: Path
+    model: Path
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World:
+    place = tmp_path_factory.mktemp("world")
+    (place / "texts").mkdir()
+    for i, text in enumerate(english[:24]):
+        (place / "texts" / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    train_vocabulary([place / "texts"], kind="wordpiece", size=300, out=place / "vocab")
+    tokenizer = Tokenizer.load(place / "vocab")
+    prepare([place / "texts"], tokenizer=tokenizer, out=place / "corpus", processes=1)
+    (place / "tiny.toml").write_text(RUN, encoding="utf-8")
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=32, length=32
+    )
+    model = build(config, ("classify",), labels=2)
+    save(place / "model", model, tokenizer, BERT, labels=("no", "yes"))
+    return World(
+        place / "texts", place / "vocab", place / "corpus", place / "tiny.toml", place / "model"
+    )
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must be refused, and returns its one sentence."""
+
+    def check(*arguments: object) -> str:
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        said = [line for line in err.splitlines() if line.startswith("bertkit: ")]
+        assert code == 2, err
+        assert len(said) == 1, err
+        assert err.splitlines()[-1] == said[0], err
+        assert "Traceback" not in err
+        assert not out
+        return said[0]
+
+    return check
+
+
+class Forker:
+    """Commands in processes of their own, to be killed."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self.process, self.errors = process, errors
+
+    def __call__(self, *argv: object, **job: Any) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        job = {"argv": [str(word) for word in argv], **job}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the forking process ended"
+        return int(json.loads(answer))
+
+    @property
+    def said(self) -> str:
+        return self.errors.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    errors = tmp_path_factory.mktemp("forker") / "stderr"
+    script = Path(__file__).with_name("forker.py")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(errors)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    with process:
+        yield Forker(process, errors)
+        assert process.stdin is not None
+        process.stdin.close()

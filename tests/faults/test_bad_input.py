@@ -1,0 +1,470 @@
+"""Bad input: one clear sentence, exit code 2, nothing written and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertkit import cli
+
+Edit = Callable[[Path], None]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+
+
+# ---- text
+
+
+TEXTS: dict[str, tuple[bytes | None, str]] = {
+    "missing.txt": (None, "missing.txt: no such file"),
+    "empty.txt": (b"", "empty.txt: the file is empty"),
+    "blank.txt": (b" \n\n", "blank.txt: the file holds no text"),
+    "binary.txt": (b"abc\ndef\0ghi", "binary.txt:2: a zero byte at byte 7"),
+    "latin.txt": ("Ein Satz.\nKäse".encode("latin-1"), "latin.txt:2: not UTF-8 (0xe4 at byte 11)"),
+    "wide.txt": ("text".encode("utf-16"), "wide.txt:1: UTF-16, not UTF-8"),
+    "rows.jsonl": (b'{"text": "a"}\n{"txt": "b"}\n', "rows.jsonl:2: no field 'text'"),
+    "cut.txt.gz": (b"\x1f\x8b\x08\x00", "cut.txt.gz: damaged or cut short"),
+    "image.png": (b"\x89PNG", "image.png: unknown kind of file"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_that_cannot_be_read(name: str, world: Any, refused: Any, tmp_path: Path) -> None:
+    content, sentence = TEXTS[name]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    out = tmp_path / "out"
+    assert sentence in refused("vocab", "train", tmp_path / name, "--out", out, "--size", 300)
+    command = ("prepare", tmp_path / name, "--tokenizer", world.vocab, "--out", out)
+    assert sentence in refused(*command, "--processes", 1)
+    assert not out.exists()
+
+
+def test_a_vocabulary_too_small_for_its_specials(
+    world: Any, refused: Any, tmp_path: Path
+) -> None:
+    said = refused("vocab", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
+    assert "too small" in said
+    assert not (tmp_path / "vocab").exists()
+
+
+def test_a_vocabulary_without_specials(world: Any, refused: Any, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("a\nb\n", encoding="utf-8")
+    command = ("prepare", world.texts, "--tokenizer", tmp_path, "--out", tmp_path / "corpus")
+    assert "vocab.txt" in refused(*command)
+    assert not (tmp_path / "corpus").exists()
+
+
+# ---- pretraining: settings
+
+
+SETTINGS = [
+    (["--model.hiden", "3"], "model.hiden: no such setting; did you mean 'hidden'?"),
+    (["--train.stepz=3"], "train.stepz: no such setting; did you mean 'steps'?"),
+    (["--trian.steps", "3"], "trian: no such setting; did you mean 'train'?"),
+    (["--model.hidden", "wide"], "model.hidden: expected `int`, got `str`"),
+    (["--model.heads", "3"], "hidden = 32 cannot be divided among heads = 3"),
+    (["--sampling.length", "65"], "sampling.length = 65 is longer than the model's positions"),
+    (["--sampling.first_length", "99"], "sampling.first_length = 99 is longer"),
+    (["--model.vocab", "7"], "model.vocab: 7 rows cannot hold the tokenizer's"),
+    (["--train.device", "warp"], "train.device: 'warp' cannot be used"),
+    (["--train.device", "cuda:99"], "train.device: 'cuda:99' cannot be used"),
+    (["--train.steps"], "--train.steps: a value is missing"),
+    (["--train.steps.more", "1"], "train.steps.more: 'steps' is a value"),
+    (["--resum"], "Did you mean --resume?"),
+    (["stray"], "'stray': not a setting"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), SETTINGS, ids=lambda value: str(value)[:30])
+def test_settings_that_cannot_be(
+    words: list[str], sentence: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    said = refused("pretrain", world.config, "--corpus", world.corpus, "--out", out, *words)
+    assert sentence in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "run.toml: no such file"),
+        (b"[model\n", "run.toml: not valid TOML"),
+        (b"\xff\xfe", "run.toml: cannot be read"),
+        (b"[model]\nlayers = 1\n", "train: this setting is required"),
+        (b"model = 3\n[train]\nsteps = 1\n", "model: expected `object`, got `int`"),
+        (b"", "this setting is required"),
+    ],
+)
+def test_run_files_that_cannot_be(
+    content: bytes | None, sentence: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    out = tmp_path / "out"
+    assert sentence in refused("pretrain", path, "--corpus", world.corpus, "--out", out)
+    assert not out.exists()
+
+
+# ---- pretraining: corpora and runs
+
+
+def test_one_document_where_next_sentences_need_two(
+    world: Any, refused: Any, english: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "one.txt").write_text(english[0], encoding="utf-8")
+    corpus, out = tmp_path / "corpus", tmp_path / "run"
+    made = ["prepare", tmp_path / "one.txt", "--tokenizer", world.vocab, "--out", corpus]
+    assert cli.run([str(word) for word in made]) == 0
+    said = refused("pretrain", world.config, "--corpus", corpus, "--out", out)
+    assert "there is only 1" in said
+    assert not out.exists()
+
+
+def lose_manifest(corpus: Path) -> None:
+    (corpus / "manifest.json").unlink()
+
+
+def cut_tokens(corpus: Path) -> None:
+    path = corpus / "shard-00000.tokens"
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def lose_sentences(corpus: Path) -> None:
+    (corpus / "shard-00000.sentences").unlink()
+
+
+def scribble(corpus: Path) -> None:
+    (corpus / "manifest.json").write_text('{"format": 1', encoding="utf-8")
+
+
+def other_tokenizer(corpus: Path) -> None:
+    path = corpus / "tokenizer" / "tokenizer.json"
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    vocab = spec["model"]["vocab"]
+    first, second = list(vocab)[10:12]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    path.write_text(json.dumps(spec), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lose_manifest, "no corpus here"),
+        (cut_tokens, "where the manifest says"),
+        (lose_sentences, "shard-00000.sentences: missing"),
+        (scribble, "not a corpus manifest"),
+        (other_tokenizer, "not the tokenizer this corpus was made with"),
+    ],
+)
+def test_a_corpus_that_was_tampered_with(
+    edit: Edit, sentence: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    corpus, out = tmp_path / "corpus", tmp_path / "run"
+    shutil.copytree(world.corpus, corpus)
+    edit(corpus)
+    assert sentence in refused("pretrain", world.config, "--corpus", corpus, "--out", out)
+    assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def run(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two steps."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    words = ["pretrain", world.config, "--corpus", world.corpus, "--out", out]
+    assert cli.run([str(w) for w in [*words, "--train.steps", "2"]]) == 0
+    return out
+
+
+def other_corpus(world: Any, place: Path, size: int) -> Path:
+    """The same texts, with a vocabulary of another size, or fewer texts with the same."""
+    texts, vocab = world.texts, world.vocab
+    if size != 300:
+        vocab = place / "vocab"
+        words = ["vocab", "train", texts, "--out", vocab, "--size", size]
+        assert cli.run([str(word) for word in words]) == 0
+    else:
+        texts = place / "texts"
+        shutil.copytree(world.texts, texts)
+        (texts / "00.txt").unlink()
+    words = ["prepare", texts, "--tokenizer", vocab, "--out", place / "corpus", "--processes", 1]
+    assert cli.run([str(word) for word in words]) == 0
+    return place / "corpus"
+
+
+@pytest.mark.parametrize(
+    ("size", "sentence"),
+    [(280, "made with another tokenizer than"), (300, "not the corpus that")],
+)
+def test_resuming_with_another_corpus(
+    size: int, sentence: str, run: Path, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    corpus = other_corpus(world, tmp_path, size)
+    before = tree(run)
+    words = ("pretrain", world.config, "--corpus", corpus, "--out", run, "--resume")
+    assert sentence in refused(*words, "--train.steps", "2")
+    assert tree(run) == before
+
+
+def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused: Any) -> None:
+    before = tree(run)
+    words = ("pretrain", world.config, "--corpus", world.corpus, "--out", run)
+    assert "exists already; go on with --resume" in refused(*words, "--train.steps", "2")
+    said = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
+    assert "train.learning_rate (was 0.001): changed" in said
+    assert "model.layers (was 1)" in refused(*words, "--resume", "--model.layers", "2")
+    assert tree(run) == before
+
+
+def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) -> None:
+    words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
+    assert "no run to resume here" in refused(*words, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    assert "no run to resume here" in refused(*words, tmp_path / "file")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"config": 3}'])
+def test_a_damaged_record_of_the_run(
+    content: str, run: Path, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "run.json").write_text(content, encoding="utf-8")
+    words = ("pretrain", world.config, "--corpus", world.corpus, "--out", copy, "--resume")
+    assert "run.json: damaged" in refused(*words)
+
+
+# ---- model folders
+
+
+def edit_config(**changes: Any) -> Edit:
+    def edit(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**config, **changes}), encoding="utf-8")
+
+    return edit
+
+
+def edit_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Edit:
+    def edit(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors")
+
+    return edit
+
+
+def write(name: str, content: bytes) -> Edit:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def only_pickle(name: str) -> Edit:
+    def edit(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / name)
+
+    return edit
+
+
+def shorten(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+LAYER = "bert.encoder.layer.0.output.dense.weight"
+FOLDERS: dict[str, tuple[Edit, str]] = {
+    "missing weight": (edit_weights(lambda w: w.pop(LAYER)), f"missing {LAYER}"),
+    "extra weight": (
+        edit_weights(lambda w: w.update({"bert.extra.weight": torch.ones(1)})),
+        "unknown bert.extra.weight",
+    ),
+    "reshaped weight": (
+        edit_weights(lambda w: w.update({LAYER: torch.ones(3, 3)})),
+        f"{LAYER} has shape 3×3, config.json asks for 16×32",
+    ),
+    "truncated": (shorten, "model.safetensors: truncated or damaged"),
+    "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or damaged"),
+    "pickle .bin": (only_pickle("pytorch_model.bin"), "pytorch_model.bin: a pickle can run code"),
+    "pickle .pt": (only_pickle("model.pt"), "model.pt: a pickle can run code"),
+    "no weights": (only_pickle("model.old"), "no model.safetensors"),
+    "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map asks to run code"),
+    "unknown family": (edit_config(model_type="berd"), "model_type = 'berd'; bertkit knows bert"),
+    "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
+    "no such activation": (edit_config(hidden_act="swoosh"), "hidden_act = 'swoosh'"),
+    "impossible heads": (edit_config(num_attention_heads=3), "heads = 3"),
+    "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
+    "labels without numbers": (edit_config(id2label={"a": "b"}), "id2label does not name"),
+    "heads of no kind": (edit_config(bertkit={"heads": ["tail"]}), "bertkit.heads is no list"),
+    "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads is no list"),
+    "config cut": (write("config.json", b'{"model_type": "be'), "config.json: not valid JSON"),
+    "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
+    "config a list": (write("config.json", b"[]"), "config.json: a list, not an object"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing"),
+    "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),
+    "index of nothing": (
+        lambda f: (only_pickle("x")(f), write("model.safetensors.index.json", b"{}")(f)) and None,
+        "not a valid index",
+    ),
+    "index that leaves the folder": (
+        lambda f: (
+            only_pickle("x")(f),
+            write(
+                "model.safetensors.index.json", b'{"weight_map": {"a": "../a.safetensors"}}'
+            )(f),
+        )
+        and None,
+        "is no file of this folder",
+    ),
+    "modules of no kind": (write("modules.json", b"{}"), "not a list of modules"),
+    "unknown module": (
+        write("modules.json", b'[{"path": "", "type": "mine.Code"}]'),
+        "a module 'Code', which bertkit has not",
+    ),
+    "module that leaves the folder": (
+        write("modules.json", b'[{"path": "../x", "type": "Transformer"}]'),
+        "leaves the folder",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_model_folder_that_cannot_be_used(
+    name: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    edit, sentence = FOLDERS[name]
+    folder = tmp_path / "model"
+    shutil.copytree(world.model, folder)
+    edit(folder)
+    before = tree(folder)
+    assert sentence in refused("info", folder)
+    assert sentence in refused("predict", folder, "a text")
+    assert tree(folder) == before
+
+
+def test_a_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(world.model, folder)
+    edit_config(vocab_size=20)(folder)
+    edit_weights(
+        lambda w: w.update({"bert.embeddings.word_embeddings.weight": torch.ones(20, 16)})
+    )(folder)
+    assert "they do not belong together" in refused("info", folder)
+
+
+@pytest.mark.parametrize("name", ["nowhere/at/all", "-x/y", "/not/here"])
+def test_a_model_that_is_not_there(name: str, refused: Any) -> None:
+    refused("embed", "--", name, "a text")
+
+
+# ---- labelled files
+
+
+GOOD = "text\tlabel\na fine day\tyes\na grim day\tno\n"
+LABELLED: dict[str, tuple[str | None, list[str], str]] = {
+    "missing file": (None, [], "bad.tsv: no such file"),
+    "empty file": ("", [], "bad.tsv: the file holds no rows"),
+    "only a header": ("text\tlabel\n", [], "bad.tsv: only a header line"),
+    "ragged": ("text\tlabel\na\tyes\nb\n", [], "bad.tsv:3: expected 2 columns"),
+    "no label": ("text\tlabel\na\tyes\nb\t\n", [], "bad.tsv:3: no label"),
+    "no such column": (GOOD, ["--label", "labl"], "no column 'labl'; did you mean 'label'?"),
+    "one column": ("text\na\nb\n", [], "cannot tell which column is the label"),
+}
+
+
+@pytest.mark.parametrize("role", ["train", "dev"])
+@pytest.mark.parametrize("name", LABELLED)
+def test_labelled_files_that_cannot_be(
+    name: str, role: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
+    content, words, sentence = LABELLED[name]
+    good, bad, out = tmp_path / "good.tsv", tmp_path / "bad.tsv", tmp_path / "out"
+    good.write_text(GOOD, encoding="utf-8")
+    if content is not None:
+        bad.write_text(content, encoding="utf-8")
+    train, dev = (bad, good) if role == "train" else (good, bad)
+    command = ("finetune", "classify", "--model", world.model, "--train", train, "--dev", dev)
+    assert sentence in refused(*command, "--out", out, *words)
+    assert not out.exists()
+
+
+def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> None:
+    files = {
+        "good": GOOD,
+        "unseen": "text\tlabel\na\tyes\nb\tyess\n",
+        "single": "text\tlabel\na\tyes\nb\tyes\n",
+        "number": "text\tlabel\na\t1.5\nb\t2\n",
+        "pairs": "sentence1\tsentence2\tlabel\na\tb\tyes\nc\td\tno\n",
+    }
+    paths = {}
+    for name, content in files.items():
+        paths[name] = tmp_path / f"{name}.tsv"
+        paths[name].write_text(content, encoding="utf-8")
+    out = tmp_path / "out"
+
+    def said(train: str, dev: str, *words: object) -> str:
+        command = ("finetune", "classify", "--model", world.model, "--out", out, *words)
+        return str(refused(*command, "--train", paths[train], "--dev", paths[dev]))
+
+    unseen = said("good", "unseen")
+    assert "unseen.tsv:3: label 'yess' is not in the training file; did you mean 'yes'?" in unseen
+    assert "only one label, 'yes'" in said("single", "good")
+    assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
+    assert "pairs.tsv has pairs and" in said("pairs", "good")
+    assert "length: 99 is longer than the model's 32" in said("good", "good", "--length", 99)
+    assert not out.exists()
+    assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])
+    assert "no column 'txt'" in refused("evaluate", world.model, paths["good"], "--text", "txt")
+    out.mkdir()
+    (out / "mine").write_text("mine", encoding="utf-8")
+    assert "exists already" in said("good", "good")
+    assert tree(out) == {"mine": b"mine"}
+
+
+# ---- texts longer than the model
+
+
+LONG = "a day of rain " * 40
+
+
+@pytest.mark.parametrize("command", ["embed", "predict"])
+def test_a_text_longer_than_the_model(
+    command: str, world: Any, refused: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "tokens, but the limit is 32" in refused(command, world.model, LONG)
+    answers = []
+    for long in ("truncate", "window"):
+        assert cli.run([command, str(world.model), LONG, "--long", long]) == 0
+        out, err = capsys.readouterr()
+        answers.append(json.loads(out))
+        if long == "truncate":
+            assert "truncated" in out or "cut" in err
+    assert answers[0] != answers[1]
+
+
+def test_a_long_pair_and_an_unknown_policy(world: Any, refused: Any) -> None:
+    words = ("predict", world.model, "short", "--pair", LONG)
+    assert "tokens, but the limit is 32" in refused(*words)
+    assert "truncate" in refused("predict", world.model, "a", "--long", "truncat")
+
+
+# ---- heads that a folder has not
+
+
+def test_a_head_that_is_not_there(world: Any, refused: Any) -> None:
+    assert "has no mlm head" in refused("fill-mask", world.model, "a [MASK]")
+    assert "has no nsp head" in refused("next-sentence", world.model, "a", "b")
