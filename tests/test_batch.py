@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.batch import RUN_STEP, Packed
+from bertkit.batch import RUN_STEP, RUN_TOKENS, Packed
 
 lengths = st.lists(st.integers(1, 70), min_size=1, max_size=30).map(sorted)
 
@@ -27,9 +27,12 @@ def test_runs_cover_all_sequences_in_order(sizes: list[int]) -> None:
     assert sum(run.tokens for run in layout.runs) == layout.total
     place = 0
     for run in layout.runs:
+        # equal lengths are never parted, and near ones share a run only while it is small
+        assert place == 0 or sizes[place - 1] != sizes[place]
         own = sizes[place : place + run.sequences]
         assert run.length == max(own)
         assert len({-(-size // RUN_STEP) for size in own}) == 1
+        assert len(set(own)) == 1 or run.tokens - own.count(max(own)) * max(own) < RUN_TOKENS
         if run.rows is None:
             assert set(own) == {run.length}
         else:

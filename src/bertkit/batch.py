@@ -79,7 +79,11 @@ class Packed:
 
 
 RUN_STEP = 16
-"""Lengths that round up to the same multiple share a run (measured: docs/log.md)."""
+"""Only lengths that round up to the same multiple may share a run (measured: docs/log.md)."""
+
+RUN_TOKENS = 128
+"""A run of equal lengths with fewer tokens than this is joined by longer neighbors: copying a few
+tokens into a rectangle costs less than another round of small matrix products."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,8 @@ def _split(layout: Packed, length: int) -> tuple[Packed, Packed]:
 
 def _runs(layout: Packed) -> list[Run]:
     lengths = np.asarray(layout.lengths)
-    steps = -(-lengths // RUN_STEP)
-    cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(lengths)]
     runs, start = [], 0
-    for i, j in itertools.pairwise(cuts if len(lengths) else []):
+    for i, j in itertools.pairwise(_cuts(layout.lengths)):
         part = lengths[i:j]
         tokens, longest = int(part.sum()), int(part.max())
         rows = hidden = None
@@ -127,6 +129,19 @@ def _runs(layout: Packed) -> list[Run]:
         runs.append(Run(start, tokens, j - i, longest, rows, hidden))
         start += tokens
     return runs
+
+
+def _cuts(lengths: Sequence[int]) -> list[int]:
+    """Where runs begin and end: equal lengths are one, unless they are too few to stand alone."""
+    cuts, tokens = [0], 0
+    for place in range(1, len(lengths)):
+        before, length = lengths[place - 1], lengths[place]
+        tokens += before
+        near = -(-before // RUN_STEP) == -(-length // RUN_STEP)
+        if before != length and not (near and tokens < RUN_TOKENS):
+            cuts.append(place)
+            tokens = 0
+    return [*cuts, len(lengths)] if lengths else []
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print(f"bertkit: {stop or 'stopped'}", file=sys.stderr)
+        print(f"bertkit: {str(stop) or 'stopped'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()

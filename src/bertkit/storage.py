@@ -32,7 +32,8 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(_reason(path, error)) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the reason has been said
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

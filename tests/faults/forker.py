@@ -2,7 +2,8 @@
 
 Reads a job a line from stdin, as JSON: `argv`; and to end it early either `at_write`, the number
 of the file operation before which it kills itself, or `signal` with `journal` and `lines`, sent
-when the journal has that many lines and `delay` seconds have passed. Answers with the exit code
+when the journal has that many lines and `delay` seconds have passed; `file_bytes` limits the size
+of a file, which then fails as on a full disk. Answers with the exit code
 (negative for a signal) and where stderr went.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -51,6 +53,9 @@ def child(job: dict[str, Any], errors: str) -> int:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     torch.set_num_threads(1)  # tiny models: a second thread only waits
+    if job.get("file_bytes"):
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_bytes"], job["file_bytes"]))
     if job.get("at_write"):
         die_at_write(job["at_write"])
     return cli.run(job["argv"])

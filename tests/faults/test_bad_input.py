@@ -51,9 +51,7 @@ def test_text_that_cannot_be_read(name: str, world: Any, refused: Any, tmp_path:
     assert not out.exists()
 
 
-def test_a_vocabulary_too_small_for_its_specials(
-    world: Any, refused: Any, tmp_path: Path
-) -> None:
+def test_a_vocabulary_too_small_for_its_specials(world: Any, refused: Any, tmp_path: Path) -> None:
     said = refused("vocab", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
     assert "too small" in said
     assert not (tmp_path / "vocab").exists()
@@ -271,12 +269,23 @@ def edit_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Edit:
 
 
 def write(name: str, content: bytes) -> Edit:
-    return lambda folder: (folder / name).write_bytes(content) and None
+    def edit(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return edit
 
 
 def only_pickle(name: str) -> Edit:
     def edit(folder: Path) -> None:
         (folder / "model.safetensors").rename(folder / name)
+
+    return edit
+
+
+def only_index(content: bytes) -> Edit:
+    def edit(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_bytes(content)
 
     return edit
 
@@ -316,18 +325,9 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "config a list": (write("config.json", b"[]"), "config.json: a list, not an object"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing"),
     "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),
-    "index of nothing": (
-        lambda f: (only_pickle("x")(f), write("model.safetensors.index.json", b"{}")(f)) and None,
-        "not a valid index",
-    ),
+    "index of nothing": (only_index(b"{}"), "not a valid index"),
     "index that leaves the folder": (
-        lambda f: (
-            only_pickle("x")(f),
-            write(
-                "model.safetensors.index.json", b'{"weight_map": {"a": "../a.safetensors"}}'
-            )(f),
-        )
-        and None,
+        only_index(b'{"weight_map": {"a": "../a.safetensors"}}'),
         "is no file of this folder",
     ),
     "modules of no kind": (write("modules.json", b"{}"), "not a list of modules"),

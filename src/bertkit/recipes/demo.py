@@ -37,8 +37,11 @@ from bertkit.text.tokenizer import Tokenizer
 VOCAB = 8192
 SEEDS = (0, 1, 2)
 PER_LABEL = {"train": 100, "dev": 100}
+PASSAGE = 3
+"""Sentences of a labelled passage."""
+
 LABELS = 6
-"""The sources with most sentences; telling them apart is the labelled task."""
+"""The sources with most passages; telling them apart is the labelled task."""
 
 TRIAL_STEPS = 6
 CONFIG = {
@@ -95,7 +98,7 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
     say("5/6 masked words, before and after")
     words = _masked_words(collected, tokenizer, out)
 
-    say("6/6 fine-tuning: which source is a sentence from?")
+    say("6/6 fine-tuning: which source is a passage from?")
     train, dev = _labelled(collected)
     table = {
         name: [
@@ -215,23 +218,26 @@ def _masked_words(
 
 
 def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list[Example]]:
-    """Sentences labelled with their source, equally many of each, train and dev apart.
+    """Passages labelled with their source, equally many of each, train and dev apart.
 
-    Raises: DataError when fewer than two sources have enough sentences.
+    Raises: DataError when fewer than two sources have enough of them.
     """
     unique: dict[str, str] = {}
     for source, sentence in _sentences(collected):
         unique.setdefault(sentence, source)
     by_source: dict[str, list[str]] = {}
-    for sentence, source in unique.items():
-        by_source.setdefault(source, []).append(sentence)
+    for source in dict.fromkeys(unique.values()):
+        own = [sentence for sentence, s in unique.items() if s == source]
+        by_source[source] = [
+            " ".join(own[i : i + PASSAGE]) for i in range(0, len(own) - PASSAGE + 1, PASSAGE)
+        ]
     wanted = sum(PER_LABEL.values())
     enough = {s: found for s, found in by_source.items() if len(found) >= wanted}
     labels = sorted(enough, key=lambda s: -len(enough[s]))[:LABELS]
     if len(labels) < 2:
         raise DataError(
-            f"the text has only {len(labels)} sources (files or folders) of {wanted} plain "
-            "sentences; the labelled task needs two"
+            f"the text has only {len(labels)} sources (files or folders) with {wanted} passages of "
+            f"{PASSAGE} plain sentences; the labelled task needs two"
         )
     train, dev = [], []
     for label in labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
 from bertkit.data.tables import rows
 from bertkit.engine.engine import pack
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.models.config import Count, Rate
 from bertkit.nn.precision import Precision, resolve
 from bertkit.recipes.console import progress, say
@@ -137,34 +138,41 @@ def finetune(
     journal = Journal(out)
     best: dict[str, float] = {}
     groups = _groups(task, learn, train_targets, settings)
-    with progress() as bar:
-        bar_task = bar.add_task("fine-tuning", total=total, note="")
-        for step in steps(
-            masters,
-            task.loss,
-            groups,
-            optimizer,
-            plan,
-            clip=settings.clip,
-            seed=settings.seed,
-        ):
-            bar.update(bar_task, completed=step.number, note=f"loss {step.loss:.3f}")
-            journal.write({"step": step.number, "loss": step.loss})
-            if step.number % per_epoch == 0:
-                epoch = step.number // per_epoch
-                scores = task.score(_outputs(task, masters, check, settings.budget_tokens), dev)
-                journal.write({"step": step.number, "epoch": epoch, "scores": scores})
-                say(f"epoch {epoch}: " + "  ".join(f"{k} {v:.4f}" for k, v in scores.items()))
-                if not best or _main(scores) > _main(best):
-                    best = {**scores, "epoch": epoch}
-                    save(
-                        out,
-                        network,
-                        loaded.tokenizer,
-                        loaded.family,
-                        labels=task.labels,
-                        weights=masters.weights,
-                    )
+    try:
+        with progress() as bar:
+            bar_task = bar.add_task("fine-tuning", total=total, note="")
+            for step in steps(
+                masters,
+                task.loss,
+                groups,
+                optimizer,
+                plan,
+                clip=settings.clip,
+                seed=settings.seed,
+            ):
+                bar.update(bar_task, completed=step.number, note=f"loss {step.loss:.3f}")
+                journal.write({"step": step.number, "loss": step.loss})
+                if step.number % per_epoch == 0:
+                    epoch = step.number // per_epoch
+                    scores = task.score(_outputs(task, masters, check, settings.budget_tokens), dev)
+                    journal.write({"step": step.number, "epoch": epoch, "scores": scores})
+                    say(f"epoch {epoch}: " + "  ".join(f"{k} {v:.4f}" for k, v in scores.items()))
+                    if not best or _main(scores) > _main(best):
+                        save(
+                            out,
+                            network,
+                            loaded.tokenizer,
+                            loaded.family,
+                            labels=task.labels,
+                            weights=masters.weights,
+                        )
+                        best = {**scores, "epoch": epoch}
+    except BaseException as error:
+        if not best:  # nothing of use is there yet
+            shutil.rmtree(out, ignore_errors=True)
+        elif isinstance(error, BertkitError):
+            raise type(error)(f"{error}; {out} holds epoch {best['epoch']:.0f}, the best") from None
+        raise
     write_json(
         out / SCORES,
         {"dev": best, "settings": plain(settings), "rows": {"train": len(train), "dev": len(dev)}},

@@ -80,8 +80,8 @@ def write_report(path: Path, report: Report) -> Path:
         "<h2>Masked words, before and after</h2>",
         "<p>The five likeliest pieces for the place; the word that stood there in green.</p>",
         *(_word(word) for word in report.words),
-        "<h2>Fine-tuning: which source is a sentence from?</h2>",
-        f"<p>{report.rows['train']:,} labelled sentences to learn from, {report.rows['dev']:,} "
+        "<h2>Fine-tuning: which source is a passage from?</h2>",
+        f"<p>{report.rows['train']:,} labelled passages to learn from, {report.rows['dev']:,} "
         f"others to score on, {len(report.labels)} labels: {escape(', '.join(report.labels))}. "
         "The same network, the same rows, the same settings; only the start differs.</p>",
         _accuracy(report.accuracy),

@@ -57,7 +57,8 @@ def draw(run: Path) -> Path:
         axes.plot(*zip(*held_out, strict=True), "o-", label="held out", markersize=4)
     axes.set(xlabel="step", ylabel="loss", title=run.name)
     axes.grid(alpha=0.3)
-    axes.legend()
+    if trained or held_out:
+        axes.legend()
     with writing(run / PICTURE) as partial:
-        figure.savefig(partial, format="svg", metadata={"Date": None})
+        figure.savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
     return run / PICTURE

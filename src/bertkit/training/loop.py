@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from bertkit.batch import Batch
@@ -53,7 +54,8 @@ def steps(
     model.train()
     for number, group in enumerate(groups, start + 1):
         began = time.perf_counter()
-        torch.manual_seed((seed << 32) + number)
+        # mixed: torch's generator on the CPU takes only the low 32 bits
+        torch.manual_seed(int(np.random.SeedSequence((seed, number)).generate_state(1)[0]))
         counts = totals(group)
         parts: dict[str, float] = {}
         correct: dict[str, int] = {}

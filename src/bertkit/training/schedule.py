@@ -17,6 +17,8 @@ def schedule(
     as 1 - sqrt (Hägele et al. 2024). constant: up and stay.
     """
 
+    top = max(1, warmup_steps)  # the step with the full rate
+
     def factor(step: int) -> float:
         if step < warmup_steps:
             return step / warmup_steps
@@ -24,7 +26,7 @@ def schedule(
             case "constant":
                 return 1.0
             case "linear":
-                return max(0.0, (steps - step + 1) / max(1, steps - warmup_steps + 1))
+                return max(0.0, (steps - step + 1) / max(1, steps - top + 1))
             case "wsd":
                 done = max(0, step - (steps - decay_steps))
                 return max(0.0, 1.0 - math.sqrt(done / max(1, decay_steps + 1)))

@@ -1,0 +1,44 @@
+"""Tensors to a file and back; trouble with the disk is an OSError whoever meets it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit.checkpoint.weights import heads_in, read_tensors, write_tensors
+from bertkit.errors import CheckpointError
+from bertkit.families import BERT
+
+
+def test_tensors_survive_the_disk(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4), "b": torch.arange(5)}
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    found = read_tensors(tmp_path)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        write_tensors(tmp_path / "none" / "x", {"a": torch.ones(1)})
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_a_folder_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors; is this the folder"):
+        read_tensors(tmp_path)
+
+
+def test_heads_are_told_by_their_weights() -> None:
+    def rows(*heads: str) -> dict[str, torch.Tensor]:
+        names = (row for head in heads for row in BERT.heads[head].values())
+        return {str(name): torch.ones(1) for name in names}
+
+    assert heads_in(BERT, {}) == ()
+    assert heads_in(BERT, rows("pooler")) == ("pooler",)
+    assert heads_in(BERT, rows("mlm", "nsp")) == ("mlm", "nsp")
+    assert heads_in(BERT, rows("classify")) == ("classify",)
+    assert heads_in(BERT, rows("mlm", "pooler")) == ("mlm", "pooler")

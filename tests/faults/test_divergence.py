@@ -1,0 +1,76 @@
+"""A loss that is no number stops the run; the last good checkpoint is kept, named and usable."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit import cli
+from bertkit.objectives.loss import Loss
+from bertkit.recipes import pretrain
+from bertkit.storage import sha256
+
+
+def words(world: Any, run: Path, *more: object) -> list[str]:
+    command = ["pretrain", world.config, "--corpus", world.corpus, "--out", run, *more]
+    return [str(word) for word in [*command, "--train.steps", 6]]
+
+
+def poisoned(step: int) -> Any:
+    """The objective, with a NaN in the batches of one step."""
+    original, calls = pretrain.objective, {"step": 0, "counts": None}
+
+    def objective(model: Any, batch: Any, totals: Any) -> Loss:
+        loss = original(model, batch, totals)
+        if model.training and totals is not calls["counts"]:
+            calls["counts"], calls["step"] = totals, calls["step"] + 1
+        if model.training and calls["step"] == step:
+            return Loss(loss.total * math.nan, {k: v * math.nan for k, v in loss.parts.items()})
+        return loss
+
+    return objective
+
+
+def test_a_loss_that_is_no_number(
+    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "objective", poisoned(5))
+        said = refused(*words(world, run))
+    assert "step 5: the loss is nan" in said
+    assert f"{run / 'checkpoints' / 'step-00000004'} is the last good checkpoint" in said
+    lines = (run / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert cli.run(words(world, run, "--resume")) == 0
+    assert cli.run(words(world, whole)) == 0
+    assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
+
+
+def test_a_learning_rate_beyond_reason(world: Any, refused: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = refused(*words(world, run, "--train.learning_rate", "1e30", "--train.warmup_steps", 0))
+    assert "lower learning rate" in said
+    assert "nothing was saved yet" in said
+    assert not (run / "checkpoints").exists()
+    assert cli.run(["info", str(run)]) == 0
+
+
+def test_fine_tuning_that_diverges_leaves_nothing(world: Any, refused: Any, tmp_path: Path) -> None:
+    rows = "text\tlabel\n" + "a fine day\tyes\na grim day\tno\n" * 8
+    (tmp_path / "rows.tsv").write_text(rows, encoding="utf-8")
+    out = tmp_path / "out"
+    command = ("finetune", "classify", "--model", world.model, "--out", out)
+    files = ("--train", tmp_path / "rows.tsv", "--dev", tmp_path / "rows.tsv")
+    said = refused(*command, *files, "--learning-rate", "1e30", "--batch-size", 4, "--epochs", 1)
+    assert "lower learning rate" in said
+    assert not out.exists()

@@ -1,0 +1,113 @@
+"""A disk that fills: one sentence, no half checkpoint, and the run goes on once there is room."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.storage import sha256
+from bertkit.training.state import newest_checkpoint
+
+
+def words(world: Any, run: Path, *more: object) -> list[str]:
+    command = ["pretrain", world.config, "--corpus", world.corpus, "--out", run, *more]
+    return [str(word) for word in [*command, "--train.steps", 6]]
+
+
+@pytest.fixture(scope="module")
+def whole(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)  # as the tests: their number decides the last bits
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert cli.run(words(world, run)) == 0
+    return run
+
+
+class Full:
+    """Stands for a system call on a disk that fills after some uses of it."""
+
+    def __init__(self, original: Any, after: int) -> None:
+        self.original, self.left = original, after
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.original(*arguments, **options)
+
+
+# a run syncs 12 times before its first step, then 9 times a checkpoint
+@pytest.mark.parametrize(("call", "after"), [("fsync", 0), ("fsync", 5), ("fsync", 26)])
+def test_a_disk_that_fills(
+    call: str,
+    after: int,
+    world: Any,
+    refused: Any,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, Full(getattr(os, call), after))
+        assert "the disk is full; what stood there is untouched" in refused(*words(world, run))
+    assert not [p for p in run.rglob("*") if ".partial-" in p.name]
+    for folder in (run / "checkpoints").glob("step-*"):
+        assert (folder / "manifest.json").exists()
+    begun = (run / "run.json").exists()
+    assert begun == (after > 0)
+    assert cli.run(words(world, run, *(["--resume"] if begun else []))) == 0
+    assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
+
+
+def test_the_message_names_the_last_good_checkpoint(
+    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.setattr(os, "fsync", Full(os.fsync, 26))
+    said = refused(*words(world, run))
+    good = newest_checkpoint(run)
+    assert good is not None
+    assert f"{good} is the last good checkpoint" in said
+
+
+def test_a_limit_on_the_size_of_files(world: Any, forker: Any, whole: Path, tmp_path: Path) -> None:
+    """The kernel refuses the bytes themselves, inside the library that writes tensors."""
+    run = tmp_path / "run"
+    assert forker(*words(world, run), file_bytes=150_000) == 2, forker.said
+    said = forker.said.splitlines()[-1]
+    assert "step-00000002: cannot be written (" in said
+    assert "nothing was saved yet" in said
+    assert not list((run / "checkpoints").iterdir())
+    assert forker(*words(world, run, "--resume")) == 0, forker.said
+    assert sha256(run / "config.json") == sha256(whole / "config.json")
+    assert (run / "checkpoints" / "step-00000006" / "manifest.json").exists()
+
+
+def test_a_disk_without_links(
+    world: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    run = tmp_path / "run"
+    assert cli.run(words(world, run)) == 0
+    assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
+
+
+def test_a_vector_file_that_cannot_be_written(
+    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "vectors.npy"
+    out.write_bytes(b"mine")
+    monkeypatch.setattr(os, "fsync", Full(os.fsync, 0))
+    said = refused("embed", world.model, "a text", "--out", out)
+    assert f"{out}: the disk is full" in said
+    assert [p.name for p in tmp_path.iterdir()] == ["vectors.npy"]
+    assert out.read_bytes() == b"mine"

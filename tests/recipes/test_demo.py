@@ -1,0 +1,60 @@
+"""The demo runs from a folder of text to a report that shows what happened."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import bertkit
+from bertkit.errors import ConfigError, DataError
+from bertkit.recipes import demo as recipe
+from bertkit.recipes.demo import demo
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "VOCAB", 600)
+    monkeypatch.setattr(recipe, "SEEDS", (0, 1))
+    monkeypatch.setattr(recipe, "PER_LABEL", {"train": 8, "dev": 8})
+    monkeypatch.setattr(recipe, "PASSAGE", 1)
+    config = {**recipe.CONFIG, "train.batch_size": "8", "model.hidden": "32"}
+    monkeypatch.setattr(recipe, "CONFIG", {**config, "train.evaluate_samples": "16"})
+
+
+def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[str]) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for part in range(4):
+        (folder / f"part{part}.txt").write_text("\n\n".join(english[part::4]), encoding="utf-8")
+    out = tmp_path / "demo"
+    page = demo(out, text=[folder], minutes=0.01).read_text(encoding="utf-8")
+    assert page.count('<div class="word">') >= 4
+    assert "<svg" in page
+    assert not re.search(r"https?://(?!www\.w3\.org|purl\.org|creativecommons)", page)
+    rows = re.findall(r'<th>(random weights|pretrained)<td class="n">(0\.\d+)', page)
+    assert [name for name, _ in rows] == ["random weights", "pretrained"]
+    for name in ("model", "untrained"):
+        assert set(bertkit.load(out / name).model.heads) == {"mlm", "nsp"}
+    assert bertkit.load(out / "finetuned-model-1").labels == ("part0", "part1", "part2", "part3")
+    with pytest.raises(ConfigError, match="exists already"):
+        demo(out, text=[folder], minutes=0.01)
+
+
+def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
+    collected = [("only", "This sentence has quite enough words to be taken. " * 50)]
+    with pytest.raises(DataError, match="only 0 sources"):
+        recipe._labelled(collected)
+
+
+def test_train_and_dev_passages_are_apart(small: None) -> None:
+    collected = [
+        (
+            source,
+            " ".join(f"The {source} number {i} is a sentence of enough words." for i in range(60)),
+        )
+        for source in ("first", "second")
+    ]
+    train, dev = recipe._labelled(collected)
+    assert len(train) == len(dev) == 16
+    assert not {e.text for e in train} & {e.text for e in dev}
+    assert {e.label for e in train} == {"first", "second"}

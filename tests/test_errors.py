@@ -1,0 +1,24 @@
+"""One tree of errors, and messages that help."""
+
+from __future__ import annotations
+
+import inspect
+
+import bertkit.errors
+from bertkit.errors import BertkitError, did_you_mean
+
+
+def test_every_error_is_of_the_tree_and_drawn_in_it() -> None:
+    found = {
+        n
+        for n, c in inspect.getmembers(bertkit.errors, inspect.isclass)
+        if c.__module__ == bertkit.errors.__name__
+    }
+    assert all(issubclass(getattr(bertkit.errors, name), BertkitError) for name in found)
+    assert all(name in str(bertkit.errors.__doc__) for name in found)
+
+
+def test_did_you_mean_gives_the_nearest_or_all() -> None:
+    assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
+    assert did_you_mean("zzz", ["hidden", "heads"]) == "known: 'hidden', 'heads'"
+    assert did_you_mean("hiden", iter(["hidden"])) == "did you mean 'hidden'?"

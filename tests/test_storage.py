@@ -1,0 +1,89 @@
+"""Writing: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import StorageError
+from bertkit.storage import append_text, new_folder, sha256, sweep, write_json, write_text, writing
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), writing(path) as partial:  # noqa: PT012
+        partial.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with pytest.raises(RuntimeError), new_folder(path) as partial:  # noqa: PT012
+        (partial / "a").write_text("a")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with new_folder(path) as partial:
+        (partial / "a").write_text("a")
+        assert not path.exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for write in (write_text, append_text):
+        with pytest.raises(StorageError, match=r"file/x: cannot be written \(.*\); choose another"):
+            write(tmp_path / "file" / "x", "text")
+    with (
+        pytest.raises(StorageError, match="cannot be written"),
+        new_folder(tmp_path / "file" / "x"),
+    ):
+        raise AssertionError("never reached")
+    with pytest.raises(StorageError), new_folder(tmp_path):
+        (tmp_path / "file").touch()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_json_keeps_order_and_letters(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"ü": 1, "a": [2]})
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == (
+        '{\n  "ü": 1,\n  "a": [\n    2\n  ]\n}\n'
+    )
+
+
+def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-4, the first example
+    assert sha256(tmp_path / "abc") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_sweep_removes_what_dead_processes_left(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f".a.partial-{dead.pid}").write_text("half")
+    (tmp_path / f".b.partial-{dead.pid}").mkdir()
+    (tmp_path / f".b.partial-{dead.pid}" / "x").write_text("half")
+    (tmp_path / f".c.partial-{os.getpid()}").write_text("half")
+    kept = {f".d.partial-{os.getppid()}", ".e.partial-mine", "f.partial-1", "whole"}
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    sweep(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == kept
+    sweep(tmp_path / "none")
+
+
+def test_a_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("new")
+    (tmp_path / f".file.partial-{os.getpid()}").write_text("half")
+    with writing(tmp_path / "file") as partial:
+        os.link(tmp_path / "source", partial)
+    assert (tmp_path / "file").read_text() == "new"

@@ -1,0 +1,154 @@
+"""Steps: how they are cut changes nothing, and chance depends on seed and step alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.batch import Batch
+from bertkit.data.collate import collate
+from bertkit.data.segments import Sample
+from bertkit.errors import TrainingError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import Loss
+from bertkit.objectives.pretrain import pretrain
+from bertkit.training.loop import Step, evaluate, steps
+from bertkit.training.masters import Masters
+from bertkit.training.optim import adamw
+
+VOCAB = 40
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_repeatable: None) -> None:
+    torch.set_num_threads(1)  # tiny models: a second thread only waits
+
+
+def samples(count: int, seed: int) -> list[Sample]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        length = int(rng.integers(6, 16))
+        places = np.arange(1, length, 4)
+        found.append(
+            Sample(
+                ids=rng.integers(5, VOCAB, length),
+                types=(np.arange(length) > 3).astype(np.int64),
+                places=places,
+                labels=rng.integers(5, VOCAB, len(places)),
+                pair=int(rng.integers(2)),
+            )
+        )
+    return found
+
+
+def groups(budget_tokens: int, count: int = 3) -> list[list[Batch]]:
+    return [collate(samples(8, i), head="nsp", budget_tokens=budget_tokens) for i in range(count)]
+
+
+def model(dropout: float = 0.0) -> Model:
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=VOCAB,
+        hidden=16,
+        layers=1,
+        heads=2,
+        intermediate=32,
+        length=16,
+        dropout=dropout,
+        attention_dropout=dropout,
+    )
+    return build(config, ("mlm", "nsp"))
+
+
+def train(
+    network: Model, batches: Sequence[Sequence[Batch]], *, start: int = 0, seed: int = 0
+) -> list[Step]:
+    masters = Masters(network, torch.float32)
+    optimizer = adamw(masters.weights, learning_rate=1e-3, weight_decay=0.01)
+    return list(
+        steps(
+            masters,
+            pretrain,
+            batches[start:],
+            optimizer,
+            lambda step: 1.0 / step,
+            clip=1.0,
+            seed=seed,
+            start=start,
+        )
+    )
+
+
+def test_a_step_is_the_same_however_it_is_cut() -> None:
+    whole, cut = model(), model()
+    assert len(groups(16)[0]) > 4 > len(groups(10**6)[0])
+    a, b = train(whole, groups(10**6)), train(cut, groups(16))
+    for one, other in zip(a, b, strict=True):
+        assert other.loss == pytest.approx(one.loss, rel=1e-5)
+        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
+        assert other.accuracy == one.accuracy
+        assert other.tokens == one.tokens
+    for p, q in zip(whole.parameters(), cut.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-3)
+
+
+def test_dropout_depends_on_seed_and_step_alone() -> None:
+    network = model(dropout=0.3)
+    first = train(copy.deepcopy(network), groups(64))
+    torch.rand(7)  # whatever else happens to the generator
+    again = train(copy.deepcopy(network), groups(64))
+    other = train(copy.deepcopy(network), groups(64), seed=1)
+    assert [s.loss for s in first] == [s.loss for s in again]
+    assert first[0].loss != other[0].loss
+    late = train(copy.deepcopy(network), groups(64), start=1)
+    assert [s.number for s in late] == [2, 3]
+    assert late[0].learning_rate == first[1].learning_rate == pytest.approx(5e-4)
+
+
+def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:
+    network = model()
+    masters = Masters(network, torch.float32)
+    seen: list[float] = []
+
+    class Spy(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            norms = [w.grad.norm() for w in masters.weights.values() if w.grad is not None]
+            seen.append(float(torch.stack(norms).norm()))
+
+    optimizer = Spy(masters.weights.values(), lr=0.1)
+    (step,) = steps(masters, pretrain, groups(64, 1), optimizer, lambda _: 1.0, clip=1e-3, seed=0)
+    assert step.gradient_norm > 1e-3
+    assert seen == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_a_loss_that_is_no_number_leaves_the_weights() -> None:
+    network = model()
+    before = copy.deepcopy(network.state_dict())
+
+    def broken(model: Model, batch: Batch, totals: object) -> Loss:
+        loss = pretrain(model, batch, totals)  # type: ignore[arg-type]
+        return Loss(loss.total * float("inf"), loss.parts)
+
+    masters = Masters(network, torch.float32)
+    optimizer = adamw(masters.weights, learning_rate=1e-3, weight_decay=0.01)
+    with pytest.raises(TrainingError, match=r"step 1: .*lower learning rate"):
+        list(steps(masters, broken, groups(64), optimizer, lambda _: 1.0, clip=1.0, seed=0))
+    assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
+    assert all(w.grad is None for w in masters.weights.values())
+
+
+def test_evaluation_averages_over_targets_and_learns_nothing() -> None:
+    network = model(dropout=0.3)
+    before = copy.deepcopy(network.state_dict())
+    whole, accuracy = evaluate(network, pretrain, groups(10**6, 1)[0])
+    cut, same = evaluate(network, pretrain, groups(16, 1)[0])
+    assert cut == pytest.approx(whole, rel=1e-5)
+    assert accuracy == same
+    assert set(whole) == {"mlm", "nsp"}
+    assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())

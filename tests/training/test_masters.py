@@ -1,0 +1,53 @@
+"""fp32 weights that learn behind bf16 weights that work."""
+
+from __future__ import annotations
+
+import torch
+
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.training.masters import Masters
+
+
+def model() -> Model:
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab=20, hidden=8, layers=1, heads=2, intermediate=16, length=8)
+    return build(config, ("mlm",))
+
+
+def nudge(masters: Masters, size: float, times: int) -> None:
+    """Many updates, each too small for bf16 beside a weight of 1."""
+    for _ in range(times):
+        for p in masters.model.parameters():
+            p.grad = torch.full_like(p, size)
+        masters.pull()
+        with torch.no_grad():
+            for weight in masters.weights.values():
+                assert weight.grad is not None
+                assert weight.grad.dtype == torch.float32
+                weight -= weight.grad
+        masters.push()
+
+
+def test_small_updates_add_up() -> None:
+    masters = Masters(model(), torch.bfloat16)
+    norm = dict(masters.model.named_parameters())["encoder.embedding.norm.weight"]
+    assert torch.equal(norm, torch.ones_like(norm))
+    nudge(masters, 1e-4, 300)
+    assert norm.dtype == torch.bfloat16
+    assert torch.allclose(norm.float(), torch.tensor(0.97), atol=4e-3)
+    lone = torch.ones(1, dtype=torch.bfloat16)  # the control: bf16 alone loses every one
+    for _ in range(300):
+        lone -= 1e-4
+    assert lone.item() == 1.0
+
+
+def test_fp32_has_no_copies() -> None:
+    masters = Masters(model(), torch.float32)
+    for name, p in masters.model.named_parameters():
+        assert masters.weights[name] is p
+    before = [p.clone() for p in masters.weights.values()]
+    nudge(masters, 0.25, 1)
+    assert all(
+        torch.equal(a - 0.25, b) for a, b in zip(before, masters.model.parameters(), strict=True)
+    )

@@ -1,0 +1,34 @@
+"""What decays, and by how much."""
+
+from __future__ import annotations
+
+import torch
+
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.training.optim import adamw
+
+
+def test_matrices_decay_and_biases_and_norms_do_not() -> None:
+    config = TransformerConfig(vocab=20, hidden=8, layers=1, heads=2, intermediate=16, length=8)
+    weights = dict(build(config, ("mlm", "nsp")).named_parameters())
+    optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5)
+    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert len(decay) == len(weights)
+    for name, weight in weights.items():
+        plain = name.endswith("bias") or "norm" in name
+        assert decay[id(weight)] == (0.0 if plain else 0.5), name
+
+
+def test_decay_alone_shrinks_a_weight() -> None:
+    weights = {"w": torch.ones(2, 2, requires_grad=True), "b": torch.ones(2, requires_grad=True)}
+    optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5)
+    for weight in weights.values():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    assert torch.allclose(weights["w"], torch.tensor(1.0 - 0.1 * 0.5))
+    assert torch.equal(weights["b"], torch.ones(2))
+
+
+def test_a_model_without_matrices_has_one_group() -> None:
+    assert len(adamw({"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5).param_groups) == 1
