@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import Loaded, Pooling, load
 from bertkit.engine.engine import Engine, Read, first, mean, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.nn.precision import Precision
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.tokenizer import NO_LIMIT, Encoding
 
 Long = Literal["error", "truncate", "window"]
 """What to do with a text longer than the model: refuse it; cut it and say so; or read it in
@@ -84,8 +84,14 @@ class _Pipeline:
                 found += windows
                 owner += [place] * len(windows)
             return found, np.array(owner, dtype=np.int64)
-        truncate: Literal["longest", "error"] = "longest" if long == "truncate" else "error"
-        encodings = self.tokenizer.encode_batch(texts, pairs, max_length=length, truncate=truncate)
+        limit = length if long == "truncate" else NO_LIMIT
+        encodings = self.tokenizer.encode_batch(texts, pairs, max_length=limit, truncate="longest")
+        for text, encoding in zip(texts, encodings, strict=True):
+            if len(encoding) > length:
+                raise DataError(
+                    f"{text[:40]!r}…: {len(encoding)} tokens, and the model reads {length}; "
+                    "shorten it, cut it (long = truncate) or read it in parts (long = window)"
+                )
         return encodings, np.arange(len(texts))
 
     def _rows(

@@ -29,6 +29,7 @@ def table(tmp_path: Path, *lines: str) -> Path:
             Columns("sentence1", "label", "sentence2"),
         ),
         (["question|sentence|label", "a|b|x"], Columns("question", "label", "sentence")),
+        (["question1|question2|label", "a|b|x"], Columns("question1", "label", "question2")),
         (
             ["premise|hypothesis|gold_label", "a|b|x"],
             Columns("premise", "gold_label", "hypothesis"),

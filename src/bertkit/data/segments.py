@@ -61,11 +61,14 @@ class Sample:
 class Samples:
     """The samples of some documents; which is which depends on (seed, epoch, index) only.
 
-    A document is cut once into windows of whole sentences that fit a sample; every epoch draws
-    anew where a window is divided into A and B, which other document B comes from, and what is
-    masked. The draws follow google-research/bert `create_pretraining_data.py` with two
-    differences: a window of one sentence is divided inside it, so that true pairs are really
-    half; and sentences that a random B displaces are not put back but wait for the next epoch.
+    A document is cut once into windows of sentences; every epoch draws anew where a window is
+    divided into A and B, which other document B comes from, and what is masked. For pairs a window
+    goes on until it fills a sample, and a true pair is cut to size just as a random one is: were
+    true pairs whole sentences that fit, their length alone would give them away. Without pairs a
+    window holds the whole sentences that fit. The draws follow google-research/bert
+    `create_pretraining_data.py` with two differences: a window of one sentence is divided inside
+    it, so that true pairs are really half; and sentences that a random B displaces are not put
+    back but wait for the next epoch.
     """
 
     def __init__(
@@ -84,7 +87,13 @@ class Samples:
         self.documents = np.arange(corpus.documents) if documents is None else documents
         self.seed, self.length = seed, length or sampling.length
         self.room = self.length - (2 if sampling.pairs == "none" else 3)
-        self.windows = _windows(corpus, self.documents, self.room, across=self._across)
+        self.windows = _windows(
+            corpus,
+            self.documents,
+            self.room,
+            across=self._across,
+            fill=sampling.pairs != "none",
+        )
         if not len(self.windows):
             raise DataError(f"{corpus.folder}: no text to make samples from")
         if sampling.pairs == "nsp" and len(self.documents) < 2:
@@ -149,7 +158,7 @@ class Samples:
         if self.sampling.pairs == "sop":
             return _cut([b, a] if other else [a, b], self.room, rng), other
         if other:
-            b = self._elsewhere(int(first), max(1, wanted - len(a)), rng)
+            b = self._elsewhere(int(first), len(b), len(a) + len(b) >= self.room, rng)
         return _cut([a, b], self.room, rng), other
 
     def _divide(self, first: int, last: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
@@ -160,18 +169,25 @@ class Samples:
         middle = int(rng.integers(1, len(tokens))) if len(tokens) > 1 else 1
         return tokens[:middle], tokens[middle:]
 
-    def _elsewhere(self, sentence: int, wanted: int, rng: np.random.Generator) -> Ids:
-        """Text of about `wanted` tokens from any other document of these."""
+    def _elsewhere(self, sentence: int, wanted: int, fill: bool, rng: np.random.Generator) -> Ids:
+        """Sentences of about `wanted` tokens from any other document of these.
+
+        As long as the true B: with `fill` at least that, to be cut as it is; else the number of
+        sentences that comes nearest. Where a document is long enough, so is what is left of it.
+        """
         starts = self.corpus.document_starts
         own = int(np.searchsorted(starts, sentence, side="right")) - 1
         place = int(rng.integers(len(self.documents) - 1))
         other = int(self.documents[place])
         if other >= own:  # documents ascend: skip our own
             other = int(self.documents[place + 1])
-        first = int(rng.integers(starts[other], starts[other + 1]))
-        ends = self.corpus.starts[first + 1 : starts[other + 1] + 1] - self.corpus.starts[first]
-        last = first + 1 + int(np.searchsorted(ends, wanted))
-        return self._tokens(first, min(last, int(starts[other + 1])))
+        tokens, end = self.corpus.starts, int(starts[other + 1])
+        latest = int(np.searchsorted(tokens, tokens[end] - wanted, side="right")) - 1
+        first = int(rng.integers(starts[other], max(latest, starts[other]) + 1))
+        ends = tokens[first + 1 : end + 1] - tokens[first]
+        count = int(np.searchsorted(ends, wanted))  # sentences that stay below
+        near = count and count < len(ends) and wanted - ends[count - 1] < ends[count] - wanted
+        return self._tokens(first, min(first + count + (0 if near and not fill else 1), end))
 
     def _tokens(self, first: int, last: int) -> Ids:
         return self.corpus.slice(first, last).astype(np.int64)
@@ -192,10 +208,11 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Ids, Ids]:
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def _windows(corpus: Corpus, documents: Ids, room: int, *, across: bool) -> Ids:
+def _windows(corpus: Corpus, documents: Ids, room: int, *, across: bool, fill: bool) -> Ids:
     """(W, 2) first and last sentence (exclusive) of each window.
 
-    A window takes whole sentences while they fit, at least one; all documents advance together.
+    A window takes sentences while they fit, at least one, and with `fill` the one more that fills
+    it. All documents advance together.
     """
     starts, limits = corpus.starts, corpus.document_starts
     place, end = limits[documents], limits[documents + 1]
@@ -207,7 +224,8 @@ def _windows(corpus: Corpus, documents: Ids, room: int, *, across: bool) -> Ids:
         end = end[np.concatenate([breaks, [len(end) - 1]])]
     found: list[Ids] = []
     while len(place):
-        last = np.searchsorted(starts, starts[place] + room, side="right") - 1
+        last = np.searchsorted(starts, starts[place] + room, side="left" if fill else "right")
+        last = last if fill else last - 1
         last = np.minimum(np.maximum(last, place + 1), end)
         found.append(np.stack([place, last], axis=1))
         going = last < end

@@ -57,13 +57,14 @@ class Classifier(nn.Module):
     """Numbers for each sequence, from its pooled [CLS]. Shapes: (N, D) -> (S, L).
 
     With L classes these are logits, with L = 1 a regression's value. Next-sentence and
-    sentence-order prediction are this head with L = 2. Source: Devlin et al. 2019, section 4.1.
+    sentence-order prediction are this head with L = 2 and no dropout.
+    Source: Devlin et al. 2019, section 4.1.
     """
 
-    def __init__(self, config: TransformerConfig, labels: int) -> None:
+    def __init__(self, config: TransformerConfig, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.pooler = Pooler(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(dropout)
         self.out = nn.Linear(config.hidden, labels)
 
     @property

@@ -60,5 +60,5 @@ def _head(name: str, encoder: Transformer, labels: int) -> nn.Module:
         case "pooler":
             return Pooler(encoder.config)
         case "classify":
-            return Classifier(encoder.config, labels)
+            return Classifier(encoder.config, labels, encoder.config.dropout)
     raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")

@@ -33,5 +33,5 @@ Objective = Callable[[Model, Batch, Totals], Loss]
 
 def totals(batches: Sequence[Batch]) -> dict[str, int]:
     """The number of targets of each head over the batches of a step."""
-    names = {name for batch in batches for name in batch.targets}
+    names = dict.fromkeys(name for batch in batches for name in batch.targets)
     return {name: sum(len(b.targets[name]) for b in batches if name in b.targets) for name in names}

@@ -20,15 +20,28 @@ from bertkit.objectives.loss import Loss, Totals
 
 TEXTS = (
     "text",
-    "sentence",
+    "text_a",
     "sentence1",
+    "sentence_a",
     "premise",
+    "question1",
     "question",
     "#1 string",
-    "sentence_a",
     "review",
+    "sentence",
 )
-PAIRS = ("pair", "sentence2", "hypothesis", "passage", "#2 string", "sentence_b", "sentence")
+"""Usual names of the text, `sentence` last: beside a question it is the pair (QNLI)."""
+PAIRS = (
+    "pair",
+    "text_b",
+    "sentence2",
+    "sentence_b",
+    "hypothesis",
+    "question2",
+    "passage",
+    "#2 string",
+    "sentence",
+)
 LABELS = ("label", "score", "quality", "class", "gold_label", "relatedness_score", "target")
 
 

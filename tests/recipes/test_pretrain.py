@@ -1,0 +1,178 @@
+"""A pretraining run: what its folder holds, and that others read the same from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load
+from bertkit.config import override
+from bertkit.data.corpus import Corpus
+from bertkit.data.masking import Masking
+from bertkit.data.segments import Samples, Sampling
+from bertkit.errors import ConfigError, DataError
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
+from bertkit.text.train import train
+from bertkit.training.journal import Journal
+from bertkit.training.loop import evaluate
+
+SETTINGS: dict[str, Any] = {
+    "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "length": 64},
+    "sampling": {"length": 32, "held_out": 0.1},
+    "train": {
+        "steps": 40,
+        "batch_size": 16,
+        "learning_rate": 5e-3,
+        "warmup_steps": 4,
+        "precision": "fp32",
+        "evaluate_every": 20,
+        "evaluate_samples": 64,
+        "save_every": 10,
+        "keep": 2,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_repeatable: None) -> None:
+    torch.set_num_threads(1)  # tiny models: a second thread only waits
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    place = tmp_path_factory.mktemp("pretrain")
+    for i, text in enumerate(english[:16]):
+        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:16], kind="wordpiece", size=300)
+    files = sorted(place.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return out, pretrain(SETTINGS, corpus=corpus, out=out)
+
+
+def test_it_learns_and_scores_what_it_held_out(run: tuple[Path, dict[str, float]]) -> None:
+    out, scores = run
+    held_out = [r for r in Journal(out).records() if "held_out" in r]
+    assert [r["step"] for r in held_out] == [0, 20, 40]
+    losses = [r["held_out"]["mlm"] for r in held_out]
+    assert losses[0] > losses[1] > losses[2]
+    assert set(scores) == {"mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    assert scores["mlm_loss"] == losses[2]
+
+
+def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> None:
+    out, _ = run
+    assert {p.name for p in out.iterdir()} == {
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+        *("vocab.txt", "run.json", "journal.jsonl", "loss.svg", "checkpoints"),
+    }
+    checkpoints = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert checkpoints == ["step-00000030", "step-00000040"]
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    assert record["config"]["train"]["clip"] == 1.0  # complete, defaults included
+    last = out / "checkpoints" / checkpoints[-1] / "model.safetensors"
+    assert last.read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_resumes_to_itself(run: tuple[Path, dict[str, float]], corpus: Path) -> None:
+    out, scores = run
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.suffix != ".svg"}
+    assert pretrain(SETTINGS, corpus=corpus, out=out, resume=True) == scores
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], corpus: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    from bertkit.data.collate import collate
+    from bertkit.objectives.pretrain import pretrain as objective
+
+    out, _ = run
+    opened = Corpus.open(corpus)
+    samples = Samples(opened, opened.tokenizer(), Sampling(length=32), Masking(), seed=5)
+    (batch,) = collate(samples.batch(0, 8), head="nsp", budget_tokens=10**6)
+    losses, _ = evaluate(load(out).model, objective, [batch])
+    theirs = transformers.BertForPreTraining.from_pretrained(out).eval()
+    ours, loss = sum(losses.values()), their_loss(theirs, batch)
+    assert ours == pytest.approx(loss, abs=1e-5)
+    theirs.bert.embeddings.LayerNorm.eps = 1e-2  # the control: a wrong setting shows
+    assert ours != pytest.approx(their_loss(theirs, batch), abs=1e-5)
+
+
+def their_loss(theirs: Any, batch: Batch) -> float:
+    layout = batch.layout
+    shape = len(layout.lengths), max(layout.lengths)
+    place = layout.owner, layout.positions
+
+    def padded(values: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.long).index_put(place, values)
+
+    assert batch.masked is not None
+    at = layout.owner[batch.masked], layout.positions[batch.masked]
+    labels = torch.full(shape, -100).index_put(at, batch.targets["mlm"])
+    with torch.no_grad():
+        answer = theirs(
+            input_ids=padded(batch.ids),
+            token_type_ids=padded(batch.types),
+            attention_mask=padded(torch.ones_like(batch.ids)),
+            labels=labels,
+            next_sentence_label=batch.targets["nsp"],
+        )
+    return float(answer.loss)
+
+
+@pytest.mark.parametrize("pairs", ["sop", "none"])
+def test_other_objectives(pairs: str, corpus: Path, tmp_path: Path) -> None:
+    settings = override(SETTINGS, [("sampling.pairs", pairs), ("train.steps", "2")])
+    scores = pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    heads = {"mlm"} if pairs == "none" else {"mlm", pairs}
+    assert {name.split("_")[0] for name in scores} == heads
+    assert set(load(tmp_path / "run").model.heads) == heads
+
+
+def test_a_shorter_first_part(corpus: Path, tmp_path: Path) -> None:
+    """As BERT, which saw 128 tokens for nine tenths of its steps and then 512."""
+    more = [("sampling.first_length", "16"), ("sampling.first_share", "0.5"), ("train.steps", "4")]
+    settings = override(SETTINGS, [*more, ("sampling.short", "0.0"), ("train.log_every", "1")])
+    pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    tokens = [r["tokens"] for r in Journal(tmp_path / "run").records() if "tokens" in r]
+    assert max(tokens[:2]) <= 16 * 16 < min(tokens[2:])
+
+
+def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> None:
+    settings = override(SETTINGS, [("train.steps", "4"), ("train.save_every", "2")])
+    out = tmp_path / "run"
+    pretrain(settings, corpus=corpus, out=out)
+    pretrain(override(settings, [("train.keep", "1")]), corpus=corpus, out=out, resume=True)
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    assert record["config"]["train"]["keep"] == 1
+    with pytest.raises(ConfigError, match=r"train\.seed \(was 0\): changed"):
+        pretrain(override(settings, [("train.seed", "1")]), corpus=corpus, out=out, resume=True)
+
+
+def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="longer than the model's positions"):
+        pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
+    with pytest.raises(DataError, match="no corpus here"):
+        pretrain(SETTINGS, corpus=tmp_path, out=out)
+    assert not out.exists()
+
+
+def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
+    found = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        settings = override(SETTINGS, [("train.seed", seed), ("train.steps", "2")])
+        pretrain(settings, corpus=corpus, out=tmp_path / name)
+        found.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert found[0] == found[1] != found[2]
