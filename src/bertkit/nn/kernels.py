@@ -6,6 +6,7 @@ answer and tests skip with reasons.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -42,8 +43,8 @@ class Bmm:
     ) -> Tensor:
         q = q * q.shape[-1] ** -0.5
         done = []
-        for run in layout.runs:
-            rq, rk, rv = (rectangle(x, run).flatten(0, 1) for x in (q, k, v))
+        for run, rq, rk, rv in rectangles(q, k, v, layout):
+            rq, rk, rv = (x.flatten(0, 1) for x in (rq, rk, rv))
             scores = torch.bmm(rq, rk.transpose(1, 2)).unflatten(0, (run.sequences, -1))
             if run.hidden is not None:
                 scores = scores.masked_fill(run.hidden, -torch.inf)
@@ -63,9 +64,8 @@ class Fused:
         self, q: Tensor, k: Tensor, v: Tensor, layout: Packed, *, dropout: float
     ) -> Tensor:
         done = []
-        for run in layout.runs:
+        for run, rq, rk, rv in rectangles(q, k, v, layout):
             seen = None if run.hidden is None else ~run.hidden
-            rq, rk, rv = (rectangle(x, run) for x in (q, k, v))
             mixed = F.scaled_dot_product_attention(rq, rk, rv, seen, dropout)
             done.append(tokens(mixed, run))
         return torch.cat(done)
@@ -94,16 +94,30 @@ class Varlen:
         return drop(mixed, dropout)
 
 
-def rectangle(x: Tensor, run: Run) -> Tensor:
-    """The tokens of a run as (sequences, H, T, K): a view when all lengths are equal."""
-    x = x[run.start : run.start + run.tokens]
+def rectangles(
+    q: Tensor, k: Tensor, v: Tensor, layout: Packed
+) -> Iterator[tuple[Run, Tensor, Tensor, Tensor]]:
+    """Queries, keys and values of each run as (sequences, H, T, K): views of equal lengths.
+
+    `split` parts each once, so its gradient is one concatenation; slices would each give back a
+    whole tensor of zeros.
+    """
+    sizes = [run.tokens for run in layout.runs]
+    for run, *parts in zip(
+        layout.runs, q.split(sizes), k.split(sizes), v.split(sizes), strict=True
+    ):
+        a, b, c = (_rectangle(part, run) for part in parts)
+        yield run, a, b, c
+
+
+def _rectangle(x: Tensor, run: Run) -> Tensor:
     if run.rows is not None:
         x = _Spread.apply(x, run.rows, run.sequences * run.length)  # type: ignore[no-untyped-call]
     return x.view(run.sequences, run.length, *x.shape[1:]).transpose(1, 2)
 
 
 def tokens(x: Tensor, run: Run) -> Tensor:
-    """The inverse of `rectangle`: (sequences, H, T, K) back to (tokens, H, K)."""
+    """The inverse of `rectangles`: (sequences, H, T, K) back to (tokens, H, K)."""
     x = x.transpose(1, 2).flatten(0, 1)
     return x if run.rows is None else _Pick.apply(x, run.rows)  # type: ignore[no-untyped-call]
 
