@@ -170,7 +170,7 @@ def inspect(
     pairs
         Next sentence, sentence order, or none.
     """
-    from bertkit.config import read_toml
+    from bertkit.config import decode, read_toml
     from bertkit.data.corpus import Corpus
     from bertkit.data.masking import Masking
     from bertkit.data.segments import Sampling
@@ -179,9 +179,10 @@ def inspect(
 
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer()
-    sampling, masking = Sampling(pairs=pairs, length=length), Masking()
+    sampling = decode(Sampling, {"pairs": pairs, "length": length}, "sampling")
+    masking = Masking()
     if config is not None:
-        settings = read_config(read_toml(config), tokenizer)
+        settings = read_config(read_toml(_config(config)), tokenizer)
         sampling, masking = settings.sampling, settings.masking
     samples, drawn = draw(opened, tokenizer, sampling, masking, seed=seed, count=max(count, 1000))
     for sample in drawn[:count]:

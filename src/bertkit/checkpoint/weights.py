@@ -163,7 +163,7 @@ def _no_weights(folder: Path) -> str:
         return (
             f"{folder / pickles[0]}: a pickle can run code when read, so bertkit reads none; "
             "convert it where you trust it: load it with transformers, then "
-            "save_pretrained(folder, safe_serialization=True)"
+            "save_pretrained(folder)"
         )
     return f"{folder}: no {FILE}; is this the folder of a model?"
 

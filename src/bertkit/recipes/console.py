@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +23,16 @@ def say(text: str) -> None:
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Say nothing meanwhile: for a recipe that runs others and tells their story itself."""
+    before, CONSOLE.quiet = CONSOLE.quiet, True
+    try:
+        yield
+    finally:
+        CONSOLE.quiet = before
+
+
 def progress() -> Progress:
     """A bar with what is done, a changing note, and the time left; silent when nobody watches."""
     return Progress(
@@ -31,5 +44,5 @@ def progress() -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=CONSOLE,
-        disable=not CONSOLE.is_terminal,
+        disable=not CONSOLE.is_terminal or CONSOLE.quiet,
     )

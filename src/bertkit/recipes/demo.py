@@ -24,7 +24,7 @@ from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
 from bertkit.recipes import english
-from bertkit.recipes.console import say
+from bertkit.recipes.console import quietly, say
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain, read_config
@@ -42,6 +42,8 @@ PASSAGE = 3
 
 LABELS = 6
 """The sources with most passages; telling them apart is the labelled task."""
+
+FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
 TRIAL_STEPS = 6
 CONFIG = {
@@ -100,19 +102,19 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
 
     say("6/6 fine-tuning: which source is a passage from?")
     train, dev = _labelled(collected)
-    table = {
-        name: [
-            finetune(
-                out / name,
-                train=train,
-                dev=dev,
-                out=out / f"finetuned-{name}-{seed}",
-                settings=Finetune(epochs=8, batch_size=32, learning_rate=1e-3, seed=seed),
-            )
-            for seed in SEEDS
-        ]
-        for name in ("untrained", "model")
-    }
+    table: dict[str, list[dict[str, float]]] = {"untrained": [], "model": []}
+    for name, runs in table.items():
+        for seed in SEEDS:
+            with quietly():
+                scores_of_seed = finetune(
+                    out / name,
+                    train=train,
+                    dev=dev,
+                    out=out / f"finetuned-{name}-{seed}",
+                    settings=Finetune(**FINETUNE, seed=seed),
+                )
+            say(f"    {name}, seed {seed}: accuracy {scores_of_seed['accuracy']:.3f}")
+            runs.append(scores_of_seed)
     report = Report(
         corpus={
             "documents": len(collected),
@@ -166,7 +168,8 @@ def _affordable_steps(settings: dict[str, Any], out: Path, minutes: float) -> in
         [("train.steps", str(TRIAL_STEPS)), ("train.evaluate_samples", "0")],
     )
     folder = out / "trial"
-    pretrain(override(trial, [("train.log_every", "1")]), corpus=out / "corpus", out=folder)
+    with quietly():
+        pretrain(override(trial, [("train.log_every", "1")]), corpus=out / "corpus", out=folder)
     lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     seconds = np.median([r["tokens"] / r["tokens_per_second"] for r in records])

@@ -67,7 +67,7 @@ def read_examples(
     """
     table = rows(path, header=header)
     columns = choose_columns(table, text=text, pair=pair, label=label, labelled=labelled)
-    say(f"{path}: {len(table.rows):,} rows; {table.said}; {columns}")
+    say(f"{table.said}; {len(table.rows):,} rows; {columns}")
     return examples(table, columns)
 
 

@@ -254,7 +254,7 @@ def _finish(
     corpus = Corpus.open(out)
     say(
         f"{out}: {corpus.tokens:,} tokens, {corpus.sentences:,} sentences, "
-        f"{corpus.documents:,} documents in {len(shards)} shards, {_size(corpus.bytes)}"
+        f"{corpus.documents:,} documents, {_size(corpus.bytes)}"
         + (f"; {left_out:,} documents without a token left out" if left_out else "")
         + (f"; long documents cut in {cut:,} places" if cut else "")
     )

@@ -157,8 +157,9 @@ def pretrain(
     journal.rewind(start)
     if start == 0:
         save(out, model, tokenizer, BERT, weights=masters.weights)
+        parameters = sum(w.numel() for w in masters.weights.values())
         say(
-            f"{sum(w.numel() for w in masters.weights.values()):,} parameters, {dtype}, "
+            f"{parameters:,} parameters, {'fp32' if dtype == torch.float32 else 'bf16'}, "
             f"{len(source.main):,} samples an epoch, {text.tokens:,} tokens"
         )
 

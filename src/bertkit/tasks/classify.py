@@ -100,7 +100,7 @@ def choose_columns(
         pair = pair or usual(PAIRS)
     rest = [column for column in table.columns if column not in taken]
     if label is None and labelled and len(rest) > 1:
-        label = min(rest, key=lambda column: len({row[column] for row in table.rows}))
+        label = min(reversed(rest), key=lambda column: len({row[column] for row in table.rows}))
         rest.remove(label)
     if text is None and rest:
         text = max(rest, key=lambda column: sum(len(row[column]) for row in table.rows))
