@@ -425,7 +425,7 @@ def info(model: str, /) -> None:
 
 
 @app.command
-def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 4.0) -> None:
+def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 5.0) -> None:
     """The whole life of a BERT on this machine, from text to a report, in minutes.
 
     Parameters

@@ -47,7 +47,7 @@ FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3
 
 TRIAL_STEPS = 6
 CONFIG = {
-    "train.batch_size": "128",
+    "train.batch_size": "64",
     "train.learning_rate": "2e-3",
     "model.dropout": "0.0",  # one look at little text: there is nothing to overfit yet
     "model.attention_dropout": "0.0",
