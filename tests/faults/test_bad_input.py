@@ -445,7 +445,7 @@ LONG = "a day of rain " * 40
 def test_a_text_longer_than_the_model(
     command: str, world: Any, refused: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "tokens, but the limit is 32" in refused(command, world.model, LONG)
+    assert "tokens, and the model reads 32" in refused(command, world.model, LONG)
     answers = []
     for long in ("truncate", "window"):
         assert cli.run([command, str(world.model), LONG, "--long", long]) == 0
@@ -458,7 +458,7 @@ def test_a_text_longer_than_the_model(
 
 def test_a_long_pair_and_an_unknown_policy(world: Any, refused: Any) -> None:
     words = ("predict", world.model, "short", "--pair", LONG)
-    assert "tokens, but the limit is 32" in refused(*words)
+    assert "tokens, and the model reads 32" in refused(*words)
     assert "truncate" in refused("predict", world.model, "a", "--long", "truncat")
 
 

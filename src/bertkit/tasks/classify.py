@@ -1,4 +1,4 @@
-"""Labels, or one number, for a text or a pair of texts. Devlin et al. 2019, sections 4.1."""
+"""Labels, or one number, for a text or a pair of texts. Devlin et al. 2019, section 4.1."""
 
 from __future__ import annotations
 
