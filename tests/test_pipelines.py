@@ -140,3 +140,50 @@ def test_wrong_names_are_refused(folders: Path) -> None:
         bertkit.pipeline("embed", folders / "pretrained", pooling="max")
     with pytest.raises(ConfigError, match="classify has none"):
         bertkit.pipeline("classify", folders / "classifier", pooling="cls")  # type: ignore[call-overload]
+
+
+def test_pairs_need_partners_and_nothing_needs_no_answer(folders: Path) -> None:
+    classify = bertkit.pipeline("classify", folders / "classifier")
+    for long in ("error", "truncate", "window"):
+        with pytest.raises(DataError, match="2 texts and 1 second texts"):
+            classify(["a", "b"], ["c"], long=long)  # type: ignore[arg-type]
+    assert bertkit.pipeline("next-sentence", folders / "pretrained")([], []) == []
+
+
+def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    config = TransformerConfig(vocab=64, hidden=16, layers=1, heads=2, intermediate=32, length=16)
+    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+    save(tmp_path / "padded", build(config, ("mlm",)), tokenizer, BERT)
+    fill = bertkit.pipeline("fill-mask", tmp_path / "padded")
+    fillers = fill(["a [MASK]"], top=100)[0][0].fillers
+    assert {f.piece for f in fillers} == set(WORDS)
+    assert sum(f.probability for f in fillers) == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ConfigError, match="top: 0"):
+        fill(["a [MASK]"], top=0)
+
+
+def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -> None:
+    import shutil
+
+    with pytest.raises(CheckpointError, match="name the labels of a new one"):
+        bertkit.load(folders / "pretrained", heads=("classify",))
+    folder = tmp_path / "multi"
+    shutil.copytree(folders / "classifier", folder)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings["problem_type"] = "multi_label_classification"
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="several labels a text"):
+        bertkit.load(folder)
+
+
+def test_weights_rule_over_a_stale_list_of_heads(folders: Path, tmp_path: Path) -> None:
+    """transformers copies our key into the folder of a model it fine-tuned."""
+    import shutil
+
+    folder = tmp_path / "tuned"
+    shutil.copytree(folders / "classifier", folder)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings["bertkit"] = {"heads": ["mlm", "nsp"]}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    assert tuple(bertkit.load(folder).model.heads) == ("classify",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -425,7 +426,7 @@ def info(model: str, /) -> None:
 
 
 @app.command
-def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 5.0) -> None:
+def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 4.0) -> None:
     """The whole life of a BERT on this machine, from text to a report, in minutes.
 
     Parameters
@@ -480,6 +481,8 @@ def _texts(arguments: list[str] | None) -> list[str]:
         return arguments
     if sys.stdin.isatty():
         raise DataError("no text; give it as an argument or on stdin, one text a line")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     lines = [line.rstrip("\n") for line in sys.stdin]
     texts = [line for line in lines if line.strip()]
     if not texts:

@@ -74,6 +74,10 @@ class _Pipeline:
     ) -> tuple[list[Encoding], NDArray[np.int64]]:
         """Encodings, and which text each belongs to: windows of one text follow each other."""
         length = self.loaded.length
+        if pairs is not None and len(pairs) != len(texts):
+            raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
+        if pairs is not None and self.loaded.model.config.types < 2:
+            raise DataError(f"{self.loaded.folder}: reads single texts only (it has one segment)")
         if long == "window":
             found, owner = [], []
             for place, text in enumerate(texts):
@@ -195,6 +199,8 @@ class FillMask(_Pipeline):
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
         """For each text its masks in order. Raises: DataError when a text has none."""
+        if top < 1:
+            raise ConfigError(f"top: {top} pieces; ask for one at least")
         answers = []
         for text in texts:
             encoding = self.tokenizer.encode(text, max_length=self.loaded.length)
@@ -206,6 +212,7 @@ class FillMask(_Pipeline):
                 self.engine.device
             )
             logits = self.head(self.engine.model.encoder(batch), batch).float()
+            logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
             best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
             answers.append(
                 [
@@ -236,6 +243,8 @@ class NextSentence(_Pipeline):
     def __call__(
         self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
     ) -> list[NextAnswer]:
+        if not a:
+            return []
         outputs, cut = self._rows(a, b, long, lambda s, x: self.head(s, x).float())
         chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         return [NextAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)]

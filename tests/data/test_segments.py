@@ -188,12 +188,18 @@ def test_evaluation_is_always_the_same(corpus: Corpus, tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3])
-def test_held_out_documents_are_apart(corpus: Corpus, share: float) -> None:
-    learn, held_out = split_documents(corpus, share, 0)
+@pytest.mark.parametrize("seed", range(5))
+def test_held_out_documents_are_apart_and_no_more_than_their_share(
+    corpus: Corpus, share: float, seed: int
+) -> None:
+    learn, held_out = split_documents(corpus, share, seed)
     assert sorted([*learn, *held_out]) == list(range(DOCUMENTS))
     assert len(held_out) >= 2
     assert len(learn) >= 2
-    assert np.array_equal(held_out, split_documents(corpus, share, 0)[1])
+    assert np.array_equal(held_out, split_documents(corpus, share, seed)[1])
+    sizes = np.diff(corpus.starts[corpus.document_starts])
+    smallest = np.sort(sizes)[:2].sum()
+    assert sizes[held_out].sum() <= max(share * corpus.tokens, smallest)
 
 
 def test_nothing_held_out_if_nothing_is_asked(corpus: Corpus) -> None:

@@ -26,6 +26,8 @@ from bertkit.models.model import HEADS, Model, empty
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
 
+MULTI_LABEL = "multi_label_classification"
+
 
 @dataclass(frozen=True)
 class Pooling:
@@ -74,13 +76,23 @@ def load(
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
     named = standard_names(family, read_tensors(inner))
-    held = _heads(config, inner / "config.json") or heads_in(family, named)
+    held = heads_in(family, named)
+    ours = _heads(config, inner / "config.json")
+    if {"nsp" if head == "sop" else head for head in ours} == set(held):
+        held = ours  # only a folder of ours knows sentence order from next sentence
     wanted = tuple(heads) if heads is not None else held
     for head in wanted:
         if head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
     theirs = _labels(config, named, inner / "config.json")
     names = tuple(labels) or theirs
+    if "classify" in wanted and not names:
+        raise CheckpointError(f"{inner}: has no classifier; name the labels of a new one")
+    if "classify" in wanted and not labels and config.get("problem_type") == MULTI_LABEL:
+        raise CheckpointError(
+            f"{inner / 'config.json'}: problem_type = {MULTI_LABEL}: several labels a text, and "
+            "bertkit's classifier gives one"
+        )
     model = empty(shape, wanted, labels=max(1, len(names)))
     if labels and names != theirs:  # a new set of labels wants new outputs
         named = {k: v for k, v in named.items() if not k.startswith("classifier.")}
@@ -160,9 +172,7 @@ def _config_json(
 
 def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
     path = folder / "config.json"
-    config = _read_json(path)
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: a {type(config).__name__}, not an object of settings")
+    config = _read_object(path)
     if "auto_map" in config:
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
@@ -204,7 +214,7 @@ def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | Non
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
     for part in parts:
-        place = folder / part.get("path", "")
+        place = folder / str(part.get("path", ""))
         if folder.resolve() not in (place.resolve(), *place.resolve().parents):
             raise CheckpointError(f"{folder / 'modules.json'}: {part['path']!r} leaves the folder")
         match str(part.get("type", "")).rsplit(".", 1)[-1]:
@@ -219,21 +229,30 @@ def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | Non
                     f"{folder / 'modules.json'}: a module {other!r}, which bertkit has not"
                 )
     settings = inner / "sentence_bert_config.json"
-    length = _read_json(settings).get("max_seq_length") if settings.exists() else None
+    length = _read_object(settings).get("max_seq_length") if settings.exists() else None
+    if length is not None and not (isinstance(length, int) and length > 2):
+        raise CheckpointError(f"{settings}: max_seq_length = {length!r} is no number of tokens")
     return pooling, inner, length
 
 
 def _pooling_mode(path: Path) -> Literal["mean", "cls"]:
-    config = _read_json(path)
+    config = _read_object(path)
     modes = [
         k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
-    ] or [config.get("pooling_mode")]
+    ] or [str(config.get("pooling_mode"))]
     match modes:
         case ["mean_tokens"] | ["mean"]:
             return "mean"
         case ["cls_token"] | ["cls"]:
             return "cls"
     raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by mean or cls")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    found = _read_json(path)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: a {type(found).__name__}, not an object of settings")
+    return found
 
 
 def _read_json(path: Path) -> Any:

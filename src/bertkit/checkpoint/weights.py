@@ -148,8 +148,8 @@ def fill(
 def _shards(folder: Path) -> list[Path]:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        names = sorted(set(index["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        names = sorted({str(name) for name in index["weight_map"].values()})
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{folder / INDEX}: not a valid index ({error})") from None
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):

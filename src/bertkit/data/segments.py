@@ -194,18 +194,25 @@ class Samples:
 
 
 def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Ids, Ids]:
-    """Documents to train on and documents held out, `share` of the tokens in whole documents.
+    """Documents to train on, and documents held out: at most `share` of the tokens, drawn whole.
 
-    Two documents at least are left on either side where there are four.
+    A document that does not fit any more is passed over; where fewer than two fit, the two
+    smallest are held out. With fewer than four documents none is.
     """
     documents = np.arange(corpus.documents)
     if share == 0.0 or corpus.documents < 4:
         return documents, documents[:0]
     sizes = np.diff(corpus.starts[corpus.document_starts])
     order = generator(seed, 0, 0, Purpose.SPLIT).permutation(documents)
-    count = int(np.searchsorted(np.cumsum(sizes[order]), share * corpus.tokens)) + 1
-    count = min(max(count, 2), corpus.documents - 2)
-    return np.sort(order[count:]), np.sort(order[:count])
+    room, chosen = share * corpus.tokens, []
+    for document in order[sizes[order] <= room]:
+        if sizes[document] <= room:
+            chosen.append(document)
+            room -= sizes[document]
+    if len(chosen) < 2:
+        chosen = list(np.argsort(sizes, kind="stable")[:2])
+    held_out = np.sort(chosen[: corpus.documents - 2])
+    return np.setdiff1d(documents, held_out), held_out
 
 
 def _windows(corpus: Corpus, documents: Ids, room: int, *, across: bool, fill: bool) -> Ids:

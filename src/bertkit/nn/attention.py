@@ -43,12 +43,12 @@ def attend(
     on its own length alone, never on its neighbors.
     """
     if kernel is not None:
-        reason = kernel.refuses(q, layout)
+        reason = kernel.refuses(q, layout, dropout=dropout)
         if reason:
             raise ValueError(reason)
         return kernel(q, k, v, layout, dropout=dropout)
     varlen = Varlen()
-    if varlen.refuses(q, layout) is None:
+    if varlen.refuses(q, layout, dropout=dropout) is None:
         return varlen(q, k, v, layout, dropout=dropout)
     if q.device.type != "cpu" or layout.lengths[0] > SHORT:
         return Fused()(q, k, v, layout, dropout=dropout)

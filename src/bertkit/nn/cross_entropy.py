@@ -15,6 +15,8 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
 
+    In bf16 what ties after rounding counts as likeliest: some per mille too many.
+
     The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
     kept. Softmax adds up in fp32 and is rounded to the type of the weights, as its gradient is.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.

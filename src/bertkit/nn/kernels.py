@@ -20,7 +20,7 @@ from bertkit.nn.dropout import dropout as drop
 class Kernel(Protocol):
     """One way to compute attention. Shapes: q, k, v and the result (N, H, K)."""
 
-    def refuses(self, q: Tensor, layout: Packed) -> str | None:
+    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         """None, or the reason why this kernel cannot serve this batch."""
         ...
 
@@ -35,7 +35,7 @@ class Bmm:
     Below about 192 tokens it beats the fused kernel by 2.5 times on two cores (docs/log.md).
     """
 
-    def refuses(self, q: Tensor, layout: Packed) -> str | None:
+    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
     def __call__(
@@ -57,7 +57,7 @@ class Bmm:
 class Fused:
     """torch's `scaled_dot_product_attention` over the same runs: no score matrix in memory."""
 
-    def refuses(self, q: Tensor, layout: Packed) -> str | None:
+    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
     def __call__(
@@ -74,7 +74,9 @@ class Fused:
 class Varlen:
     """torch's variable-length flash attention: packed sequences as they are, on CUDA."""
 
-    def refuses(self, q: Tensor, layout: Packed) -> str | None:
+    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+        if dropout:
+            return "the varlen kernel has no dropout on attention weights; set it to 0 to use it"
         if q.device.type != "cuda":
             return f"the varlen kernel runs on CUDA only, and the batch is on {q.device.type}"
         if q.dtype not in (torch.float16, torch.bfloat16):
@@ -91,7 +93,7 @@ class Varlen:
         starts, longest = layout.starts.to(torch.int32), layout.lengths[-1]
         mixed = varlen_attn(q, k, v, starts, starts, longest, longest)
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
-        return drop(mixed, dropout)
+        return mixed
 
 
 def rectangles(

@@ -20,7 +20,7 @@ class Loss:
 
     `total` is what is differentiated; `parts` the share of each head, detached; `correct` how
     many targets each head got right. Shares of all batches of a step add up to its mean loss, so
-    nothing depends on how a step is cut into batches.
+    only dropout's draws depend on how a step is cut.
     """
 
     total: Tensor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, DataError
 from bertkit.pipelines import Classify as Pipeline
 from bertkit.tasks.classify import Classify, Example
 
@@ -22,6 +22,8 @@ def evaluate(pipeline: Pipeline, rows: Sequence[Example], *, name: str) -> dict[
         raise CheckpointError(
             f"{pipeline.loaded.folder}: its classify head was never trained; fine-tune it first"
         )
+    if not rows:
+        raise DataError(f"{name}: no rows to score")
     task = Classify(pipeline.loaded.labels)
     for row in rows:
         task.target(row, name)

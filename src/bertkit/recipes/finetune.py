@@ -87,6 +87,9 @@ def finetune(
     Raises: ConfigError when `out` is in use, DataError for labels that do not fit, before work.
     """
     settings = settings or Finetune()
+    for rows_of, name in ((train, names[0]), (dev, names[1])):
+        if not rows_of:
+            raise DataError(f"{name}: no rows")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
     task = Classify.of(train, regression=regression)

@@ -48,7 +48,8 @@ class Train(Settings, frozen=True):
     """Samples a step."""
     budget_tokens: Count = 8192
     """Tokens that go through the model at a time; a step is cut into as many batches as that
-    takes, which changes memory and speed but not the result beyond rounding."""
+    takes, which changes memory and speed but not the result beyond rounding and
+    the draws of dropout."""
     learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
     schedule: Literal["linear", "wsd", "constant"] = "linear"
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
@@ -71,6 +72,10 @@ class Train(Settings, frozen=True):
     tensorboard: bool = False
     """Also write TensorBoard events (needs `pip install bertkit[track]`)."""
 
+    def __post_init__(self) -> None:
+        if self.schedule == "wsd" and not self.decay_steps:
+            raise ValueError("decay_steps: wsd decays over as many steps; set it, or use constant")
+
 
 class PretrainConfig(Settings, frozen=True):
     """A complete run file."""
@@ -81,6 +86,11 @@ class PretrainConfig(Settings, frozen=True):
     masking: Masking = Masking()
 
     def __post_init__(self) -> None:
+        if self.sampling.pairs != "none" and self.model.types < 2:
+            raise ValueError(
+                f"model.types = {self.model.types} cannot tell sentence A from B; "
+                'set it to 2, or sampling.pairs to "none"'
+            )
         for name in ("length", "first_length"):
             asked = getattr(self.sampling, name)
             if asked is not None and asked > self.model.length:

@@ -85,7 +85,7 @@ def steps(
             number=number,
             loss=total,
             parts=parts,
-            accuracy={name: right / counts[name] for name, right in correct.items()},
+            accuracy={name: right / max(counts[name], 1) for name, right in correct.items()},
             gradient_norm=norm,
             learning_rate=rates[0] * factor,
             tokens=sum(batch.layout.total for batch in group),
@@ -110,4 +110,4 @@ def evaluate(
                 losses[name] += part.item()
             for name, right in loss.correct.items():
                 correct[name] += int(right.item())
-    return losses, {name: right / counts[name] for name, right in correct.items()}
+    return losses, {name: right / max(counts[name], 1) for name, right in correct.items()}

@@ -13,8 +13,9 @@ Schedule = Callable[[int], float]
 def schedule(
     kind: Literal["linear", "wsd", "constant"], *, steps: int, warmup_steps: int, decay_steps: int
 ) -> Schedule:
-    """linear: up, then down to 0 at the last step (BERT). wsd: up, stable, then `decay_steps` down
-    as 1 - sqrt (Hägele et al. 2024). constant: up and stay.
+    """linear: up, then down, to 0 one step past the last (BERT). constant: up and stay.
+
+    wsd: up, stable, then `decay_steps` down as 1 - sqrt (Hägele et al. 2024).
     """
 
     top = max(1, warmup_steps)  # the step with the full rate
