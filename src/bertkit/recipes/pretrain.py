@@ -138,6 +138,11 @@ def pretrain(
     device = _device(train.device)
     dtype = resolve(train.precision, device)
     heads = ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
+    if train.warmup_steps >= train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
+            f"{train.steps}: the learning rate never reaches its peak"
+        )
     record = _checked_run(out, config, corpus, tokenizer, resume)
     learn, held_out = split_documents(text, config.sampling.held_out, train.seed)
     source = _Source(text, tokenizer, config, learn, heads)
