@@ -1,10 +1,15 @@
-"""Scores by hand."""
+"""Scores by hand, and against the libraries whose scores they repeat."""
 
 import math
+import statistics
+import string
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertkit import metrics
+from bertkit.data.tags import spans
 
 
 def test_two_labels_by_hand() -> None:
@@ -35,3 +40,180 @@ def test_regression_by_hand() -> None:
 
 def test_constants_have_no_correlation() -> None:
     assert metrics.regression([1, 1, 1], [1, 2, 3]) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_label_sets_by_hand() -> None:
+    # a: 1 of 1 right; b: found once, wrongly, and missed once; c: missed once
+    scores = metrics.multi_label([{"a"}, {"b"}, set()], [{"a"}, {"c"}, {"b"}])
+    assert scores["f1_micro"] == pytest.approx(2 * 1 / (2 + 3))
+    assert scores["f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
+    assert scores["exact"] == pytest.approx(1 / 3)
+
+
+def test_a_single_label_is_still_one_that_may_lack() -> None:
+    scores = metrics.multi_label([["a"], ["a"], []], [["a"], [], []])
+    assert scores["f1_micro"] == scores["f1_macro"] == pytest.approx(2 / 3)
+    assert scores["exact"] == pytest.approx(2 / 3)
+
+
+def test_no_label_at_all_is_exact() -> None:
+    scores = metrics.multi_label([[], []], [[], []])
+    assert scores == {"f1_micro": 0.0, "f1_macro": 0.0, "exact": 1.0}
+
+
+def test_entities_by_hand() -> None:
+    found = [[(0, 2, "PER"), (3, 4, "LOC")], [(0, 1, "PER")]]
+    wanted = [[(0, 2, "PER"), (3, 5, "LOC")], []]
+    scores = metrics.entities(found, wanted)
+    assert scores["precision"] == pytest.approx(1 / 3)
+    assert scores["recall"] == pytest.approx(1 / 2)
+    assert scores["f1"] == pytest.approx(2 / 5)
+    assert metrics.entities([[]], [[]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+TAGS = st.sampled_from(["O", "O", "B-A", "I-A", "B-B", "I-B", "E-A", "S-B"])
+
+
+@given(st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=8), min_size=1, max_size=4))
+def test_entities_equal_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
+    seqeval = pytest.importorskip(
+        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[parity]'"
+    )
+    found, wanted = ([[pair[i] for pair in pairs] for pairs in sentences] for i in (0, 1))
+    scores = metrics.entities([spans(tags) for tags in found], [spans(tags) for tags in wanted])
+    theirs = seqeval.precision_recall_fscore_support(
+        wanted, found, average="micro", zero_division=0
+    )
+    assert [scores["precision"], scores["recall"], scores["f1"]] == pytest.approx(list(theirs[:3]))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "golds", "exact", "f1"),
+    [
+        ("The  Broncos!", ["Denver Broncos", "broncos"], 1, 1),
+        ("Denver Broncos won", ["the Denver Broncos", "Broncos"], 0, 4 / 5),
+        ("to be to be", ["to be or not"], 0, 2 * 2 / (4 + 4)),
+        ("U.S.", ["us"], 1, 1),
+        ("theatre an-other", ["theatre another"], 1, 1),
+        ("a “b”", ["b"], 0, 0),  # only ASCII marks are punctuation
+        ("", [], 1, 1),
+        ("", [""], 1, 1),
+        ("x", [], 0, 0),
+        ("", ["x"], 0, 0),
+        ("x", ["", "x"], 1, 1),
+        ("", ["", "x"], 0, 0),
+    ],
+)
+def test_squad_by_hand(predicted: str, golds: list[str], exact: float, f1: float) -> None:
+    assert metrics.squad_f1(predicted, golds) == (exact, pytest.approx(f1))
+
+
+WORDS = st.lists(
+    st.sampled_from(["a", "The", "an", "cat", "Cat,", "cats", "U.S.", "é", "«x»", "\u00a0", "-"]),
+    max_size=6,
+)
+ANSWER = WORDS.map(" ".join) | st.text(max_size=12)
+
+
+def slow_squad(predicted: str, gold: str) -> tuple[float, float]:
+    """One gold answer by the definitions, character by character and word by word."""
+
+    def words(answer: str) -> list[str]:
+        kept = "".join(c for c in answer.lower() if not (c.isascii() and c in string.punctuation))
+        parts, letters = [], ""
+        for c in [*kept, " "]:  # a word of a regular expression ends where \w does
+            if c.isalnum() or c == "_":
+                letters += c
+                continue
+            parts += ["" if letters in ("a", "an", "the") else letters, c]
+            letters = ""
+        return "".join(part or " " for part in parts).split()
+
+    found, wanted = words(predicted), words(gold)
+    if not found or not wanted:
+        return float(found == wanted), float(found == wanted)
+    left, same = list(wanted), 0
+    for word in found:
+        if word in left:
+            left.remove(word)
+            same += 1
+    precision, recall = same / len(found), same / len(wanted)
+    f1 = 2 * precision * recall / (precision + recall) if same else 0.0
+    return float(" ".join(found) == " ".join(wanted)), f1
+
+
+@given(ANSWER, ANSWER)
+def test_squad_equals_its_definition(predicted: str, gold: str) -> None:
+    assert metrics.squad_f1(predicted, [gold]) == pytest.approx(slow_squad(predicted, gold))
+
+
+@given(ANSWER, st.lists(ANSWER, min_size=1, max_size=3))
+def test_squad_takes_the_best_answer(predicted: str, golds: list[str]) -> None:
+    each = [
+        metrics.squad_f1(predicted, [gold]) for gold in golds if metrics.squad_f1("", [gold])[0] < 1
+    ]
+    if each:
+        best = max(exact for exact, _ in each), max(f1 for _, f1 in each)
+        assert metrics.squad_f1(predicted, golds) == best
+
+
+def test_squad_gives_both_groups_only_where_there_are_both() -> None:
+    found, golds = ["x y", "", "z"], [["x"], [], [""]]
+    assert metrics.squad(found, golds) == pytest.approx(
+        {
+            "exact": 1 / 3,
+            "f1": (2 / 3 + 1) / 3,
+            "has_answer_exact": 0,
+            "has_answer_f1": 2 / 3,
+            "no_answer_f1": 1 / 2,
+        }
+    )
+    assert metrics.squad(found[:1], golds[:1]) == pytest.approx({"exact": 0, "f1": 2 / 3})
+    assert metrics.squad(found[1:], golds[1:]) == {"exact": 0.5, "f1": 0.5}
+
+
+def test_rouge_by_hand() -> None:
+    scores = metrics.rouge(["The cat sat down"], [["down sat the cat", "a dog"]])
+    assert scores == pytest.approx({"rouge1": 1, "rouge2": 1 / 3, "rougeL": 1 / 2})
+    none = metrics.rouge(["", "b"], [["a"], ["…"]])
+    assert none == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+
+
+SUMMARY = st.lists(
+    st.sampled_from(["a", "b", "A", "cat's", "3.5", "über", "-", "x_y"]), max_size=80
+).map(" ".join) | st.text(max_size=30)
+
+
+@given(
+    st.lists(st.tuples(SUMMARY, st.lists(SUMMARY, min_size=1, max_size=3)), min_size=1, max_size=3)
+)
+def test_rouge_equals_googles(texts: list[tuple[str, list[str]]]) -> None:
+    theirs = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[parity]'")
+    names = ["rouge1", "rouge2", "rougeL"]
+    scorer = theirs.RougeScorer(names, use_stemmer=False)
+    each = [scorer.score_multi(references, text) for text, references in texts]
+    scores = metrics.rouge([text for text, _ in texts], [references for _, references in texts])
+    assert list(scores) == names
+    for name in names:
+        mean = sum(score[name].fmeasure for score in each) / len(each)
+        assert scores[name] == pytest.approx(mean), name
+
+
+def test_ranking_by_hand() -> None:
+    assert metrics.ranking([1, 2, 4, 10], of=10) == pytest.approx(
+        {
+            "recall@1": 1 / 4,
+            "recall@2": 2 / 4,
+            "recall@5": 3 / 4,
+            "mrr": (1 + 1 / 2 + 1 / 4 + 0.1) / 4,
+        }
+    )
+    assert metrics.ranking([1, 2], of=2) == {"recall@1": 0.5, "mrr": 0.75}
+    assert list(metrics.ranking([3], of=5)) == ["recall@1", "recall@2", "mrr"]
+
+
+def test_a_spread_needs_two() -> None:
+    assert metrics.spread([0.5]) == {"mean": 0.5, "sd": 0.0, "each": [0.5]}
+    found = metrics.spread([1.0, 2.0, 4.0])
+    assert found["mean"] == pytest.approx(7 / 3)
+    assert found["sd"] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]))

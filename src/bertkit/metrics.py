@@ -1,8 +1,13 @@
-"""Scores of answers against labels; the formulas are scikit-learn's and scipy's."""
+"""Scores of answers against labels, as fractions from 0 to 1 (correlations: from -1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import string
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,3 +49,150 @@ def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
         "pearson": float(stats.pearsonr(x, y).statistic),
         "spearman": float(stats.spearmanr(x, y).statistic),
     }
+
+
+def multi_label(
+    predicted: Sequence[Collection[str]], actual: Sequence[Collection[str]]
+) -> dict[str, float]:
+    """F1 over all decisions (micro), its mean over labels (macro), and how often a set is exact."""
+    from sklearn import metrics, preprocessing
+
+    table = preprocessing.MultiLabelBinarizer().fit([*predicted, *actual])
+    found, wanted = table.transform(predicted), table.transform(actual)
+    exact = float((found == wanted).all(axis=1).mean())
+    if len(table.classes_) == 0:
+        return {"f1_micro": 0.0, "f1_macro": 0.0, "exact": exact}
+    # scikit-learn takes a single column for two classes, so it is given what it would flatten
+    micro = float(metrics.f1_score(wanted.ravel(), found.ravel(), zero_division=0.0))
+    macro = micro
+    if len(table.classes_) > 1:
+        macro = float(metrics.f1_score(wanted, found, average="macro", zero_division=0.0))
+    return {"f1_micro": micro, "f1_macro": macro, "exact": exact}
+
+
+def entities(
+    predicted: Sequence[Collection[tuple[int, int, str]]],
+    actual: Sequence[Collection[tuple[int, int, str]]],
+) -> dict[str, float]:
+    """precision, recall and F1 over the entities (start, end, type) of all sentences together.
+
+    An entity counts only with both ends and its type right, as in CoNLL-2003's conlleval.
+    """
+    pairs = [(set(p), set(a)) for p, a in zip(predicted, actual, strict=True)]
+    right = sum(len(p & a) for p, a in pairs)
+    precision = _ratio(right, sum(len(p) for p, _ in pairs))
+    recall = _ratio(right, sum(len(a) for _, a in pairs))
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": _ratio(2 * precision * recall, precision + recall),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _squad_words(answer: str) -> list[str]:
+    return _ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
+
+
+def squad_f1(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 over words with the best of several right answers.
+
+    Case, punctuation, articles and white space do not count. Where no gold answer has a word, the
+    question has no answer, and only an empty prediction is right. Source: the evaluation script
+    of SQuAD 2.0 (Rajpurkar et al. 2018), which for answered questions agrees with that of 1.1.
+    """
+    found = _squad_words(predicted)
+    wanted = [words for words in map(_squad_words, golds) if words] or [[]]
+    return float(found in wanted), max(_squad_overlap(found, words) for words in wanted)
+
+
+def _squad_overlap(found: list[str], wanted: list[str]) -> float:
+    if not (found and wanted):
+        return float(found == wanted)
+    return 2 * (Counter(found) & Counter(wanted)).total() / (len(found) + len(wanted))
+
+
+def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
+    """exact and f1, each the mean of `squad_f1` over the questions.
+
+    A question whose golds are none or "" has no answer. Where there are such and others, also
+    has_answer_exact, has_answer_f1 and no_answer_f1 (which is no_answer_exact as well).
+    """
+    scores = np.array([squad_f1(p, g) for p, g in zip(predicted, golds, strict=True)])
+    answered = np.array([any(g) for g in golds])
+    exact, f1 = scores.mean(axis=0).tolist()
+    found = {"exact": exact, "f1": f1}
+    if answered.any() and not answered.all():
+        found["has_answer_exact"], found["has_answer_f1"] = scores[answered].mean(axis=0).tolist()
+        found["no_answer_f1"] = float(scores[~answered, 1].mean())
+    return found
+
+
+def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """rouge1, rouge2 and rougeL: F1 with the best reference of each text, mean over texts.
+
+    Words are runs of a-z and 0-9 in small letters, unstemmed. Source: Lin, "ROUGE" (2004), 2 and
+    3.1, in the form of Google's rouge-score.
+    """
+    rows = []
+    for text, several in zip(predicted, references, strict=True):
+        words = _rouge_words(text)
+        each = [_rouge_f1(words, _rouge_words(reference)) for reference in several]
+        rows.append(np.max(each, axis=0))
+    one, two, longest = np.mean(rows, axis=0).tolist()
+    return {"rouge1": one, "rouge2": two, "rougeL": longest}
+
+
+def _rouge_words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _rouge_f1(found: list[str], wanted: list[str]) -> tuple[float, float, float]:
+    words = Counter(found) & Counter(wanted)
+    pairs = Counter(pairwise(found)) & Counter(pairwise(wanted))
+    total = len(found) + len(wanted)
+    return (
+        _ratio(2 * words.total(), total),
+        _ratio(2 * pairs.total(), max(len(found) - 1, 0) + max(len(wanted) - 1, 0)),
+        _ratio(2 * _longest_common(found, wanted), total),
+    )
+
+
+def _longest_common(one: list[str], other: list[str]) -> int:
+    """The length of the longest common subsequence.
+
+    A row of the usual table as the bits of an integer: Hyyrö, "Bit-parallel LCS-length
+    computation revisited" (2004).
+    """
+    places: dict[str, int] = {}
+    for i, word in enumerate(one):
+        places[word] = places.get(word, 0) | 1 << i
+    everywhere = (1 << len(one)) - 1
+    row = everywhere  # a zero where the length grows
+    for word in other:
+        match = row & places.get(word, 0)
+        row = ((row + match) | (row - match)) & everywhere
+    return len(one) - row.bit_count()
+
+
+def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
+    """recall@1, @2 and @5 (those below `of`) and the mean reciprocal rank.
+
+    `ranks` holds the place of the right candidate among `of`, 1 for the first.
+    """
+    places = np.asarray(ranks)
+    found = {f"recall@{k}": float((places <= k).mean()) for k in (1, 2, 5) if k < of}
+    return {**found, "mrr": float((1 / places).mean())}
+
+
+def spread(each: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation of a score over seeds, and each."""
+    sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
+    return {"mean": float(np.mean(each)), "sd": sd, "each": list(each)}

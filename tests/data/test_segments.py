@@ -230,8 +230,8 @@ def test_batches_hold_every_sample_once_within_the_budget(
     ]
     assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in drawn)
     for batch in batches:
-        assert batch.masked is not None
-        assert len(batch.masked) == len(batch.targets["mlm"])
+        assert batch.places is not None
+        assert len(batch.places) == len(batch.targets["mlm"])
     labels = sorted(x for batch in batches for x in batch.targets["mlm"].tolist())
     assert labels == sorted(x for s in drawn for x in s.labels.tolist())
 

@@ -66,7 +66,7 @@ def test_a_header_is_guessed_and_said(
         ("a.csv", 'text,label\nA,0\n"B,1\nC,1\n', r"a\.csv:3: not CSV"),
         ("a.tsv", "text\ttext\nA\tB\n", r"a\.tsv:1: two columns|a\.tsv: no header"),
         ("a.tsv", "text\tlabel\n", r"a\.tsv: only a header line"),
-        ("a.tsv", "\n", r"a\.tsv: the file holds no rows"),
+        ("a.tsv", "\n", r"a\.tsv: the file is empty"),
         (
             "a.jsonl",
             '{"text": "A", "label": 0}\n{"text": "B", "lable": 1}\n',

@@ -44,7 +44,7 @@ def _batch(samples: Sequence[Sample], head: str | None) -> Batch:
         ids=torch.from_numpy(np.concatenate([s.ids for s in samples])),
         types=torch.from_numpy(np.concatenate([s.types for s in samples])),
         layout=layout,
-        masked=torch.from_numpy(
+        places=torch.from_numpy(
             np.concatenate([s.places + o for s, o in zip(samples, offsets, strict=True)])
         ),
         targets=targets,

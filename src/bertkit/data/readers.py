@@ -153,6 +153,18 @@ class _Block:
     line: int
 
 
+def read_text(path: Path) -> str:
+    """A whole file, also .gz. Raises: DataError when it is missing, empty, damaged or not UTF-8."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file; check the spelling")
+    if path.is_dir():
+        raise DataError(f"{path}: a folder; name a file")
+    text = "".join(block.text for block in blocks(Span(path, 0, path.stat().st_size)))
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty")
+    return text
+
+
 def blocks(span: Span) -> Iterator[_Block]:
     """The bytes of a span in blocks that end where a paragraph or row does."""
     rows = suffix(span.file) == ".jsonl"

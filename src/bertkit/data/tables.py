@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.readers import Span, blocks, json_object, suffix
+from bertkit.data.readers import json_object, read_text, suffix
 from bertkit.errors import DataError, did_you_mean
 
 TABLES = (".tsv", ".csv", ".jsonl")
@@ -51,14 +51,10 @@ def rows(path: Path, *, header: bool | None = None) -> Table:
     Raises: DataError naming file and line, for ragged rows with the expected and found counts.
     """
     path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the spelling")
     kind = suffix(path)
-    if path.is_dir() or kind not in TABLES:
+    if kind not in TABLES and path.exists():
         raise DataError(f"{path}: rows are read from .tsv, .csv and .jsonl files, also .gz")
-    text = "".join(block.text for block in blocks(Span(path, 0, path.stat().st_size)))
-    if not text.strip():
-        raise DataError(f"{path}: the file holds no rows")
+    text = read_text(path)
     if kind == ".jsonl":
         return _json_table(path, text)
     cells = list(_csv_cells(path, text) if kind == ".csv" else _tsv_cells(text))

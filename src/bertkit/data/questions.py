@@ -1,0 +1,230 @@
+"""Questions about contexts, and their answers, as rows and as SQuAD has them.
+
+What is read: SQuAD 1.1 and 2.0 (`.json`), SubjQA (`.csv`) and rows (`.jsonl`), each also as `.gz`.
+Whatever is wrong is a DataError that names the file and the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from bertkit.data.readers import read_text, suffix
+from bertkit.data.tables import rows
+from bertkit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a context, and its right answers; without one it has none there.
+
+    Units: each answer is (text, start), the place of its first character in the context. The
+    first is learned, and all count in the score.
+    """
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] = ()
+    id: str = ""
+    where: str = "a question"
+    """File and line, or file and id, for messages."""
+
+    @property
+    def answerable(self) -> bool:
+        return bool(self.answers)
+
+
+class _SquadAnswer(msgspec.Struct):
+    text: str
+    start: Annotated[int, Meta(ge=0)] = msgspec.field(name="answer_start")
+
+
+class _SquadQuestion(msgspec.Struct):
+    id: str
+    question: str
+    answers: list[_SquadAnswer] | None = None
+    is_impossible: bool | None = None
+
+
+class _SquadParagraph(msgspec.Struct):
+    context: str
+    qas: list[msgspec.Raw]
+
+
+class _SquadArticle(msgspec.Struct):
+    paragraphs: list[msgspec.Raw]
+
+
+class _Squad(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+class _RowAnswer(msgspec.Struct):
+    text: str
+    start: Annotated[int, Meta(ge=0)]
+
+
+class _Row(msgspec.Struct):
+    question: str
+    context: str
+    answers: list[_RowAnswer] | None = None
+    id: str | int | None = None
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _decode(raw: str | msgspec.Raw, kind: type[S], file: str, path: str = "") -> S:
+    """A JSON value as `kind`. Raises: DataError with the place of what does not fit."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        text, _, inner = str(error).partition(" - at ")
+        place = (path + inner.strip("`$")).lstrip(".") or "the whole"
+        raise DataError(f"{file}: {place}: {text[0].lower()}{text[1:]}; mend it") from None
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file}: not JSON ({error}); mend it or leave it out") from None
+
+
+def _squad(file: Path, labelled: bool) -> Iterator[Question]:
+    """SQuAD 1.1 and 2.0: data → paragraphs → qas, read piece by piece to name each place."""
+    text = read_text(file)
+    for i, article in enumerate(_decode(text, _Squad, str(file)).data):
+        path = f"data[{i}]"
+        paragraphs = _decode(article, _SquadArticle, str(file), path).paragraphs
+        for j, raw in enumerate(paragraphs):
+            inner = f"{path}.paragraphs[{j}]"
+            paragraph = _decode(raw, _SquadParagraph, str(file), inner)
+            for k, asked in enumerate(paragraph.qas):
+                question = _decode(asked, _SquadQuestion, str(file), f"{inner}.qas[{k}]")
+                where = f"{file}: {question.id}"
+                answers = question.answers
+                if answers is None and question.is_impossible:
+                    answers = []
+                if labelled and question.is_impossible == bool(answers):
+                    says = str(question.is_impossible).lower()
+                    raise DataError(
+                        f"{where}: is_impossible is {says}, and it has "
+                        f"{len(answers or ())} answers; mend one of the two"
+                    )
+                yield Question(
+                    question.question,
+                    paragraph.context,
+                    _checked(answers, paragraph.context, where) if labelled else (),
+                    question.id,
+                    where,
+                )
+
+
+def _json_rows(file: Path, labelled: bool) -> Iterator[Question]:
+    """{"id"?, "question", "context", "answers": [{"text", "start"}, ...]}, one a line."""
+    text = read_text(file)
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            where = f"{file}:{number}"
+            row = _decode(line, _Row, where)
+            yield Question(
+                row.question,
+                row.context,
+                _checked(row.answers, row.context, where) if labelled else (),
+                f"line {number}" if row.id is None else str(row.id),
+                where,
+            )
+
+
+NOT_FOUND = "ANSWERNOTFOUND"
+"""What SubjQA appends to every review, and marks where a question has no answer."""
+
+
+def _subjqa(file: Path, labelled: bool) -> Iterator[Question]:
+    """SubjQA (Bjerva et al. 2020), one annotation a row; its ids repeat, so the line is added.
+
+    An answer is what the review has between the indices: `human_ans_spans` holds its words set
+    apart by spaces, and not all of them.
+    """
+    table = rows(file, header=True)
+    wanted = ["question", "review"]
+    if labelled:
+        wanted += ["human_ans_spans", "human_ans_indices"]
+    for name in wanted:
+        if name not in table.columns:
+            raise DataError(
+                f"{file}: no column {name!r}; questions are read from .csv as SubjQA has them, "
+                "from SQuAD's .json, or from .jsonl with question, context and answers"
+            )
+    for row, line in zip(table.rows, table.lines, strict=True):
+        where = f"{file}:{line}"
+        context = row["review"].removesuffix(NOT_FOUND).rstrip()
+        answers: tuple[tuple[str, int], ...] = ()
+        if labelled and row["human_ans_spans"] != NOT_FOUND:
+            found = re.fullmatch(r"\((\d+), ?(\d+)\)", row["human_ans_indices"])
+            if found is None:
+                indices = row["human_ans_indices"]
+                raise DataError(f"{where}: human_ans_indices is {indices!r}; write (start, end)")
+            start, end = map(int, found.groups())
+            there, text = row["review"][start:end], context[start:end]
+            letters = iter(there)  # each is found behind the one before
+            words = row["human_ans_spans"].split()
+            if not (text.strip() and all(letter in letters for letter in "".join(words))):
+                raise DataError(
+                    f"{where}: the answer {row['human_ans_spans']!r} does not stand at characters "
+                    f"{start} to {end} of the review, where {there!r} stands; mend the indices"
+                )
+            answers = ((text, start),)
+        name = f"{row.get('q_review_id', 'line')}:{line}"
+        yield Question(row["question"], context, answers, name, where)
+
+
+READERS = {".json": _squad, ".jsonl": _json_rows, ".csv": _subjqa}
+
+
+def _checked(
+    answers: Sequence[_SquadAnswer | _RowAnswer] | None, context: str, where: str
+) -> tuple[tuple[str, int], ...]:
+    """The answers, each of which stands at its start. Raises: DataError for one that does not."""
+    if answers is None:
+        raise DataError(f"{where}: has no answers; write [] where the context holds none")
+    found = tuple((answer.text, answer.start) for answer in answers)
+    for text, start in found:
+        there = context[start : start + len(text)]
+        if not text.strip():
+            raise DataError(f"{where}: an answer is empty; without one, write [] for all of them")
+        if there != text:
+            raise DataError(
+                f"{where}: the answer {text!r} does not stand at character {start} of the "
+                f"context, where {there!r} stands; mend its start"
+            )
+    return found
+
+
+def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
+    """The questions of a file, and a sentence on what was read. Raises: DataError."""
+    if suffix(path) not in READERS:
+        raise DataError(
+            f"{path}: questions are read from .json (SQuAD), .jsonl and .csv (SubjQA), also .gz"
+        )
+    found = list(READERS[suffix(path)](path, labelled))
+    if not found:
+        raise DataError(f"{path}: the file holds no question")
+    seen: dict[str, str] = {}
+    for question in found:
+        if not (question.question.strip() and question.context.strip()):
+            empty = "context" if question.question.strip() else "question"
+            raise DataError(f"{question.where}: the {empty} is empty; leave it out")
+        if question.id in seen:
+            raise DataError(
+                f"{question.where}: the id {question.id!r} stands twice (first: "
+                f"{seen[question.id]}); each question has its own"
+            )
+        seen[question.id] = question.where
+    said = f"{path}: {len(found):,} questions"
+    if labelled:
+        without = sum(not question.answerable for question in found)
+        said += f", {without:,} of them without an answer"
+    return found, said
