@@ -22,7 +22,7 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
-THREADS = 2
+THREADS = 1  # models this small only wait for a second
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

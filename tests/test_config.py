@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bertkit.config import decode, override, plain, read_toml
+from bertkit.config import Settings, decode, explained, override, plain, read_toml
 from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
-from bertkit.recipes.pretrain import PretrainConfig
+from bertkit.recipes.pretrain import PretrainConfig, Train
 
 MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
 RUN = {"model": MODEL, "train": {"steps": 10}}
@@ -92,3 +93,21 @@ def _parameters(c: TransformerConfig) -> int:
 
 def test_there_is_a_run_file_for_each_size() -> None:
     assert {path.stem for path in CONFIGS} == set(SHAPES)
+
+
+def test_a_settings_meaning_is_the_docstring_below_it() -> None:
+    meant = explained(Train)
+    assert meant["batch_size"] == "Samples a step."
+    assert meant["precision"].startswith("bf16 computes with bf16 weights")
+    assert "log_every" not in meant
+    assert set(meant) <= set(Train.__struct_fields__)
+
+    class Longer(Train, frozen=True):
+        more: int = 3
+        """How much
+        more."""
+
+    assert explained(Longer)["more"] == "How much more."
+    assert explained(Longer)["batch_size"] == "Samples a step."
+    made = msgspec.defstruct("made", [("x", int, 1)], bases=(Settings,), frozen=True)
+    assert explained(made) == {}

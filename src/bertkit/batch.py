@@ -149,14 +149,17 @@ class Batch:
     """Token ids and what belongs to them, packed.
 
     Shapes: ids (N,), types (N,) segment of each token; targets by the name of the head that
-    reads them. `masked` (M,) are the places the masked-LM head predicts, its targets["mlm"] (M,).
+    reads them, one for each of its answers. `places` (P,) are the tokens at which a head answers
+    that answers at tokens: masked ones, first pieces of words; all when None. `example` (S,)
+    numbers the examples that several sequences belong to (the choices of a question).
     """
 
     ids: Tensor
     types: Tensor
     layout: Packed
-    masked: Tensor | None = None
+    places: Tensor | None = None
     targets: Mapping[str, Tensor] = field(default_factory=dict)
+    example: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(
@@ -164,6 +167,7 @@ class Batch:
             ids=self.ids.to(device),
             types=self.types.to(device),
             layout=self.layout.to(device),
-            masked=None if self.masked is None else self.masked.to(device),
+            places=None if self.places is None else self.places.to(device),
+            example=None if self.example is None else self.example.to(device),
             targets={name: t.to(device) for name, t in self.targets.items()},
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,9 +23,16 @@ app = App(
     suppress_keyboard_interrupt=False,  # `run` says how to go on
 )
 vocab = App(name="vocab", help="Vocabularies.")
-tune = App(name="finetune", help="Fine-tune a model on labelled data.")
 app.command(vocab)
-app.command(tune)
+LATE = {
+    "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
+    "probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
+    "vectors": "Learn static word vectors from text.",
+    "compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
+}
+"""Commands of `bertkit.commands`, which is imported when one of them is called."""
+for _name, _help in LATE.items():
+    app.command(f"bertkit.commands:{_name}", name=_name, help=_help)
 
 Long = Literal["error", "truncate", "window"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -39,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
         words = _join(arguments) if arguments[:1] == ["pretrain"] else list(arguments)
+        words = _own_task(words)
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
         print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -226,97 +235,40 @@ def pretrain(
     _say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
 
 
-@tune.command
-def classify(
-    *,
-    model: str,
-    train: Path,
-    dev: Path,
-    out: Path,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    header: bool | None = None,
-    regression: bool | None = None,
-    epochs: int = 3,
-    batch_size: int = 32,
-    learning_rate: float = 5e-5,
-    length: int | None = None,
-    seed: int = 0,
-    precision: Precision = "auto",
-) -> None:
-    """Learn labels, or a number, of texts or pairs.
-
-    Parameters
-    ----------
-    model
-        A model folder or hub id.
-    train
-        TSV, CSV or JSONL.
-    dev
-        The same, to choose the best epoch by and to score.
-    out
-        The folder of the fine-tuned model, to be made.
-    text
-        Column of the text (or the first of a pair); guessed and said otherwise.
-    pair
-        Column of the second text.
-    label
-        Column of the label.
-    header
-        Whether the first line names the columns; guessed and said otherwise.
-    regression
-        Whether labels are quantities; guessed from fractions otherwise.
-    length
-        Longest sequence in tokens.
-    """
-    from bertkit.config import decode
-    from bertkit.recipes.finetune import Finetune, finetune, read_examples
-
-    settings = decode(
-        Finetune,
-        {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "learning_rate": learning_rate,
-            "length": length,
-            "seed": seed,
-            "precision": precision,
-        },
-    )
-    columns: dict[str, Any] = {"text": text, "pair": pair, "label": label, "header": header}
-    scores = finetune(
-        model,
-        train=read_examples(train, **columns),
-        dev=read_examples(dev, **columns),
-        out=out,
-        settings=settings,
-        regression=regression,
-        names=(str(train), str(dev)),
-    )
-    print(json.dumps(scores))
-
-
 @app.command
 def evaluate(
     model: str,
     file: Path,
     /,
     *,
+    task: str | None = None,
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
     header: bool | None = None,
+    errors: Path | None = None,
     precision: Precision = "fp32",
 ) -> None:
-    """Score a fine-tuned model on a labelled file; prints JSON."""
-    from bertkit.pipelines import pipeline
+    """Score a fine-tuned model on a labelled file; prints JSON.
+
+    Parameters
+    ----------
+    task
+        module:Class, for a task from outside the package.
+    text
+        Column of the text; guessed and said otherwise, as are the others.
+    errors
+        A folder for the list of the worst answers, errors.html and errors.jsonl.
+    """
+    from bertkit.pipelines import answering
     from bertkit.recipes.evaluate import evaluate as recipe
     from bertkit.recipes.finetune import read_examples
+    from bertkit.tasks.task import Reading
 
-    ready = pipeline("classify", model, precision=precision)
-    rows = read_examples(file, text=text, pair=pair, label=label, header=header)
-    print(json.dumps(recipe(ready, rows, name=str(file))))
+    ready = answering(model, task, precision=precision)
+    reading = Reading(text=text, pair=pair, label=label, header=header)
+    examples = read_examples(type(ready.task), file, reading)
+    print(json.dumps(recipe(ready, examples, errors=errors)))
 
 
 @app.command
@@ -325,34 +277,40 @@ def predict(
     text: list[str] | None = None,
     /,
     *,
-    pair: str | None = None,
+    pair: list[str] | None = None,
     file: Path | None = None,
-    long: Long = "error",
+    task: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    header: bool | None = None,
+    long: Long | None = None,
     precision: Precision = "fp32",
 ) -> None:
-    """Label texts: arguments, a file's rows, or the lines of stdin. One line of JSON each.
+    """Answers to texts: arguments, a file's rows, or the lines of stdin. One line of JSON each.
 
     Parameters
     ----------
     pair
-        The second text, where the model was trained on pairs.
+        What goes with the text: the second of a pair, a question's context, each choice.
     file
-        TSV, CSV or JSONL; its columns are guessed and said.
+        Examples as for training, without their labels; columns are guessed and said.
+    task
+        module:Class, for a task from outside the package.
     long
-        What to do with texts longer than the model.
+        What to do with texts longer than the model; by default what the task does.
     """
-    from bertkit.pipelines import pipeline
+    from bertkit.pipelines import answering
     from bertkit.recipes.finetune import read_examples
+    from bertkit.tasks.task import Reading
 
-    ready = pipeline("classify", model, precision=precision)
+    ready = answering(model, task, precision=precision)
     if file is not None:
-        rows = read_examples(file, labelled=False)
-        texts = [row.text for row in rows]
-        pairs = [row.pair or "" for row in rows] if rows and rows[0].pair is not None else None
-    else:
-        texts = _texts(text)
-        pairs = None if pair is None else [pair] * len(texts)
-    for answer in ready(texts, pairs, long=long):
+        reading = Reading(text=text_column, pair=pair_column, header=header)
+        examples = read_examples(type(ready.task), file, reading, labelled=False)
+        for answer in ready.answers(examples, long=long):
+            _print(answer)
+        return
+    for answer in ready(((line, pair) if pair else line for line in text or _lines()), long=long):
         _print(answer)
 
 
@@ -444,6 +402,23 @@ def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: f
     print(recipe(out, text=text, minutes=minutes))
 
 
+def _own_task(words: list[str]) -> list[str]:
+    """Where a task from outside is named, it may lie in the folder one works in.
+
+    `finetune module:Class`, or `finetune --task module:Class`, becomes a command there is.
+    """
+    if words[:2] == ["finetune", "--task"]:
+        words = ["finetune", *words[2:]]
+    new = words[1] if words[:1] == ["finetune"] and ":" in "".join(words[1:2]) else ""
+    if (new or "--task" in words) and "" not in sys.path:
+        sys.path.insert(0, "")
+    if new:
+        from bertkit.commands import know_task
+
+        know_task(new)
+    return words
+
+
 def _join(arguments: Sequence[str]) -> list[str]:
     """`--train.steps 300` as one word, so that the parser keeps the two together."""
     joined: list[str] = []
@@ -477,17 +452,20 @@ def _config(path: Path) -> Path:
 
 def _texts(arguments: list[str] | None) -> list[str]:
     """Texts from the arguments, else the lines of stdin."""
-    if arguments:
-        return arguments
+    return arguments or list(_lines())
+
+
+def _lines() -> Iterator[str]:
+    """The lines of stdin that hold text, as they come."""
     if sys.stdin.isatty():
         raise DataError("no text; give it as an argument or on stdin, one text a line")
     if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    lines = [line.rstrip("\n") for line in sys.stdin]
-    texts = [line for line in lines if line.strip()]
-    if not texts:
+    lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
+    first = next(lines, None)
+    if first is None:
         raise DataError("stdin: no text; give one text a line")
-    return texts
+    yield from itertools.chain([first], lines)
 
 
 def _print(answer: Any) -> None:

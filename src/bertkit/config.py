@@ -6,15 +6,24 @@ and messages.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 from bertkit.errors import ConfigError, did_you_mean
+
+Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +49,27 @@ def plain(settings: Settings) -> dict[str, Any]:
     result = msgspec.to_builtins(settings)
     assert isinstance(result, dict)
     return result
+
+
+def explained(kind: type[Settings]) -> dict[str, str]:
+    """What each setting means: the docstring below its line, where there is one."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not issubclass(owner, Settings) or owner is Settings:
+            continue
+        try:
+            [body] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        except (OSError, TypeError, ValueError, SyntaxError):  # defined where no source is kept
+            continue
+        assert isinstance(body, ast.ClassDef)
+        for line, below in itertools.pairwise(body.body):
+            match line, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = " ".join(text.split())
+    return found
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, Pooling, load
 from bertkit.engine.engine import Engine, Read, first, mean, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
+from bertkit.models.model import HEADS
 from bertkit.nn.precision import Precision
-from bertkit.text.tokenizer import NO_LIMIT, Encoding
-
-Long = Literal["error", "truncate", "window"]
-"""What to do with a text longer than the model: refuse it; cut it and say so; or read it in
-overlapping windows and average."""
+from bertkit.tasks import Task, name_in
+from bertkit.tasks.task import refuse_segments
+from bertkit.text.long import Long, encode
 
 PART = 4096
-"""Texts tokenized at a time, so that a long stream needs little memory."""
+"""Texts tokenized at a time, so that many need little memory."""
 
-
-class LabelAnswer(msgspec.Struct, frozen=True):
-    """The likeliest label of a text (or the number of a regression), and all of them."""
-
-    label: str
-    score: float
-    scores: dict[str, float]
-    truncated: bool = False
+STREAM = 256
+"""Items of a stream read before the first of them is answered."""
 
 
 class Filler(msgspec.Struct, frozen=True):
@@ -69,35 +64,6 @@ class _Pipeline:
             )
         return self.engine.model.heads[head]
 
-    def _encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long
-    ) -> tuple[list[Encoding], NDArray[np.int64]]:
-        """Encodings, and which text each belongs to: windows of one text follow each other."""
-        length = self.loaded.length
-        if pairs is not None and len(pairs) != len(texts):
-            raise DataError(f"{len(texts)} texts and {len(pairs)} second texts; give one for each")
-        if pairs is not None and self.loaded.model.config.types < 2:
-            raise DataError(f"{self.loaded.folder}: reads single texts only (it has one segment)")
-        if long == "window":
-            found, owner = [], []
-            for place, text in enumerate(texts):
-                pair = None if pairs is None else pairs[place]
-                windows = self.tokenizer.windows(
-                    text, pair, max_length=length, overlap=length // 4, slide=_slide(pair)
-                )
-                found += windows
-                owner += [place] * len(windows)
-            return found, np.array(owner, dtype=np.int64)
-        limit = length if long == "truncate" else NO_LIMIT
-        encodings = self.tokenizer.encode_batch(texts, pairs, max_length=limit, truncate="longest")
-        for text, encoding in zip(texts, encodings, strict=True):
-            if len(encoding) > length:
-                raise DataError(
-                    f"{text[:40]!r}…: {len(encoding)} tokens, and the model reads {length}; "
-                    "shorten it, cut it (long = truncate) or read it in parts (long = window)"
-                )
-        return encodings, np.arange(len(texts))
-
     def _rows(
         self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long, read: Read
     ) -> tuple[NDArray[np.float32], list[bool]]:
@@ -106,23 +72,20 @@ class _Pipeline:
         for start in range(0, len(texts), PART):
             part = texts[start : start + PART]
             other = None if pairs is None else pairs[start : start + PART]
-            encodings, owner = self._encode(part, other, long)
+            encodings, owner = encode(
+                self.tokenizer, part, other, length=self.loaded.length, long=long
+            )
             found = self.engine.run(encodings, read)
             if long == "window":
                 sizes = np.array([len(e) for e in encodings], dtype=np.float32)
                 sums = np.zeros((len(part), found.shape[1]), dtype=np.float32)
                 np.add.at(sums, owner, found * sizes[:, None])
-                weights = np.bincount(owner, sizes, len(part))[:, None]
-                found = (sums / weights).astype(np.float32)
+                found = (sums / np.bincount(owner, sizes, len(part))[:, None]).astype(np.float32)
                 cut += [False] * len(part)
             else:
                 cut += [e.truncated for e in encodings]
             rows.append(found)
         return np.concatenate(rows), cut
-
-
-def _slide(pair: str | None) -> Literal["first", "second"]:
-    return "first" if pair is None else "second"
 
 
 class Embed(_Pipeline):
@@ -151,42 +114,92 @@ class Embed(_Pipeline):
         return vectors
 
 
-class Classify(_Pipeline):
-    """Texts or pairs -> a label each, or a number for a regression."""
+Item = str | tuple[str, str | Sequence[str]]
+"""What a task is asked about: a text, or a text and what goes with it (a second text, a question's
+context, the choices)."""
 
-    def __init__(self, loaded: Loaded, precision: Precision = "fp32") -> None:
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+class Answer(_Pipeline, Generic[A]):
+    """A fine-tuned model that answers: one item gives one answer, a list a list, in its order,
+    and any other iterable a stream of answers."""
+
+    def __init__(self, task: Task[Any, A], loaded: Loaded, precision: Precision = "fp32") -> None:
         super().__init__(loaded, precision)
-        self.head = self._needs("classify", "fine-tune one with `bertkit finetune classify`")
-
-    def outputs(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, long: Long = "error"
-    ) -> tuple[NDArray[np.float32], list[bool]]:
-        """The head's raw outputs (S, L), and which texts were cut."""
-        return self._rows(texts, pairs, long, lambda s, b: self.head(s, b).float())
-
-    def __call__(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, long: Long = "error"
-    ) -> list[LabelAnswer]:
-        """An answer for each text, in order."""
-        if not texts:
-            return []
-        outputs, cut = self.outputs(texts, pairs, long=long)
-        labels = self.loaded.labels
-        if len(labels) == 1:
-            return [
-                LabelAnswer(labels[0], float(row[0]), {labels[0]: float(row[0])}, short)
-                for row, short in zip(outputs, cut, strict=True)
-            ]
-        chances = torch.softmax(torch.from_numpy(outputs), -1).tolist()
-        return [
-            LabelAnswer(
-                labels[int(np.argmax(row))],
-                max(row),
-                dict(zip(labels, row, strict=True)),
-                short,
+        self.task = task
+        hint = f"fine-tune one with `bertkit finetune {task.name}`"
+        self.head = self._needs(task.head, hint)
+        if any(name.startswith(f"heads.{task.head}.") for name in loaded.report.fresh):
+            raise CheckpointError(
+                f"{loaded.folder}: its {task.head} head was never trained; {hint}"
             )
-            for row, short in zip(chances, cut, strict=True)
-        ]
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
+        self, items: Item, *, long: Long | None = ...
+    ) -> A: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, items: list[str] | list[Item], *, long: Long | None = ...
+    ) -> list[A]: ...
+    @overload
+    def __call__(self, items: Iterable[Item], *, long: Long | None = ...) -> Iterator[A]: ...
+    def __call__(
+        self, items: Item | Iterable[Item], *, long: Long | None = None
+    ) -> A | list[A] | Iterator[A]:
+        """Answers to one text, to many, or to a stream.
+
+        `long` says what to do with texts longer than the model; by default what the task does.
+        Raises: DataError for a text that cannot be answered about, ConfigError for a policy that
+        the task has not.
+        """
+        if isinstance(items, str | tuple):
+            return self.answers([self._example(items)], long=long)[0]
+        if isinstance(items, Sequence):
+            return self.answers([self._example(item) for item in items], long=long)
+        return self._stream(items, long)
+
+    def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
+        """Answers to the task's own examples, in their order."""
+        long = long or self.task.long[0]
+        if long not in self.task.long:
+            known = ", ".join(self.task.long)
+            raise ConfigError(f"long: {self.task.name} knows {known}, and not {long!r}")
+        found: list[A] = []
+        for start in range(0, len(examples), PART):
+            part = examples[start : start + PART]
+            features = self.task.features(
+                part, self.tokenizer, self.loaded.length, long=long, learn=False
+            )
+            refuse_segments(features, self.loaded.model, str(self.loaded.folder))
+            outputs = self.task.run(self.engine.model, features, self.engine.budget_tokens)
+            found += self.task.answers(outputs, features, part, self.head)
+        return found
+
+    def _example(self, item: object) -> Any:
+        match item:
+            case str(text):
+                return self.task.example(text, ())
+            case (str(text), str(other)):
+                return self.task.example(text, (other,))
+            case (str(text), [*others]) if all(isinstance(other, str) for other in others):
+                return self.task.example(text, [str(other) for other in others])
+        raise DataError(
+            f"{str(item)[:60]}: a {type(item).__name__} is nothing to ask about; give a text, or "
+            "a tuple of a text and what goes with it"
+        )
+
+    def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
+        for part in batched(items, STREAM):
+            yield from self.answers([self._example(item) for item in part], long=long)
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items, the last shorter (itertools.batched, which Python 3.11 lacks)."""
+    rest = iter(items)
+    while part := list(itertools.islice(rest, size)):
+        yield part
 
 
 class FillMask(_Pipeline):
@@ -208,7 +221,7 @@ class FillMask(_Pipeline):
             if not len(places):
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
                 raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
-            batch = replace(pack([encoding]), masked=torch.from_numpy(places)).to(
+            batch = replace(pack([encoding]), places=torch.from_numpy(places)).to(
                 self.engine.device
             )
             logits = self.head(self.engine.model.encoder(batch), batch).float()
@@ -250,16 +263,48 @@ class NextSentence(_Pipeline):
         return [NextAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)]
 
 
-TASKS: Mapping[str, type[Embed | Classify | FillMask | NextSentence]] = {
+def answering(
+    model: str | Path | Loaded,
+    task: str | type[Task[Any, Any]] | None = None,
+    *,
+    precision: Precision = "fp32",
+    revision: str | None = None,
+) -> Answer[Any]:
+    """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
+
+    Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
+    from outside the package is never imported because a folder says so: name it.
+    """
+    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    if task is None:
+        task = name_in(loaded.settings, loaded.model.heads)
+        if task is None or (task not in tasks.TASKS and ":" not in task):
+            raise CheckpointError(
+                f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
+            )
+        if ":" in task:
+            raise ConfigError(
+                f"{loaded.folder}: made for the task {task}, whose code is not bertkit's; if you "
+                f"trust it, name it: --task {task}"
+            )
+    kind = tasks.find(task) if isinstance(task, str) else task
+    ready = kind.restore(loaded.labels, loaded.settings)
+    if ready.head not in HEADS:
+        heads = {ready.head: ready.build_head}
+        loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
+    return Answer(ready, loaded, precision)
+
+
+OTHERS: Mapping[str, type[Embed | FillMask | NextSentence]] = {
     "embed": Embed,
-    "classify": Classify,
     "fill-mask": FillMask,
     "next-sentence": NextSentence,
 }
+"""Pipelines that need no fine-tuning."""
 
 
 @overload
-def pipeline(
+def pipeline(  # type: ignore[overload-overlap]
     task: Literal["embed"],
     model: str | Path | Loaded,
     *,
@@ -268,15 +313,7 @@ def pipeline(
     revision: str | None = ...,
 ) -> Embed: ...
 @overload
-def pipeline(
-    task: Literal["classify"],
-    model: str | Path | Loaded,
-    *,
-    precision: Precision = ...,
-    revision: str | None = ...,
-) -> Classify: ...
-@overload
-def pipeline(
+def pipeline(  # type: ignore[overload-overlap]
     task: Literal["fill-mask"],
     model: str | Path | Loaded,
     *,
@@ -284,32 +321,45 @@ def pipeline(
     revision: str | None = ...,
 ) -> FillMask: ...
 @overload
-def pipeline(
+def pipeline(  # type: ignore[overload-overlap]
     task: Literal["next-sentence"],
     model: str | Path | Loaded,
     *,
     precision: Precision = ...,
     revision: str | None = ...,
 ) -> NextSentence: ...
+@overload
 def pipeline(
-    task: str,
+    task: str | type[Task[Any, A]],
+    model: str | Path | Loaded,
+    *,
+    precision: Precision = ...,
+    revision: str | None = ...,
+) -> Answer[Any]: ...
+def pipeline(
+    task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,
     *,
     precision: Precision = "fp32",
     pooling: str | None = None,
     revision: str | None = None,
-) -> Embed | Classify | FillMask | NextSentence:
+) -> Embed | FillMask | NextSentence | Answer[Any]:
     """A model made ready for one task; call it with texts.
 
-    `model` is a folder, a hub id or an opened folder. `precision` bf16 (or auto) is faster where
-    the machine has the instructions; `pooling` (mean or cls) is for embed alone.
+    `task` is embed, fill-mask or next-sentence, one that models are fine-tuned for (classify,
+    tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an opened folder.
+    `precision` bf16 (or auto) is faster where the machine has the instructions; `pooling` (mean
+    or cls) is for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
-    if task not in TASKS:
-        raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, TASKS)}")
+    if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
+        known = (*OTHERS, *tasks.TASKS)
+        raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
     if pooling is not None and task != "embed":
         raise ConfigError(f"pooling: {task} has none; leave it out")
+    if task not in OTHERS:
+        return answering(model, task, precision=precision, revision=revision)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
     if task == "embed":
         return Embed(loaded, precision, pooling)
-    return TASKS[task](loaded, precision)
+    return OTHERS[task](loaded, precision)  # type: ignore[index]

@@ -59,6 +59,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same content under a new name; without a second copy on disk where links are known."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
 def sweep(folder: Path) -> None:
     """Remove what killed processes left half-written in a folder."""
     for partial in folder.glob(".*.partial-*"):

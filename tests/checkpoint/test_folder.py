@@ -42,7 +42,7 @@ def saved(tokenizer: Tokenizer, place: Path, heads: tuple[str, ...]) -> Path:
         vocab=tokenizer.vocab_size, hidden=16, layers=2, heads=2, intermediate=32, length=64
     )
     labels = ("bad", "fair", "good") if "classify" in heads else ()
-    save(place, build(config, heads, labels=3), tokenizer, BERT, labels=labels)
+    save(place, build(config, heads, labels=labels), tokenizer, BERT, labels=labels)
     return place
 
 

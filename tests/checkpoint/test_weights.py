@@ -37,8 +37,20 @@ def test_heads_are_told_by_their_weights() -> None:
         names = (row for head in heads for row in BERT.heads[head].values())
         return {str(name): torch.ones(1) for name in names}
 
-    assert heads_in(BERT, {}) == ()
-    assert heads_in(BERT, rows("pooler")) == ("pooler",)
-    assert heads_in(BERT, rows("mlm", "nsp")) == ("mlm", "nsp")
-    assert heads_in(BERT, rows("classify")) == ("classify",)
-    assert heads_in(BERT, rows("mlm", "pooler")) == ("mlm", "pooler")
+    def found(*heads: str, architecture: str = "", ours: tuple[str, ...] = ()) -> tuple[str, ...]:
+        return heads_in(BERT, rows(*heads), architecture=architecture, ours=ours)
+
+    assert found() == ()
+    assert found("pooler") == ("pooler",)
+    assert found("mlm", "nsp") == ("mlm", "nsp")
+    assert found("mlm", "sop", ours=("mlm", "sop")) == ("mlm", "sop")
+    assert found("mlm", "pooler") == ("mlm", "pooler")
+    assert found("classify") == ("classify",)
+    assert found("choose", architecture="BertForMultipleChoice") == ("choose",)
+    assert found("choose", ours=("choose",)) == ("choose",)
+    assert found("tag") == ("tag",)
+    assert found("crf") == ("crf",)
+    assert found("answer", "pooler") == ("pooler", "answer")
+    assert found("classify", ours=("mlm", "nsp")) == ("classify",)
+    own = {"heads.own.out.weight": torch.ones(1)}
+    assert heads_in(BERT, own, architecture="", ours=()) == ("own",)

@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World
     config = TransformerConfig(
         vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=32, length=32
     )
-    model = build(config, ("classify",), labels=2)
+    model = build(config, ("classify",), labels=("no", "yes"))
     save(place / "model", model, tokenizer, BERT, labels=("no", "yes"))
     return World(
         place / "texts", place / "vocab", place / "corpus", place / "tiny.toml", place / "model"

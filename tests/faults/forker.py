@@ -23,7 +23,7 @@ import matplotlib.figure  # noqa: F401
 import torch
 
 from bertkit import cli
-from bertkit.recipes import pretrain  # noqa: F401
+from bertkit.recipes import finetune, pretrain  # noqa: F401
 
 WRITES = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 

@@ -318,7 +318,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "impossible heads": (edit_config(num_attention_heads=3), "heads = 3"),
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
     "labels without numbers": (edit_config(id2label={"a": "b"}), "id2label does not name"),
-    "heads of no kind": (edit_config(bertkit={"heads": ["tail"]}), "bertkit.heads is no list"),
+    "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads is no list"),
     "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads is no list"),
     "config cut": (write("config.json", b'{"model_type": "be'), "config.json: not valid JSON"),
     "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
@@ -377,7 +377,7 @@ def test_a_model_that_is_not_there(name: str, refused: Any) -> None:
 GOOD = "text\tlabel\na fine day\tyes\na grim day\tno\n"
 LABELLED: dict[str, tuple[str | None, list[str], str]] = {
     "missing file": (None, [], "bad.tsv: no such file"),
-    "empty file": ("", [], "bad.tsv: the file holds no rows"),
+    "empty file": ("", [], "bad.tsv: the file is empty"),
     "only a header": ("text\tlabel\n", [], "bad.tsv: only a header line"),
     "ragged": ("text\tlabel\na\tyes\nb\n", [], "bad.tsv:3: expected 2 columns"),
     "no label": ("text\tlabel\na\tyes\nb\t\n", [], "bad.tsv:3: no label"),
@@ -424,7 +424,8 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     assert "unseen.tsv:3: label 'yess' is not in the training file; did you mean 'yes'?" in unseen
     assert "only one label, 'yes'" in said("single", "good")
     assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
-    assert "pairs.tsv has pairs and" in said("pairs", "good")
+    lone = said("pairs", "good")
+    assert "good.tsv:2: has no second text, and the model labels pairs" in lone
     assert "length: 99 is longer than the model's 32" in said("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])

@@ -6,6 +6,7 @@ import torch
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
+from bertkit.models.heads import Pooler
 from bertkit.models.model import HEADS, build, empty
 
 CONFIG = TransformerConfig(vocab=3000, hidden=64, layers=2, heads=4, intermediate=128)
@@ -33,21 +34,36 @@ def test_the_mlm_head_owns_no_second_vocabulary() -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_answers(head: str) -> None:
-    model = build(CONFIG, (head,), labels=5).eval()
+    model = build(CONFIG, (head,), labels=("O", "B-x", "I-x")).eval()
     layout = Packed.of([2, 3, 7])
     masked = torch.tensor([1, 6])
     batch = Batch(torch.arange(12), torch.zeros(12, dtype=torch.long), layout, masked)
-    shapes = {"mlm": (2, 3000), "nsp": (3, 2), "sop": (3, 2), "pooler": (3, 64), "classify": (3, 5)}
+    shapes = {"mlm": (2, 3000), "nsp": (3, 2), "sop": (3, 2), "pooler": (3, 64)}
+    shapes |= {
+        "classify": (3, 3),
+        "choose": (3, 1),
+        "answer": (12, 2),
+        "tag": (2, 3),
+        "crf": (2, 3),
+    }
     assert model(batch)[head].shape == shapes[head]
 
 
 def test_an_unknown_head_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'nsp'"):
         build(CONFIG, ("nspp",))
+    with pytest.raises(ConfigError, match="classify needs the names of its labels"):
+        build(CONFIG, ("classify",))
+
+
+def test_a_head_of_ones_own_comes_with_what_builds_it() -> None:
+    model = build(CONFIG, {"own": lambda encoder: Pooler(encoder.config)})
+    assert isinstance(model.heads["own"], Pooler)
+    assert (model.heads["own"].dense.bias == 0).all()
 
 
 def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:
-    hollow, full = empty(CONFIG, ("mlm",), labels=2), build(CONFIG, ("mlm",))
+    hollow, full = empty(CONFIG, ("mlm",), labels=()), build(CONFIG, ("mlm",))
     assert all(p.is_meta for p in hollow.parameters())
     assert {n: p.shape for n, p in hollow.named_parameters()} == {
         n: p.shape for n, p in full.named_parameters()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Packed
-from bertkit.nn.attention import SHORT, attend, attention_weights
+from bertkit.nn.attention import SHORT, Attention, Trace, attend, attention_weights
 from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Varlen()]
@@ -89,6 +89,15 @@ def test_exact_weights_reproduce_the_output() -> None:
         torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:2]))
     mixed = torch.cat([(w @ p).transpose(0, 1) for w, p in zip(weights, parts, strict=True)])
     torch.testing.assert_close(mixed, attend(q, k, v, layout), atol=1e-5, rtol=1e-4)
+
+
+def test_a_trace_without_weights_collects_none() -> None:
+    layer, x, layout = Attention(16, 2, 0.0), torch.randn(5, 16), Packed.of([2, 3])
+    full, bare = Trace(), Trace(weights=False)
+    torch.testing.assert_close(layer(x, layout, bare), layer(x, layout, full), atol=0, rtol=0)
+    assert [w.shape for w in full.attention[0]] == [(2, 2, 2), (2, 3, 3)]
+    assert full.heads[0].shape == (5, 2, 8)
+    assert bare.attention == bare.heads == []
 
 
 @pytest.mark.gpu

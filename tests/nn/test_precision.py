@@ -5,7 +5,7 @@ import torch
 
 from bertkit.errors import DeviceError
 from bertkit.nn import precision
-from bertkit.nn.precision import resolve
+from bertkit.nn.precision import resolve, resolve_device
 
 
 def test_fp32_is_always_there() -> None:
@@ -24,3 +24,11 @@ def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     with pytest.raises(DeviceError, match=r"this cpu has no bf16 instructions.*use fp32"):
         resolve("bf16", "cpu")
+
+
+def test_a_device_is_there_or_named() -> None:
+    assert resolve_device("cpu") == "cpu"
+    assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in ("cuda:99", "gpu"):
+        with pytest.raises(DeviceError, match=rf"train\.device: '{name}' cannot be used"):
+            resolve_device(name, "train.device")

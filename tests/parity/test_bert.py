@@ -27,7 +27,11 @@ CLASSES = {
     ("nsp",): "BertForNextSentencePrediction",
     ("mlm", "nsp"): "BertForPreTraining",
     ("classify",): "BertForSequenceClassification",
+    ("choose",): "BertForMultipleChoice",
+    ("answer",): "BertForQuestionAnswering",
+    ("tag",): "BertForTokenClassification",
 }
+LABELLED = (("classify",), ("tag",))
 
 
 def their_model(name: str, **settings: Any) -> Any:
@@ -41,7 +45,7 @@ def their_model(name: str, **settings: Any) -> Any:
         max_position_embeddings=64,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=3,
+        num_labels=2 if name == "BertForQuestionAnswering" else 3,
         **settings,
     )
     model = getattr(transformers, name)(config)
@@ -98,15 +102,22 @@ def difference(ours: Model, theirs: Any, heads: tuple[str, ...]) -> float:
         found = ours(batch)
         hidden = body(**padded).last_hidden_state[place]
         gaps = [(ours.encoder(batch) - hidden).abs().max()]
+        if heads == ("choose",):  # each sequence as the one choice of a question
+            padded = {name: value[:, None] for name, value in padded.items()}
         answer = theirs(**padded)
         if "mlm" in heads:
             logits = getattr(answer, "prediction_logits", getattr(answer, "logits", None))
-            gaps.append((found["mlm"] - logits[place][batch.masked]).abs().max())
+            gaps.append((found["mlm"] - logits[place][batch.places]).abs().max())
         if "nsp" in heads:
             logits = getattr(answer, "seq_relationship_logits", getattr(answer, "logits", None))
             gaps.append((found["nsp"] - logits).abs().max())
-        if "classify" in heads:
-            gaps.append((found["classify"] - answer.logits).abs().max())
+        if heads in (("classify",), ("choose",)):
+            gaps.append((found[heads[0]] - answer.logits).abs().max())
+        if "tag" in heads:
+            gaps.append((found["tag"] - answer.logits[place][batch.places]).abs().max())
+        if "answer" in heads:
+            logits = torch.stack([answer.start_logits, answer.end_logits], -1)
+            gaps.append((found["answer"] - logits[place]).abs().max())
         if "pooler" in heads:
             gaps.append((found["pooler"] - answer.pooler_output).abs().max())
     return float(torch.stack(gaps).max())
@@ -141,7 +152,7 @@ def test_loss_and_gradients_equal_in_train_mode(
     theirs = their_model("BertForPreTraining")
     ours = opened(theirs, tokenizer, tmp_path / "model").model.train()
     batch, padded = inputs()
-    place = batch.layout.owner[batch.masked], batch.layout.positions[batch.masked]
+    place = batch.layout.owner[batch.places], batch.layout.positions[batch.places]
     labels = torch.full(padded["input_ids"].shape, -100).index_put(place, batch.targets["mlm"])
     their_loss = theirs.train()(
         **padded, labels=labels, next_sentence_label=batch.targets["nsp"]
@@ -166,8 +177,8 @@ def test_transformers_opens_what_we_save(
     config = TransformerConfig(
         vocab=VOCAB, hidden=32, layers=2, heads=2, intermediate=48, length=64
     )
-    ours = build(config, heads, labels=3).eval()
-    labels = ("a", "b", "c") if heads == ("classify",) else ()
+    labels = ("a", "b", "c") if heads in LABELLED else ()
+    ours = build(config, heads, labels=labels).eval()
     save(tmp_path / "saved", ours, tokenizer, BERT, labels=labels)
     theirs = getattr(transformers, CLASSES[heads]).from_pretrained(tmp_path / "saved").eval()
     assert difference(ours, theirs, heads) <= 1e-5

@@ -31,7 +31,7 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
     assert page.count('<div class="word">') >= 4
     assert "<svg" in page
     assert not re.search(r"https?://(?!www\.w3\.org|purl\.org|creativecommons)", page)
-    rows = re.findall(r'<th>(random weights|pretrained)<td class="n">(0\.\d+)', page)
+    rows = re.findall(r'<td>(random weights|pretrained)<td class="n">(0\.\d+)', page)
     assert [name for name, _ in rows] == ["random weights", "pretrained"]
     for name in ("model", "untrained"):
         assert set(bertkit.load(out / name).model.heads) == {"mlm", "nsp"}

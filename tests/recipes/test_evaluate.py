@@ -1,13 +1,14 @@
 """Scores of a saved folder, and the refusal to score a head that was never trained."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 import bertkit
-from bertkit.checkpoint.folder import load, save
-from bertkit.errors import CheckpointError, DataError
+from bertkit.checkpoint.folder import save
+from bertkit.errors import DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
@@ -24,34 +25,28 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
     torch.manual_seed(0)
-    model = build(CONFIG, ("classify",), labels=2)
+    model = build(CONFIG, ("classify",), labels=("no", "yes"))
     save(tmp_path / "model", model, tokenizer, BERT, labels=("no", "yes"))
     return tmp_path / "model"
 
 
-def test_scores_equal_the_answers(folder: Path) -> None:
+def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
     classify = bertkit.pipeline("classify", folder)
     texts = ["a", "b c", "d d d", "c b a b c d a b c d"]
     answers = classify(texts, long="truncate")
     flip = {"no": "yes", "yes": "no"}
-    rows = [
-        Example(t, None, a.label, i) for i, (t, a) in enumerate(zip(texts, answers, strict=True))
-    ]
-    rows[1] = Example(texts[1], None, flip[answers[1].label], 1)
-    found = evaluate(classify, rows, name="dev.tsv")
+    rows = [Example(t, None, a.label) for t, a in zip(texts, answers, strict=True)]
+    rows[1] = Example(texts[1], None, flip[answers[1].label])
+    found = evaluate(classify, rows, errors=tmp_path / "errors")
     assert found["accuracy"] == pytest.approx(3 / 4)
     assert found["rows"] == 4
     assert found["truncated"] == 1
+    (worst,) = (tmp_path / "errors" / "errors.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(worst)["shown"] == texts[1]
 
 
 def test_unknown_labels_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"dev\.tsv:7: label 'maybe' is not"):
-        evaluate(
-            bertkit.pipeline("classify", folder), [Example("a", None, "maybe", 7)], name="dev.tsv"
-        )
-
-
-def test_an_untrained_head_is_not_scored(folder: Path) -> None:
-    loaded = load(folder, heads=("classify",), labels=("x", "y", "z"))
-    with pytest.raises(CheckpointError, match="never trained"):
-        evaluate(bertkit.pipeline("classify", loaded), [Example("a", None, "x", 1)], name="f")
+        evaluate(bertkit.pipeline("classify", folder), [Example("a", None, "maybe", "dev.tsv:7")])
+    with pytest.raises(DataError, match="no rows to score"):
+        evaluate(bertkit.pipeline("classify", folder), [])

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
-from bertkit.errors import CheckpointError, DataError
+from bertkit.config import plain
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
-from bertkit.recipes.finetune import Finetune, finetune, read_examples
-from bertkit.tasks.classify import Example
+from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds, read_examples
+from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train
+from bertkit.training.loop import steps
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 
@@ -47,7 +52,9 @@ def rows(count: int, first: int = 0) -> list[Example]:
     found = []
     for i in range(first, first + count):
         word, label = ("class", "thing") if i % 2 else ("loop", "doing")
-        found.append(Example(f"the {word} number {i} of the statement", None, label, i + 2))
+        found.append(
+            Example(f"the {word} number {i} of the statement", None, label, f"rows:{i + 2}")
+        )
     return found
 
 
@@ -64,7 +71,7 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     settings = Finetune(
         epochs=16, batch_size=8, learning_rate=1e-2, precision="fp32", weight_decay=0.0
     )
-    scores = finetune(base, train=rows(48), dev=rows(16, 100), out=out, settings=settings)
+    scores = finetune(Classify, base, train=rows(48), dev=rows(16, 100), out=out, settings=settings)
     return out, scores
 
 
@@ -73,7 +80,7 @@ def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
     assert scores["accuracy"] == 1.0
     record = json.loads((out / "scores.json").read_text(encoding="utf-8"))
     assert record["dev"] == scores
-    assert record["rows"] == {"train": 48, "dev": 16}
+    assert {name: data["rows"] for name, data in record["data"].items()} == {"train": 48, "dev": 16}
     assert record["settings"]["learning_rate"] == 1e-2
     assert load(out).labels == ("doing", "thing")
 
@@ -88,7 +95,10 @@ def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]
     )
     with torch.no_grad():
         logits = theirs(**encoded).logits
-    ours, _ = bertkit.pipeline("classify", out).outputs(texts)
+    ready = bertkit.pipeline("classify", out)
+    rows_of = [Example(text) for text in texts]
+    features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", learn=False)
+    ours = np.concatenate(ready.task.run(ready.engine.model, features, 4096))
     torch.testing.assert_close(torch.from_numpy(ours), logits, atol=1e-5, rtol=0.0)
     assert theirs.config.id2label == {0: "doing", 1: "thing"}
     assert abs(ours[0] - logits[1].numpy()).max() > 1e-3  # the control: another row
@@ -117,7 +127,9 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
     weights = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         settings = Finetune(epochs=1, batch_size=8, learning_rate=5e-3, precision="fp32", seed=seed)
-        finetune(base, train=rows(16), dev=rows(4), out=tmp_path / name, settings=settings)
+        finetune(
+            Classify, base, train=rows(16), dev=rows(4), out=tmp_path / name, settings=settings
+        )
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
 
@@ -134,8 +146,10 @@ def test_the_best_epoch_is_kept(
         kept.append(file.read_bytes() if file.exists() else b"")
         return {"accuracy": next(given)}
 
-    monkeypatch.setattr(recipe.Classify, "score", score)
-    best = finetune(base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=SETTINGS)
+    monkeypatch.setattr(Classify, "score", score)
+    best = finetune(
+        Classify, base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=SETTINGS
+    )
     assert best == {"accuracy": 0.75, "epoch": 2}
     final = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert kept[0] == b""
@@ -153,56 +167,143 @@ def test_a_kept_epoch_survives_what_comes_after(
         except StopIteration:
             raise DataError("the disk fell over") from None
 
-    monkeypatch.setattr(recipe.Classify, "score", score)
+    monkeypatch.setattr(Classify, "score", score)
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"fell over; .*out holds epoch 1, the best"):
-        finetune(base, train=rows(16), dev=rows(4), out=out, settings=SETTINGS)
+        finetune(Classify, base, train=rows(16), dev=rows(4), out=out, settings=SETTINGS)
     assert load(out).labels == ("doing", "thing")
 
 
 def test_pairs_and_numbers(base: Path, tmp_path: Path) -> None:
     examples = [
-        Example(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}", i)
+        Example(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}")
         for i in range(16)
     ]
     out = tmp_path / "out"
-    scores = finetune(base, train=examples, dev=examples, out=out, settings=SETTINGS)
+    scores = finetune(Classify, base, train=examples, dev=examples, out=out, settings=SETTINGS)
     assert set(scores) == {"pearson", "spearman", "epoch"}
     ready = bertkit.pipeline("classify", out)
-    (answer,) = ready(["the loop 1"], ["the loop"])
+    answer = ready(("the loop 1", "the loop"))
     assert answer.label == "score"
-    assert evaluate(ready, examples, name="rows")["pearson"] == pytest.approx(scores["pearson"])
+    assert evaluate(ready, examples)["pearson"] == pytest.approx(scores["pearson"])
 
 
 def test_rows_longer_than_the_model_are_cut_and_said(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    examples = [*rows(4), Example("rain " * 99, None, "doing", 9)]
+    examples = [*rows(4), Example("rain " * 99, None, "doing")]
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
-    finetune(base, train=examples, dev=rows(4), out=tmp_path / "out", settings=settings)
-    assert "train: 1 of 5 rows are longer than 32 tokens and were cut" in capsys.readouterr().err
+    finetune(Classify, base, train=examples, dev=rows(4), out=tmp_path / "out", settings=settings)
+    assert "train: 1 examples are longer than 32 tokens and were cut" in capsys.readouterr().err
 
 
 def test_what_was_guessed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(read_examples(tsv(tmp_path / "a.tsv", rows(4)))) == 4
+    assert len(read_examples(Classify, tsv(tmp_path / "a.tsv", rows(4)))) == 4
     err = capsys.readouterr().err
     assert "4 rows" in err
     assert "text = 'text', label = 'label'" in err
 
 
-def test_an_untrained_head_is_not_scored(base: Path) -> None:
+def test_an_untrained_head_is_refused(base: Path) -> None:
     loaded = load(base, heads=("classify",), labels=("doing", "thing"))
     with pytest.raises(CheckpointError, match="was never trained"):
-        evaluate(bertkit.pipeline("classify", loaded), rows(4), name="rows")
+        bertkit.pipeline("classify", loaded)
 
 
-def test_an_opened_model_must_have_the_labels(base: Path, tmp_path: Path) -> None:
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after each of its steps in turn, with dropout on."""
+    settings = Finetune(
+        epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", save_minutes=0.0
+    )
+    data = {"train": rows(24), "dev": rows(4)}
+    whole = finetune(Classify, base, **data, out=tmp_path / "whole", settings=settings)
+    assert not (tmp_path / "whole" / "checkpoints").exists()
+
+    def stopping(*words: Any, at: int, **named: Any) -> Any:
+        for step in steps(*words, **named):
+            yield step
+            if step.number == at:  # the checkpoint of this step is there
+                raise KeyboardInterrupt
+
+    for at in range(1, 6):
+        out = tmp_path / f"stopped-{at}"
+        monkeypatch.setattr(recipe, "steps", partial(stopping, at=at))
+        with pytest.raises(KeyboardInterrupt):
+            finetune(Classify, base, **data, out=out, settings=settings)
+        monkeypatch.setattr(recipe, "steps", steps)
+        if at == 1:
+            other = Finetune(**{**plain(settings), "learning_rate": 1e-3})
+            with pytest.raises(ConfigError, match="settings differ from what this run began with"):
+                finetune(Classify, base, **data, out=out, settings=other, resume=True)
+            with pytest.raises(ConfigError, match=r"exists already.*--resume"):
+                finetune(Classify, base, **data, out=out, settings=settings)
+        again = finetune(Classify, base, **data, out=out, settings=settings, resume=True)
+        assert again == whole
+        assert weights_of(out) == weights_of(tmp_path / "whole")
+        assert (out / "errors.jsonl").read_bytes() == (tmp_path / "whole/errors.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="this run is finished"):
+        finetune(Classify, base, **data, out=out, settings=settings, resume=True)
+    with pytest.raises(ConfigError, match="no run to resume"):
+        finetune(Classify, base, **data, out=tmp_path / "none", settings=settings, resume=True)
+
+
+def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = iter([0.5, 0.75, 0.6, 0.75])
+    monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(given)})
+    settings = Finetune(**{**plain(SETTINGS), "patience": 1})
     out = tmp_path / "out"
-    for loaded in (load(base), load(base, heads=("classify",), labels=("x", "y", "z"))):
-        with pytest.raises(DataError, match="opened for the labels"):
-            finetune(loaded, train=rows(4), dev=rows(4), out=out)
-    assert not out.exists()
-    loaded = load(base, heads=("classify",), labels=("doing", "thing"))
-    before = {k: v.clone() for k, v in loaded.model.state_dict().items()}
-    finetune(loaded, train=rows(8), dev=rows(4), out=out, settings=Finetune(epochs=1))
-    assert all(torch.equal(before[k], v) for k, v in loaded.model.state_dict().items())
+    best = finetune(Classify, base, train=rows(16), dev=rows(4), out=out, settings=settings)
+    assert best == {"accuracy": 0.75, "epoch": 2}
+    kept = json.loads((out / "scores.json").read_text(encoding="utf-8"))
+    assert [epoch["accuracy"] for epoch in kept["epochs"]] == [0.5, 0.75, 0.6]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precision: str) -> None:
+    settings = Finetune(**{**plain(SETTINGS), "frozen_layers": 1, "precision": precision})
+    finetune(Classify, base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=settings)
+    before, after = load(base).model.state_dict(), load(tmp_path / "out").model.state_dict()
+    for name, weight in before.items():
+        if name.startswith("encoder."):
+            assert torch.equal(weight, after[name]), name
+    pooler = "heads.nsp.pooler.dense.weight", "heads.classify.pooler.dense.weight"
+    assert not torch.equal(before[pooler[0]], after[pooler[1]])
+    too_many = Finetune(**{**plain(SETTINGS), "frozen_layers": 2})
+    with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):
+        finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
+
+
+def test_seeds_give_mean_spread_and_the_best_model(base: Path, tmp_path: Path) -> None:
+    settings = Finetune(epochs=1, batch_size=8, learning_rate=5e-3, precision="fp32", seed=3)
+    out, data = tmp_path / "out", {"train": rows(16), "dev": rows(8, 100)}
+    scores = finetune_seeds(3, Classify, base, **data, out=out, settings=settings)
+    each = [
+        json.loads((out / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))["dev"]
+        for seed in (3, 4, 5)
+    ]
+    found = scores["accuracy"]
+    assert found["each"] == [run["accuracy"] for run in each]
+    assert found["mean"] == pytest.approx(np.mean(found["each"]))
+    assert found["sd"] == pytest.approx(np.std(found["each"], ddof=1))
+    best = json.loads((out / "seeds.json").read_text(encoding="utf-8"))["best"]
+    assert weights_of(out) == weights_of(out / best)
+    assert "3 seeds" in (out / "README.md").read_text(encoding="utf-8")
+    assert bertkit.pipeline("classify", out)("the loop number 3").label in ("doing", "thing")
+
+
+def test_the_folder_explains_itself(tuned: tuple[Path, dict[str, float]]) -> None:
+    out, _ = tuned
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "| accuracy | 1.0000 |" in card
+    assert "AutoModelForSequenceClassification" in card
+    code = card[card.index("```python") + 9 : card.index("```", card.index("```python") + 9)]
+    names: dict[str, Any] = {}
+    with chdir(out.parent):
+        exec(code, names)
+    assert names["classify"]("the loop number 3").label == "doing"

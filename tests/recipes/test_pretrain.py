@@ -117,8 +117,8 @@ def their_loss(theirs: Any, batch: Batch) -> float:
     def padded(values: torch.Tensor) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.long).index_put(place, values)
 
-    assert batch.masked is not None
-    at = layout.owner[batch.masked], layout.positions[batch.masked]
+    assert batch.places is not None
+    at = layout.owner[batch.places], layout.positions[batch.places]
     labels = torch.full(shape, -100).index_put(at, batch.targets["mlm"])
     with torch.no_grad():
         answer = theirs(

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from bertkit.batch import Batch, Packed
 from bertkit.data.tables import rows
-from bertkit.errors import DataError
-from bertkit.tasks.classify import Classify, Columns, Example, choose_columns, examples
+from bertkit.errors import CheckpointError, DataError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.tasks.classify import Classify, Columns, Example, Options, choose_columns
+from bertkit.tasks.task import Feature, Reading
+from bertkit.text.tokenizer import Encoding
 
 
 def table(tmp_path: Path, *lines: str) -> Path:
@@ -74,56 +83,202 @@ def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
 
 def test_examples_keep_their_line(tmp_path: Path) -> None:
     path = table(tmp_path, "text|label", "a| x ", "", "b|y")
-    found = rows(path)
-    assert examples(found, choose_columns(found)) == [
-        Example("a", None, "x", 2),
-        Example("b", None, "y", 4),
-    ]
-    found = rows(table(tmp_path, "text|label", "a|x", "b|"))
+    found, said = Classify.read(path, Reading(), labelled=True)
+    assert found == [Example("a", None, "x", f"{path}:2"), Example("b", None, "y", f"{path}:4")]
+    assert "2 rows; text = 'text', label = 'label'" in said
+    path = table(tmp_path, "text|label", "a|x", "b|")
     with pytest.raises(DataError, match=r"rows\.tsv:3: no label"):
-        examples(found, choose_columns(found))
+        Classify.read(path, Reading(), labelled=True)
+    path = table(tmp_path, "text|text_b|label", "a|b|x", "b| |y")
+    with pytest.raises(DataError, match=r"rows\.tsv:3: the text is empty"):
+        Classify.read(path, Reading(), labelled=True)
 
 
 def labelled(*labels: str) -> list[Example]:
-    return [Example("a", None, label, line) for line, label in enumerate(labels, 2)]
+    return [Example("a", None, label, f"dev.tsv:{line}") for line, label in enumerate(labels, 2)]
+
+
+def of(*labels: str, **options: Any) -> Classify:
+    return Classify.of(labelled(*labels), Options(**options))
 
 
 def test_labels_are_sorted_as_people_count() -> None:
-    assert Classify.of(labelled("10", "9", "2", "2")).labels == ("2", "9", "10")
-    assert Classify.of(labelled("no", "yes", "3", "10")).labels == ("3", "10", "no", "yes")
+    assert of("10", "9", "2", "2").labels == ("2", "9", "10")
+    assert of("no", "yes", "3", "10").labels == ("3", "10", "no", "yes")
 
 
 def test_quantities_are_told_from_names() -> None:
-    assert Classify.of(labelled("1.5", "2")).regression
-    assert not Classify.of(labelled("1", "2")).regression
-    assert not Classify.of(labelled("1.0", "2.0")).regression
-    assert not Classify.of(labelled("1.5", "high")).regression
-    assert not Classify.of(labelled("1.5", "nan")).regression
-    assert Classify.of(labelled("1", "2"), regression=True).regression
-    assert Classify.of(labelled("1.5", "2"), regression=False).labels == ("1.5", "2")
-    assert Classify.of(labelled("1.5", "2")).labels == ("score",)
+    assert of("1.5", "2").options.regression
+    assert not of("1", "2").options.regression
+    assert not of("1.0", "2.0").options.regression
+    assert not of("1.5", "high").options.regression
+    assert not of("1.5", "nan").options.regression
+    assert of("1", "2", regression=True).options.regression
+    assert of("1.5", "2", regression=False).labels == ("1.5", "2")
+    assert of("1.5", "2").labels == ("score",)
+
+
+def test_several_labels_are_told_from_one() -> None:
+    lists = of('["a", "b"]', "[]", '["b"]')
+    assert lists.options.multi_label
+    assert lists.labels == ("a", "b")
+    assert lists.target(labelled('["b"]')[0]) == [0.0, 1.0]
+    bars = of("a|b", "c", "a", multi_label=True)
+    assert bars.labels == ("a", "b", "c")
+    assert bars.target(labelled("c | a")[0]) == [1.0, 0.0, 1.0]
+    assert not of("a|b", "c").options.multi_label
+    for wrong in ('["a"', '["a", ["b"]]'):
+        with pytest.raises(DataError, match=r"dev\.tsv:2: .* is no list of labels"):
+            lists.target(labelled(wrong)[0])
 
 
 def test_labels_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="only one label, 'x'"):
-        Classify.of(labelled("x", "x"))
-    task = Classify(("fair", "good"))
-    assert task.target(labelled("good")[0], "dev.tsv") == 1
+        of("x", "x")
+    with pytest.raises(DataError, match="no labels"):
+        of("[]", "[]")
+    with pytest.raises(DataError, match="several labels and a number"):
+        of("1", "2", regression=True, multi_label=True)
+    task = of("fair", "good")
+    assert task.target(labelled("good")[0]) == 1
     with pytest.raises(DataError, match=r"dev\.tsv:2: label 'god' is not .* did you mean 'good'"):
-        task.target(labelled("god")[0], "dev.tsv")
-    number = Classify(("score",))
-    assert number.target(labelled("1e-1")[0], "dev.tsv") == 0.1
+        task.check(labelled("god"))
+    number = of("1.5", "2")
+    assert number.target(labelled("1e-1")[0]) == 0.1
     for word in ("high", "nan", "inf"):
         with pytest.raises(DataError, match=r"dev\.tsv:2: label .* is not a number"):
-            number.target(labelled(word)[0], "dev.tsv")
+            number.check(labelled(word))
+
+
+def answered(task: Classify, rows: list[list[float]]) -> list[Any]:
+    encoding = Encoding(*[np.zeros(3, dtype=np.int64)] * 3, [None] * 3, [None] * 3, False)
+    features = [Feature(encoding, place) for place in range(len(rows))]
+    outputs = [np.array([row], dtype=np.float32) for row in rows]
+    return task.answers(outputs, features, labelled(*["x"] * len(rows)), nn.Identity())
 
 
 def test_scores_are_those_of_the_task() -> None:
-    outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 1.0], [0.0, 1.0]])
-    scores = Classify(("no", "yes")).score(outputs, labelled("no", "yes", "yes", "yes"))
+    task = of("no", "yes")
+    answers = answered(task, [[2.0, 1.0], [0.0, 1.0], [3.0, 1.0], [0.0, 1.0]])
+    scores = task.score(answers, labelled("no", "yes", "yes", "yes"))
     assert scores["accuracy"] == 0.75
     assert scores["f1"] == pytest.approx(0.8)  # precision 1, recall 2/3
     assert scores["matthews"] == pytest.approx((1 * 2 - 0 * 1) / (2 * 2 * 1 * 3) ** 0.5)
-    line = torch.tensor([[1.0], [2.0], [3.0]])
-    scores = Classify(("score",)).score(line, labelled("2", "4", "6"))
+    number = of("1.5", "2")
+    scores = number.score(answered(number, [[1.0], [2.0], [3.0]]), labelled("2", "4", "6"))
     assert scores == pytest.approx({"pearson": 1.0, "spearman": 1.0})
+    several = of('["a", "b"]', '["b"]')
+    answers = answered(several, [[2.0, 1.0], [-1.0, 3.0], [-1.0, -1.0]])
+    assert [answer.labels for answer in answers] == [["a", "b"], ["b"], []]
+    scores = several.score(answers, labelled('["a", "b"]', '["a"]', "[]"))
+    assert scores["exact"] == pytest.approx(2 / 3)
+    assert [task.metric for task in (task, number, several)] == ["accuracy", "pearson", "f1_micro"]
+
+
+def test_verdicts_put_the_worst_first() -> None:
+    task = of("no", "yes")
+    good, sure, unsure = answered(task, [[0.0, 1.0], [4.0, 0.0], [0.5, 0.0]])
+    bad = [
+        task.verdict(a, e).badness
+        for a, e in zip([good, sure, unsure], labelled(*["yes"] * 3), strict=True)
+    ]
+    assert bad[0] == 0.0
+    assert bad[1] > bad[2] > 0.0
+    number = of("1.5", "2")
+    assert number.verdict(answered(number, [[1.0]])[0], labelled("4")[0]).badness == 3.0
+    several = of('["a", "b"]', '["b"]')
+    assert (
+        several.verdict(answered(several, [[2.0, 1.0]])[0], labelled('["a", "b"]')[0]).badness == 0
+    )
+
+
+def test_classes_may_weigh_the_same() -> None:
+    task = of("no", "no", "no", "yes", class_weights="balanced")
+    assert task.weights is not None
+    assert task.weights.tolist() == pytest.approx([2 / 3, 2.0])
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab=9, hidden=8, layers=1, heads=2, intermediate=8, length=8)
+    model = build(config, ("classify",), labels=task.labels).eval()
+    batch = Batch(
+        torch.arange(8),
+        torch.zeros(8, dtype=torch.long),
+        Packed.of([2, 2, 2, 2]),
+        targets={"classify": torch.tensor([0, 0, 0, 1])},
+    )
+    logits = model(batch)["classify"]
+    wanted = F.cross_entropy(logits, batch.targets["classify"], task.weights)  # a weighted mean
+    assert task.loss(model, batch, {"classify": 4}).total.item() == pytest.approx(wanted.item())
+
+
+def test_a_rare_label_of_several_may_weigh_as_its_absence() -> None:
+    task = of('["a"]', '["a"]', '["a", "b"]', "[]", class_weights="balanced")
+    assert task.weights is not None
+    assert task.weights.tolist() == pytest.approx([1 / 3, 3.0])
+
+
+def test_a_folder_remembers_the_kind_of_labels() -> None:
+    for task in (of("no", "yes"), of("1.5", "2"), of('["a", "b"]', "[]", threshold=0.3)):
+        again = Classify.restore(task.labels, task.settings())
+        assert (again.labels, again.options) == (task.labels, task.options)
+    theirs = Classify.restore(("a", "b"), {"problem_type": "multi_label_classification"})
+    assert theirs.options.multi_label
+    with pytest.raises(CheckpointError, match=r"bertkit\.task\.options\.treshold: no such setting"):
+        Classify.restore(("a", "b"), {"bertkit": {"task": {"options": {"treshold": 1}}}})
+
+
+def test_pairs_come_with_pairs() -> None:
+    with pytest.raises(DataError, match="3 texts; give one, or a pair"):
+        Classify.example("a", ("b", "c"))
+    with pytest.raises(DataError, match="a text is empty"):
+        Classify.example("a", (" ",))
+    rows = [Example("a", "b"), Example("a", where="f:7")]
+    with pytest.raises(DataError, match="f:7: has no second text, and others have"):
+        Classify(("x", "y")).features(rows, None, 8, long="error", learn=False)  # type: ignore[arg-type]
+    single, pairs = (
+        of("x", "y"),
+        Classify.of([Example("a", "b", "x"), Example("a", "b", "y")], Options()),
+    )
+    with pytest.raises(DataError, match="a text: has a pair, and the model labels single texts"):
+        single.check([Example("a", "b", "x")])
+    with pytest.raises(DataError, match="f:7: has no second text, and the model labels pairs"):
+        pairs.check(rows[1:])
+
+
+@pytest.mark.parametrize(
+    ("file", "reading", "count", "labels"),
+    [
+        ("sst2/dev.tsv", {}, 6735, ("0", "1")),
+        ("cola/in_domain_dev.tsv", {"text": "4", "label": "2"}, 527, ("0", "1")),
+        ("mrpc/dev.tsv", {}, 408, ("0", "1")),
+        ("rte/dev.jsonl", {}, 250, None),
+        ("qnli/dev.tsv", {}, 500, ("entailment", "not_entailment")),
+        ("sms_spam/dev.tsv", {}, 500, ("ham", "spam")),
+        ("ag_news/dev.tsv", {}, 1001, None),
+    ],
+)
+def test_real_files(
+    file: str,
+    reading: dict[str, str],
+    count: int,
+    labels: tuple[str, ...] | None,
+    data_folder: Path,
+) -> None:
+    found, _ = Classify.read(data_folder / file, Reading(**reading), labelled=True)
+    assert len(found) == count
+    task = Classify.of(found, Options())
+    assert labels is None or task.labels == labels
+    task.check(found)
+
+
+def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
+    data_folder: Path, tmp_path: Path
+) -> None:
+    """STS-B's file has two more columns on some rows."""
+    source = data_folder / "stsb" / "sts-dev.tsv"
+    with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* found 9"):
+        Classify.read(source, Reading(), labelled=True)
+    lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
+    path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
+    found, _ = Classify.read(path, Reading(label="1", text="2", pair="3"), labelled=True)
+    assert len(found) == 1500
+    assert Classify.of(found, Options()).options.regression

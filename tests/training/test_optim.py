@@ -32,3 +32,18 @@ def test_decay_alone_shrinks_a_weight() -> None:
 
 def test_a_model_without_matrices_has_one_group() -> None:
     assert len(adamw({"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5).param_groups) == 1
+
+
+def test_each_layer_learns_slower_than_the_one_above() -> None:
+    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
+    weights = dict(build(config, ("classify",), labels=("a", "b")).named_parameters())
+    optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    assert len(rates) == len(weights)
+    for name, weight in weights.items():
+        below = next((b for part, b in DEPTHS.items() if name.startswith(part)), 0)
+        assert rates[id(weight)] == 0.1 * 0.5**below, name
+    assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+
+
+DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}

@@ -15,7 +15,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
-from bertkit.training.state import newest_checkpoint, recover, restore, save_checkpoint
+from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
 
 
 def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> Masters:
@@ -75,7 +75,7 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
     moved = optimizer(masters)
     for step in range(1, 5):
         learn(masters, moved, range(step, step + 1))
-        save_checkpoint(tmp_path, step, masters, moved, BERT, keep=2)
+        publish(save_checkpoint(tmp_path, step, masters, moved, BERT, keep=2), tmp_path)
         kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
         assert kept == [f"step-{s:08d}" for s in range(max(1, step - 1), step + 1)]
         newest = tmp_path / "checkpoints" / kept[-1]

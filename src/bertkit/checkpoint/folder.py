@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from bertkit.checkpoint.weights import (
     FILE,
     Report,
     fill,
+    head_weights,
     heads_in,
     read_tensors,
     standard_names,
@@ -22,11 +23,9 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
-from bertkit.models.model import HEADS, Model, empty
+from bertkit.models.model import HEADS, HeadMaker, Model, empty
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
-
-MULTI_LABEL = "multi_label_classification"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,9 @@ class Loaded:
     report: Report
     folder: Path
     labels: tuple[str, ...] = ()
-    """Names of the `classify` head's outputs; one name is a regression."""
+    """Names of the head's outputs; one name is a regression."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The whole `config.json`, for what belongs to a task."""
     pooling: Pooling | None = None
     """Set by sentence-transformers folders."""
     length: int = 512
@@ -57,15 +58,15 @@ class Loaded:
 def load(
     name: str | Path,
     *,
-    heads: Iterable[str] | None = None,
+    heads: Iterable[str] | Mapping[str, HeadMaker] | None = None,
     labels: Sequence[str] = (),
     revision: str | None = None,
 ) -> Loaded:
     """Open a model folder or hub id.
 
-    Without `heads` the model has those the folder holds. Heads asked for by name may be new:
-    their weights start at random and stand in `report.fresh`; `labels` names the outputs of a
-    new `classify` head.
+    Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
+    new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
+    a new head.
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
@@ -76,28 +77,29 @@ def load(
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
     named = standard_names(family, read_tensors(inner))
-    held = heads_in(family, named)
-    ours = _heads(config, inner / "config.json")
-    if {"nsp" if head == "sop" else head for head in ours} == set(held):
-        held = ours  # only a folder of ours knows sentence order from next sentence
-    wanted = tuple(heads) if heads is not None else held
+    held = heads_in(
+        family,
+        named,
+        architecture=_architecture(config),
+        ours=_heads(config, inner / "config.json"),
+    )
+    wanted = heads if heads is not None else tuple(head for head in held if head in HEADS)
     for head in wanted:
-        if head not in HEADS:
+        if not isinstance(wanted, Mapping) and head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
     theirs = _labels(config, named, inner / "config.json")
     names = tuple(labels) or theirs
-    if "classify" in wanted and not names:
-        raise CheckpointError(f"{inner}: has no classifier; name the labels of a new one")
-    if "classify" in wanted and not labels and config.get("problem_type") == MULTI_LABEL:
-        raise CheckpointError(
-            f"{inner / 'config.json'}: problem_type = {MULTI_LABEL}: several labels a text, and "
-            "bertkit's classifier gives one"
-        )
-    model = empty(shape, wanted, labels=max(1, len(names)))
-    if labels and names != theirs:  # a new set of labels wants new outputs
-        named = {k: v for k, v in named.items() if not k.startswith("classifier.")}
+    for head in set(wanted) & {"classify", "tag", "crf"} if not names else ():
+        raise CheckpointError(f"{inner}: has no {head} head; name the labels of a new one")
+    model = empty(shape, wanted, labels=names)
+    for head in wanted:
+        if head not in held or (labels and names != theirs):  # new outputs, on the old pooler
+            stale = head_weights(family, head, named)
+            named = {
+                k: v for k, v in named.items() if k not in stale or k.startswith(family.prefix)
+            }
     report = fill(
-        model, family, named, fresh=wanted if heads is not None else (), where=inner / FILE
+        model, family, named, fresh=tuple(wanted) if heads is not None else (), where=inner / FILE
     )
     tokenizer = Tokenizer.load(inner)
     if tokenizer.vocab_size > shape.vocab:
@@ -111,9 +113,13 @@ def load(
         family=family,
         report=report,
         folder=folder,
-        labels=names if "classify" in wanted else (),
+        labels=names,
+        settings=config,
         pooling=pooling,
-        length=min(shape.length, length or tokenizer.max_length or shape.length),
+        length=min(
+            shape.length,
+            length or _length(config, inner) or tokenizer.max_length or shape.length,
+        ),
     )
 
 
@@ -124,16 +130,21 @@ def save(
     family: Family,
     *,
     labels: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    length: int | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a folder that `load` and `transformers` open; each file appears whole.
 
-    `weights` replaces the model's own by others of the same names (fp32 masters).
+    `settings` are more keys of config.json, such as a task's; `length` is the longest sequence the
+    folder is meant for, by default what the model can read; `weights` replaces the model's own by
+    others of the same names (fp32 masters).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder)
-    write_json(folder / "config.json", _config_json(model, tokenizer, family, labels))
+    config = _config_json(model, tokenizer, family, labels, settings or {}, length)
+    write_json(folder / "config.json", config)
     write_weights(folder / FILE, model, family, weights)
 
 
@@ -147,26 +158,35 @@ def write_weights(
 
 
 def _config_json(
-    model: Model, tokenizer: Tokenizer, family: Family, labels: Sequence[str]
+    model: Model,
+    tokenizer: Tokenizer,
+    family: Family,
+    labels: Sequence[str],
+    settings: Mapping[str, Any],
+    length: int | None,
 ) -> dict[str, Any]:
     heads = tuple(model.heads)
-    architecture = family.architectures.get(frozenset(heads))
-    if architecture is None:
+    known = frozenset(head for head in heads if head in HEADS)
+    if known not in family.architectures:
         raise CheckpointError(
             f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
             "save them apart"
         )
     config = {
-        "architectures": [architecture],
+        "architectures": [family.architectures[known]],
         **family.write_config(model.config),
         "pad_token_id": tokenizer.pad,
         "dtype": "float32",
-        "bertkit": {"heads": list(heads)},
+        **settings,
+        "bertkit": {
+            "heads": list(heads),
+            **({} if length is None else {"length": length}),
+            **settings.get("bertkit", {}),
+        },
     }
     if labels:
         config["id2label"] = {str(i): name for i, name in enumerate(labels)}
         config["label2id"] = {name: i for i, name in enumerate(labels)}
-        config["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
     return config
 
 
@@ -188,9 +208,25 @@ def _heads(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """The heads that a folder of ours names."""
     ours = config.get("bertkit", {})
     heads = ours.get("heads", []) if isinstance(ours, dict) else None
-    if not isinstance(heads, list) or not all(head in HEADS for head in heads):
-        raise CheckpointError(f"{path}: bertkit.heads is no list of {', '.join(HEADS)}")
+    if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
+        raise CheckpointError(f"{path}: bertkit.heads is no list of names")
     return tuple(heads)
+
+
+def _length(config: Mapping[str, Any], folder: Path) -> int | None:
+    """The longest sequence that a folder of ours is meant for."""
+    length = config.get("bertkit", {}).get("length")
+    if length is not None and not (isinstance(length, int) and length > 2):
+        raise CheckpointError(f"{folder / 'config.json'}: bertkit.length is no number of tokens")
+    return length
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """The class of transformers that wrote a folder, if it says so."""
+    match config.get("architectures"):
+        case [str(name), *_]:
+            return name
+    return ""
 
 
 def _labels(config: Mapping[str, Any], named: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:

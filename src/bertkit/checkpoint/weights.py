@@ -79,7 +79,7 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
             name = name.removesuffix(".gamma").removesuffix(".beta") + (
                 ".weight" if name.endswith("gamma") else ".bias"
             )
-        if bare and not name.startswith(("cls.", "classifier.")):
+        if bare and not name.startswith(("cls.", "classifier.", "qa_outputs.", "crf.", "heads.")):
             name = family.prefix + name
         if name not in family.ignored:
             named[name] = tensor
@@ -94,16 +94,30 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
     return named
 
 
-def heads_in(family: Family, named: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """The heads whose weights are all there; a pooler alone only when no other head uses it."""
-    rows = {
-        head: {t for value in table.values() for t in _tuple(value)}
-        for head, table in family.heads.items()
-        if head != "sop"  # the same weights as nsp; a bertkit folder says which it is
-    }
-    found = tuple(head for head, names in rows.items() if names <= set(named))
-    others = set().union(*(rows[head] for head in found if head != "pooler"))
-    return tuple(head for head in found if head != "pooler" or not rows[head] <= others)
+def heads_in(
+    family: Family, named: Mapping[str, Tensor], *, architecture: str, ours: Sequence[str]
+) -> tuple[str, ...]:
+    """The heads whose weights are all there, and no head whose weights are part of another's.
+
+    Some heads have the same weights by name (nsp and sop, classify and choose): `ours`, the heads
+    that a bertkit folder names, and their `architecture` tell which it is, else the first.
+    """
+    own = {name.split(".")[1]: None for name in named if name.startswith("heads.")}
+    rows = {head: head_weights(family, head, named) for head in (*family.heads, *own)}
+    theirs = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
+    whole = [head for head, names in rows.items() if names <= set(named)]
+    by_weights: dict[frozenset[str], str] = {}
+    for head in sorted(whole, key=lambda head: (head not in ours, head not in theirs)):
+        by_weights.setdefault(rows[head], head)
+    found = {h for rows, h in by_weights.items() if not any(rows < more for more in by_weights)}
+    return tuple(head for head in rows if head in found)
+
+
+def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[str]:
+    """Their names of a head's weights; of a head the family does not know, those in the file."""
+    if head in family.heads:
+        return frozenset(t for value in family.heads[head].values() for t in _tuple(value))
+    return frozenset(name for name in named if name.startswith(f"heads.{head}."))
 
 
 def fill(
@@ -127,10 +141,8 @@ def fill(
     ]
     used = {row for name in found for row in table[name]}
     unused = sorted(set(named) - used)
-    of_heads = {
-        t for rows in family.heads.values() for value in rows.values() for t in _tuple(value)
-    }
-    unknown = [name for name in unused if name not in of_heads]
+    of_heads = {t for head in family.heads for t in head_weights(family, head, ())}
+    unknown = [n for n in unused if n not in of_heads and not n.startswith("heads.")]
     problems = [
         *([f"missing {_some(' + '.join(table[n]) for n in lacking)}"] if lacking else []),
         *([f"unknown {_some(unknown)}"] if unknown else []),

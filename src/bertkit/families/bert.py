@@ -72,6 +72,9 @@ BODY = {
 
 _POOLER = module("pooler.dense", "bert.pooler.dense")
 _PAIR = {**_POOLER, **module("out", "cls.seq_relationship")}
+_CLASSIFIER = {**_POOLER, **module("out", "classifier")}
+CRF_WEIGHTS = ("transitions", "start", "end")
+"""In no folder but ours."""
 
 HEADS = {
     "mlm": {
@@ -82,7 +85,11 @@ HEADS = {
     "nsp": _PAIR,
     "sop": _PAIR,
     "pooler": module("dense", "bert.pooler.dense"),
-    "classify": {**_POOLER, **module("out", "classifier")},
+    "classify": _CLASSIFIER,
+    "choose": _CLASSIFIER,
+    "answer": module("out", "qa_outputs"),
+    "tag": module("out", "classifier"),
+    "crf": {**module("out", "classifier"), **{f"crf.{w}": f"crf.{w}" for w in CRF_WEIGHTS}},
 }
 
 BERT = Family(
@@ -105,5 +112,9 @@ BERT = Family(
         frozenset({"mlm", "nsp"}): "BertForPreTraining",
         frozenset({"mlm", "sop"}): "BertForPreTraining",
         frozenset({"classify"}): "BertForSequenceClassification",
+        frozenset({"choose"}): "BertForMultipleChoice",
+        frozenset({"answer"}): "BertForQuestionAnswering",
+        frozenset({"tag"}): "BertForTokenClassification",
+        frozenset({"crf"}): "BertForTokenClassification",
     },
 )

@@ -28,7 +28,7 @@ class Family:
     prefix: str
     """What a bare encoder's names lack: `bert.`"""
     heads: Mapping[str, Names]
-    """For each head bertkit knows, its weights."""
+    """For each head bertkit knows, its weights. Heads of one's own keep their names."""
     derived: Mapping[str, str]
     """Names of theirs that hold a copy of another of theirs: checked, not kept."""
     ignored: tuple[str, ...]
@@ -44,6 +44,8 @@ class Family:
         parts = name.split(".")
         layer = ""
         if parts[0] == "heads":
+            if parts[1] not in self.heads:  # of a task from outside: it keeps its own names
+                return (name,)
             row: str | tuple[str, ...] = self.heads[parts[1]][".".join(parts[2:])]
         else:
             if parts[1] == "blocks":

@@ -6,10 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Settings
-
-Count = Annotated[int, Meta(ge=1)]
-Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
+from bertkit.config import Count, Rate, Settings
 
 
 class TransformerConfig(Settings, frozen=True):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.models.config import TransformerConfig
+from bertkit.nn.crf import CRF, scheme_transitions
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
 
@@ -34,8 +37,7 @@ class MaskedLM(nn.Module):
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         """The states at the masked places, ready for the output matrix. Shapes: (M, D)."""
-        x = states if batch.masked is None else states.index_select(0, batch.masked)
-        out: Tensor = self.norm(self.activation(self.dense(x)))
+        out: Tensor = self.norm(self.activation(self.dense(_chosen(states, batch))))
         return out
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -56,9 +58,9 @@ class Pooler(nn.Module):
 class Classifier(nn.Module):
     """Numbers for each sequence, from its pooled [CLS]. Shapes: (N, D) -> (S, L).
 
-    With L classes these are logits, with L = 1 a regression's value. Next-sentence and
-    sentence-order prediction are this head with L = 2 and no dropout.
-    Source: Devlin et al. 2019, section 4.1.
+    With L classes these are logits, with L = 1 a regression's value or the score of a choice.
+    Next-sentence and sentence-order prediction are this head with L = 2 and no dropout.
+    Source: Devlin et al. 2019, sections 4.1 and 4.4.
     """
 
     def __init__(self, config: TransformerConfig, labels: int, dropout: float = 0.0) -> None:
@@ -74,3 +76,51 @@ class Classifier(nn.Module):
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(self.dropout(self.pooler(states, batch)))
         return out
+
+
+class Tagger(nn.Module):
+    """Numbers for each place of a batch. Shapes: (N, D) -> (P, L).
+
+    Source: Devlin et al. 2019, section 5.3 without the BiLSTM; figure 4d.
+    """
+
+    def __init__(self, config: TransformerConfig, labels: int) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.out = nn.Linear(config.hidden, labels)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(self.dropout(_chosen(states, batch)))
+        return out
+
+
+class CRFTagger(Tagger):
+    """A tagger whose numbers are the emissions of a CRF, which scores whole sequences of labels.
+
+    The names of the labels say which may follow which.
+    """
+
+    def __init__(self, config: TransformerConfig, labels: Sequence[str]) -> None:
+        super().__init__(config, len(labels))
+        allowed, starts, ends = scheme_transitions(labels)
+        self.crf = CRF(len(labels), allowed=allowed, starts=starts, ends=ends)
+
+
+class Span(nn.Module):
+    """How likely an answer starts and ends at each token. Shapes: (N, D) -> (N, 2).
+
+    Source: Devlin et al. 2019, section 4.2.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.out = nn.Linear(config.hidden, 2)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(states)
+        return out
+
+
+def _chosen(states: Tensor, batch: Batch) -> Tensor:
+    """The states at the batch's places. Shapes: (N, D) -> (P, D)."""
+    return states if batch.places is None else states.index_select(0, batch.places)

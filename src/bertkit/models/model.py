@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,17 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.models.config import TransformerConfig
-from bertkit.models.heads import Classifier, MaskedLM, Pooler
+from bertkit.models.heads import Classifier, CRFTagger, MaskedLM, Pooler, Span, Tagger
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
 
-HEADS = ("mlm", "nsp", "sop", "pooler", "classify")
-"""The heads a model may carry: masked words, next sentence, sentence order, a pooled [CLS], and
-labels (or one number) for a text or pair."""
+HEADS = ("mlm", "nsp", "sop", "pooler", "classify", "choose", "answer", "tag", "crf")
+"""The heads bertkit knows by name: masked words, next sentence, sentence order, a pooled [CLS];
+labels (or one number) of a text or pair, a score of a choice, the span of an answer, labels of
+words, and those with a CRF over them."""
+
+HeadMaker = Callable[[Transformer], nn.Module]
+"""What builds a head that is not among `HEADS`."""
 
 
 class Model(nn.Module):
@@ -36,29 +40,65 @@ class Model(nn.Module):
         return {name: head(states, batch) for name, head in self.heads.items()}
 
 
-def build(config: TransformerConfig, heads: Iterable[str] = (), *, labels: int = 2) -> Model:
-    """A model with fresh weights from torch's generator. `labels` is the width of `classify`."""
+def build(
+    config: TransformerConfig,
+    heads: Iterable[str] | Mapping[str, HeadMaker] = (),
+    *,
+    labels: Sequence[str] = (),
+) -> Model:
+    """A model with fresh weights from torch's generator.
+
+    `labels` names the outputs of `classify`, `tag` and `crf`; heads of one's own come with what
+    builds them.
+    """
     encoder = Transformer(config)
-    model = Model(encoder, {name: _head(name, encoder, labels) for name in heads})
+    model = Model(encoder, _heads(heads, encoder, labels))
     initialize(model)
     return model
 
 
-def empty(config: TransformerConfig, heads: Iterable[str], *, labels: int) -> Model:
+def empty(
+    config: TransformerConfig,
+    heads: Iterable[str] | Mapping[str, HeadMaker],
+    *,
+    labels: Sequence[str],
+) -> Model:
     """The same model without storage, to be filled from a checkpoint."""
     with torch.device("meta"):
         encoder = Transformer(config)
-        return Model(encoder, {name: _head(name, encoder, labels) for name in heads})
+        return Model(encoder, _heads(heads, encoder, labels))
 
 
-def _head(name: str, encoder: Transformer, labels: int) -> nn.Module:
+def _heads(
+    heads: Iterable[str] | Mapping[str, HeadMaker], encoder: Transformer, labels: Sequence[str]
+) -> dict[str, nn.Module]:
+    makers = heads if isinstance(heads, Mapping) else {}
+    return {
+        name: makers[name](encoder) if name in makers else head(name, encoder, labels)
+        for name in heads
+    }
+
+
+def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Module:
+    """A head of `HEADS` for this encoder. Raises: ConfigError for another name."""
+    config = encoder.config
+    if name in ("classify", "tag", "crf") and not labels:
+        raise ConfigError(f"heads: {name} needs the names of its labels")
     match name:
         case "mlm":
-            return MaskedLM(encoder.config, encoder.embedding.tokens)
+            return MaskedLM(config, encoder.embedding.tokens)
         case "nsp" | "sop":
-            return Classifier(encoder.config, 2)
+            return Classifier(config, 2)
         case "pooler":
-            return Pooler(encoder.config)
+            return Pooler(config)
         case "classify":
-            return Classifier(encoder.config, labels, encoder.config.dropout)
+            return Classifier(config, len(labels), config.dropout)
+        case "choose":
+            return Classifier(config, 1, config.dropout)
+        case "answer":
+            return Span(config)
+        case "tag":
+            return Tagger(config, len(labels))
+        case "crf":
+            return CRFTagger(config, labels)
     raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")

@@ -26,6 +26,8 @@ class Trace:
     states: list[Tensor] = field(default_factory=list)
     attention: list[list[Tensor]] = field(default_factory=list)
     heads: list[Tensor] = field(default_factory=list)
+    weights: bool = True
+    """Without, only states are collected, which costs nothing more."""
 
 
 def attend(
@@ -89,7 +91,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, layout: Packed, trace: Trace | None = None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)  # each (N, H, K)
         mixed = attend(q, k, v, layout, dropout=self.dropout if self.training else 0.0)
-        if trace is not None:
+        if trace is not None and trace.weights:
             trace.attention.append(attention_weights(q, k, layout))
             trace.heads.append(mixed)
         out: Tensor = self.out(mixed.flatten(1))

@@ -14,9 +14,7 @@ def initialize(module: nn.Module, std: float = 0.02) -> None:
     is drawn like any other, as there.
     """
     for name, weight in module.named_parameters():
-        if name.rpartition(".")[2] == "bias":
-            weight.zero_()
-        elif weight.ndim == 1:
-            weight.fill_(1.0)
-        else:
+        if weight.ndim > 1:
             nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+        else:  # the vectors called weight are those of norms
+            weight.fill_(1.0 if name.rpartition(".")[2] == "weight" else 0.0)

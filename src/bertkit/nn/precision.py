@@ -1,4 +1,4 @@
-"""What numbers to compute in: fp32, or bf16 where the machine has the instructions."""
+"""What to compute on, and in what numbers: fp32, or bf16 where there are instructions for it."""
 
 from __future__ import annotations
 
@@ -33,3 +33,20 @@ def resolve(precision: Precision, device: str) -> torch.dtype:
             "them 100 times slower; use fp32"
         )
     return torch.bfloat16
+
+
+def resolve_device(name: str, setting: str = "device") -> str:
+    """The device of a run; auto is the GPU where there is one.
+
+    Raises: DeviceError naming the setting when it cannot be used.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(
+            f"{setting}: {name!r} cannot be used ({str(error).splitlines()[0]}); "
+            "leave it out for what is there"
+        ) from None
+    return name

@@ -31,7 +31,7 @@ from bertkit.recipes.pretrain import pretrain, read_config
 from bertkit.recipes.report import Report, Word, write_report
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import write_text
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import Classify, Example
 from bertkit.text.tokenizer import Tokenizer
 
 VOCAB = 8192
@@ -107,6 +107,7 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
         for seed in SEEDS:
             with quietly():
                 scores_of_seed = finetune(
+                    Classify,
                     out / name,
                     train=train,
                     dev=dev,
@@ -246,7 +247,7 @@ def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list
     for label in labels:
         found = enough[label]
         order = Permutation(len(found), 11, 0)(np.arange(wanted))
-        rows = [Example(found[int(i)], None, label, 0) for i in order]
+        rows = [Example(found[int(i)], None, label) for i in order]
         train += rows[: PER_LABEL["train"]]
         dev += rows[PER_LABEL["train"] :]
     return train, dev

@@ -1,33 +1,31 @@
-"""Score a fine-tuned folder on a labelled file."""
+"""Score a fine-tuned folder on labelled examples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import torch
-
-from bertkit.errors import CheckpointError, DataError
-from bertkit.pipelines import Classify as Pipeline
-from bertkit.tasks.classify import Classify, Example
+from bertkit.errors import DataError
+from bertkit.pipelines import Answer
+from bertkit.recipes.mistakes import write_mistakes
 
 
-def evaluate(pipeline: Pipeline, rows: Sequence[Example], *, name: str) -> dict[str, float]:
-    """The task's scores on these rows; rows longer than the model are cut.
+def evaluate(
+    ready: Answer[Any], examples: Sequence[Any], *, errors: Path | None = None
+) -> dict[str, float]:
+    """The task's scores on these examples; those longer than the model are cut, or windowed.
 
-    Raises: DataError for a label the model does not know, CheckpointError for a head whose
-    weights were never trained.
+    `errors` is a folder for the list of the worst answers.
+    Raises: DataError for a label the model does not know.
     """
-    fresh = [w for w in pipeline.loaded.report.fresh if w.startswith("heads.classify")]
-    if fresh:
-        raise CheckpointError(
-            f"{pipeline.loaded.folder}: its classify head was never trained; fine-tune it first"
-        )
-    if not rows:
-        raise DataError(f"{name}: no rows to score")
-    task = Classify(pipeline.loaded.labels)
-    for row in rows:
-        task.target(row, name)
-    pairs = [row.pair or "" for row in rows] if rows[0].pair is not None else None
-    outputs, cut = pipeline.outputs([row.text for row in rows], pairs, long="truncate")
-    scores = task.score(torch.from_numpy(outputs), rows)
-    return {**scores, "rows": len(rows), "truncated": sum(cut)}
+    if not examples:
+        raise DataError("no rows to score")
+    task = ready.task
+    task.check(examples)
+    long = "truncate" if "truncate" in task.long else task.long[0]
+    answers = ready.answers(examples, long=long)
+    if errors is not None:
+        write_mistakes(errors, task, answers, examples)
+    cut = sum(getattr(answer, "truncated", False) for answer in answers)
+    return {**task.score(answers, examples), "rows": len(examples), "truncated": cut}

@@ -1,10 +1,13 @@
-"""Fine-tune a model on labelled texts or pairs, keep its best epoch, and score it."""
+"""Fine-tune a model on labelled examples of any task, keep its best epoch, and score it."""
 
 from __future__ import annotations
 
-import copy
+import hashlib
+import json
+import math
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,27 +15,30 @@ import numpy as np
 import torch
 from msgspec import Meta
 
+from bertkit import tasks
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, load, save
-from bertkit.config import Settings, plain
+from bertkit.checkpoint.folder import load, save
+from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
-from bertkit.data.tables import rows
-from bertkit.engine.engine import pack
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.models.config import Count, Rate
-from bertkit.nn.precision import Precision, resolve
+from bertkit.metrics import spread
+from bertkit.models.model import Model
+from bertkit.nn.precision import Precision, resolve, resolve_device
+from bertkit.recipes.card import write_card
 from bertkit.recipes.console import progress, say
-from bertkit.storage import write_json
-from bertkit.tasks.classify import Classify, Example, choose_columns, examples
-from bertkit.text.tokenizer import Encoding
+from bertkit.recipes.mistakes import write_mistakes
+from bertkit.storage import link_or_copy, sweep, write_json
+from bertkit.tasks.task import Feature, Reading, Task, group, refuse_segments
+from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal
-from bertkit.training.loop import steps
+from bertkit.training.loop import ahead, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
+from bertkit.training.state import FOLDER, recover, restore, save_checkpoint
 
-SCORES = "scores.json"
+RUN, SCORES, SEEDS = "run.json", "scores.json", "seeds.json"
 
 
 class Finetune(Settings, frozen=True):
@@ -40,204 +46,386 @@ class Finetune(Settings, frozen=True):
 
     epochs: Count = 3
     batch_size: Count = 32
+    """Examples a step (windows, where a task reads long texts in windows)."""
     learning_rate: Annotated[float, Meta(gt=0.0)] = 5e-5
     warmup: Rate = 0.1
     """Share of the steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    """How much slower each layer learns than the one above it; 1 is no slower."""
+    frozen_layers: Annotated[int, Meta(ge=0)] = 0
+    """Layers from the bottom that do not learn, and the embeddings with them."""
     clip: Annotated[float, Meta(gt=0.0)] = 1.0
+    """Largest norm of the gradient."""
+    patience: Count | None = None
+    """Stop after as many epochs without a better dev score."""
     seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     length: Count | None = None
-    """Longest sequence in tokens; the model's own by default. Longer texts are cut, and said."""
+    """Longest sequence in tokens; the model's own by default."""
     budget_tokens: Count = 8192
+    """Tokens that go through the model at a time."""
     precision: Precision = "auto"
+    device: str = "auto"
+    save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
+    """Minutes between the checkpoints that --resume goes on from."""
+
+
+FREE = ("save_minutes", "budget_tokens")
+"""Settings that may differ when a run is resumed."""
+
+Rows = Path | str | Sequence[Any]
+"""A labelled file, or its examples."""
 
 
 def read_examples(
-    path: Path,
+    task: type[Task[Any, Any]],
+    path: Path | str,
+    reading: Reading | None = None,
     *,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    header: bool | None = None,
     labelled: bool = True,
-) -> list[Example]:
-    """The examples of a TSV, CSV or JSONL file; what was guessed is said.
-
-    Raises: DataError as `rows` and `choose_columns` do.
-    """
-    table = rows(path, header=header)
-    columns = choose_columns(table, text=text, pair=pair, label=label, labelled=labelled)
-    say(f"{table.said}; {len(table.rows):,} rows; {columns}")
-    return examples(table, columns)
+) -> list[Any]:
+    """The examples of a file; how it was read is said. Raises: DataError naming file and line."""
+    found, said = task.read(Path(path), reading or Reading(), labelled=labelled)
+    say(said)
+    if not found:
+        raise DataError(f"{path}: no rows")
+    return found
 
 
 def finetune(
-    model: str | Path | Loaded,
+    task: str | type[Task[Any, Any]],
+    model: str | Path,
     *,
-    train: Sequence[Example],
-    dev: Sequence[Example],
-    out: Path,
+    train: Rows,
+    dev: Rows,
+    out: Path | str,
     settings: Finetune | None = None,
-    regression: bool | None = None,
-    names: tuple[str, str] = ("train", "dev"),
+    options: Settings | Mapping[str, Any] | None = None,
+    reading: Reading | None = None,
+    resume: bool = False,
 ) -> dict[str, float]:
-    """Fit the `classify` task and return the dev scores of the best epoch, which `out` holds.
+    """Fit a task and return the dev scores of the best epoch, whose weights `out` holds.
 
-    `names` are the files, for error messages.
-    Raises: ConfigError when `out` is in use, DataError for labels that do not fit, before work.
+    `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
+    files, or examples. The same command with `resume` goes on after a kill, to the same weights.
+    Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
-    settings = settings or Finetune()
-    for rows_of, name in ((train, names[0]), (dev, names[1])):
-        if not rows_of:
-            raise DataError(f"{name}: no rows")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
-    task = Classify.of(train, regression=regression)
-    train_targets = [task.target(example, names[0]) for example in train]
-    for example in dev:
-        task.target(example, names[1])
-    if (train[0].pair is None) != (dev[0].pair is None):
-        have, lack = names if dev[0].pair is None else names[::-1]
-        raise DataError(
-            f"{have} has pairs and {lack} has not; name the columns with --text, --pair"
-        )
+    settings, out = settings or Finetune(), Path(out)
+    kind = tasks.find(task) if isinstance(task, str) else task
+    if options is None or isinstance(options, Mapping):
+        options = decode(kind.Options, dict(options or {}))
+    _refuse_used(out, resume)
+    device = resolve_device(settings.device)
+    dtype = resolve(settings.precision, device)
+    learn = _rows(kind, train, reading, "train")
+    check = _rows(kind, dev, reading, "dev")
+    ready = kind.of(learn, options)
+    ready.check(check)
     torch.manual_seed(settings.seed)
-    loaded = (
-        load(model, heads=("classify",), labels=task.labels)
-        if not isinstance(model, Loaded)
-        else model
-    )
-    if loaded.labels != task.labels:
-        raise DataError(
-            f"{loaded.folder}: opened for the labels {', '.join(loaded.labels) or 'none'}, but "
-            f"{names[0]} has {', '.join(task.labels)}; give the folder's name instead"
-        )
-    longest = loaded.model.config.length
-    if settings.length is not None and settings.length > longest:
-        raise ConfigError(f"length: {settings.length} is longer than the model's {longest} tokens")
-    network = copy.deepcopy(loaded.model)
-    dtype = resolve(settings.precision, next(network.parameters()).device.type)
-    masters = Masters(network, dtype)
-    length = settings.length or loaded.length
-    learn = _encode(loaded, train, length, names[0])
-    check = _encode(loaded, dev, length, names[1])
-    say(
-        f"labels: {', '.join(task.labels)}"
-        if not task.regression
-        else "a regression: one number for each row"
-    )
+    loaded = load(model, heads={ready.head: ready.build_head}, labels=ready.labels)
+    network = loaded.model.to(device)
+    length = _length(settings, loaded.length, network.config.length)
+    frozen = _freeze(network, settings.frozen_layers)
+    record = {
+        "task": ready.settings()["bertkit"]["task"],
+        "model": str(model),
+        "settings": plain(settings),
+        "data": {"train": _described(train, learn), "dev": _described(dev, check)},
+    }
+    _check_resumed(out, record, resume)
+    policy = "truncate" if "truncate" in ready.long else ready.long[0]
+    features = {
+        name: ready.features(rows, loaded.tokenizer, length, long=policy, learn=name == "train")
+        for name, rows in (("train", learn), ("dev", check))
+    }
+    for name, rows in features.items():
+        refuse_segments(rows, network, name)
+        cut = len({f.example for f in rows if f.encoding.truncated}) if policy == "truncate" else 0
+        if cut:
+            say(f"{name}: {cut:,} examples are longer than {length} tokens and were cut")
+    say(_told(ready, features["train"], learn))
 
-    per_epoch = -(-len(train) // settings.batch_size)
+    units = group(features["train"]) if ready.together else [[f] for f in features["train"]]
+    per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
+    masters = Masters(network, dtype)
     optimizer = adamw(
-        masters.weights,
+        {name: w for name, w in masters.weights.items() if name not in frozen},
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
+        layer_decay=settings.layer_decay,
     )
     plan = schedule(
         "linear", steps=total, warmup_steps=round(settings.warmup * total), decay_steps=0
     )
     out.mkdir(parents=True, exist_ok=True)
-    journal = Journal(out)
-    best: dict[str, float] = {}
-    groups = _groups(task, learn, train_targets, settings)
+    write_json(out / RUN, record)
+    journal, start = Journal(out), 0
+    if resume:
+        folder, damaged = recover(out)
+        for sentence in damaged:
+            say(sentence)
+        start = restore(folder, masters, optimizer, loaded.family) if folder else 0
+        say(f"going on after step {start} of {total}")
+    journal.rewind(start)
+    epochs = [r for r in journal.records() if "epoch" in r]
+    best = max(epochs, key=lambda r: r["scores"][ready.metric], default=None)
+    saved = time.monotonic()
+    answers: Sequence[Any] | None = None
+
     try:
-        with progress() as bar:
-            bar_task = bar.add_task("fine-tuning", total=total, note="")
+        with (
+            progress() as bar,
+            Interrupt() as interrupt,
+            ahead(_groups(ready, units, settings, start)) as groups,
+        ):
+            shown = bar.add_task("fine-tuning", total=total, completed=start, note="")
             for step in steps(
                 masters,
-                task.loss,
+                ready.loss,
                 groups,
                 optimizer,
                 plan,
                 clip=settings.clip,
                 seed=settings.seed,
+                start=start,
             ):
-                bar.update(bar_task, completed=step.number, note=f"loss {step.loss:.3f}")
+                bar.update(shown, completed=step.number, note=f"loss {step.loss:.3f}")
                 journal.write({"step": step.number, "loss": step.loss})
                 if step.number % per_epoch == 0:
-                    epoch = step.number // per_epoch
-                    scores = task.score(_outputs(task, masters, check, settings.budget_tokens), dev)
-                    journal.write({"step": step.number, "epoch": epoch, "scores": scores})
-                    say(f"epoch {epoch}: " + "  ".join(f"{k} {v:.4f}" for k, v in scores.items()))
-                    if not best or _main(scores) > _main(best):
+                    network.eval()
+                    outputs = ready.run(network, features["dev"], settings.budget_tokens)
+                    head = network.heads[ready.head]
+                    given = ready.answers(outputs, features["dev"], check, head)
+                    tuned = ready.tuned(given, check)
+                    if tuned is not ready:
+                        given = tuned.answers(outputs, features["dev"], check, head)
+                    scores = tuned.score(given, check)
+                    epoch: dict[str, Any] = {
+                        "step": step.number,
+                        "epoch": step.number // per_epoch,
+                        "scores": scores,
+                    }
+                    journal.write(epoch)
+                    epochs.append(epoch)
+                    say(f"epoch {epoch['epoch']}: {_written(scores)}")
+                    if best is None or scores[ready.metric] > best["scores"][ready.metric]:
                         save(
                             out,
                             network,
                             loaded.tokenizer,
                             loaded.family,
-                            labels=task.labels,
+                            labels=tuned.labels,
+                            settings=tuned.settings(),
+                            length=length,
                             weights=masters.weights,
                         )
-                        best = {**scores, "epoch": epoch}
-    except BaseException as error:
-        if not best:  # nothing of use is there yet
+                        best, answers = epoch, given
+                    waited = epoch["epoch"] - best["epoch"]
+                    if settings.patience is not None and waited >= settings.patience:
+                        say(f"no better for {waited} epochs: stopped")
+                        break
+                due = time.monotonic() - saved >= 60 * settings.save_minutes
+                if (due or interrupt.asked) and step.number < total:
+                    save_checkpoint(out, step.number, masters, optimizer, loaded.family, keep=1)
+                    saved = time.monotonic()
+                if interrupt.asked and step.number < total:
+                    raise KeyboardInterrupt(
+                        f"stopped after step {step.number}, which is saved; go on with --resume"
+                    )
+    except BertkitError as error:
+        if best is None and not (out / FOLDER).exists():  # nothing of use is there yet
             shutil.rmtree(out, ignore_errors=True)
-        elif isinstance(error, BertkitError):
-            raise type(error)(f"{error}; {out} holds epoch {best['epoch']:.0f}, the best") from None
+            raise
+        kept = f"{out} holds epoch {best['epoch']}, the best" if best else f"go on in {out}"
+        raise type(error)(f"{error}; {kept}") from None
+    except BaseException:
+        if best is None and not (out / FOLDER).exists():
+            shutil.rmtree(out, ignore_errors=True)
         raise
-    write_json(
-        out / SCORES,
-        {"dev": best, "settings": plain(settings), "rows": {"train": len(train), "dev": len(dev)}},
-    )
-    return best
+    assert best is not None
+    shutil.rmtree(out / FOLDER, ignore_errors=True)
+    if answers is None:  # the best epoch was before the resumption
+        answers = _answered(out, ready, features["dev"], check, settings)
+    return _finish(out, ready, record, epochs, best, answers, check)
 
 
-def _main(scores: dict[str, float]) -> float:
-    """The score an epoch is chosen by: accuracy, or Pearson's correlation."""
-    return scores.get("accuracy", scores.get("pearson", 0.0))
+def finetune_seeds(
+    count: int,
+    task: str | type[Task[Any, Any]],
+    model: str | Path,
+    *,
+    out: Path | str,
+    settings: Finetune | None = None,
+    resume: bool = False,
+    **rest: Any,
+) -> dict[str, dict[str, Any]]:
+    """`finetune` with `count` seeds from settings.seed on: mean, sd and each of every score.
+
+    Each run is a folder seed-N in `out`; `out` itself becomes the model of the best.
+    """
+    settings, out = settings or Finetune(), Path(out)
+    _refuse_used(out, resume)
+    kind = tasks.find(task) if isinstance(task, str) else task
+    runs = {}
+    for seed in range(settings.seed, settings.seed + count):
+        run = out / f"seed-{seed}"
+        if resume and (run / SCORES).exists():
+            runs[run] = json.loads((run / SCORES).read_text(encoding="utf-8"))["dev"]
+            continue
+        say(f"seed {seed}")
+        one = decode(Finetune, {**plain(settings), "seed": seed})
+        going = resume and (run / RUN).exists()
+        runs[run] = finetune(kind, model, out=run, settings=one, resume=going, **rest)
+    metric = json.loads((next(iter(runs)) / SCORES).read_text(encoding="utf-8"))["metric"]
+    best = max(runs, key=lambda run: runs[run][metric])
+    for file in best.iterdir():
+        if file.is_file():
+            (out / file.name).unlink(missing_ok=True)
+            link_or_copy(file, out / file.name)
+    summary = {name: spread([scores[name] for scores in runs.values()]) for name in runs[best]}
+    write_json(out / SEEDS, {"best": best.name, "scores": summary})
+    write_card(out, json.loads((out / SCORES).read_text(encoding="utf-8")), summary)
+    return summary
 
 
-def _encode(loaded: Loaded, rows: Sequence[Example], length: int, name: str) -> list[Encoding]:
-    pairs = [row.pair or "" for row in rows] if rows[0].pair is not None else None
-    encodings = loaded.tokenizer.encode_batch(
-        [row.text for row in rows], pairs, max_length=length, truncate="longest"
-    )
-    cut = sum(encoding.truncated for encoding in encodings)
-    if cut:
-        say(f"{name}: {cut:,} of {len(rows):,} rows are longer than {length} tokens and were cut")
-    return encodings
+def _finish(
+    out: Path,
+    task: Task[Any, Any],
+    record: dict[str, Any],
+    epochs: list[dict[str, Any]],
+    best: dict[str, Any],
+    answers: Sequence[Any],
+    dev: Sequence[Any],
+) -> dict[str, float]:
+    """What stands in the folder beside the model: scores, errors and the card."""
+    scores = {**best["scores"], "epoch": best["epoch"]}
+    kept = {
+        **record,
+        "metric": task.metric,
+        "dev": scores,
+        "epochs": [{"epoch": e["epoch"], **e["scores"]} for e in epochs],
+    }
+    write_mistakes(out, task, answers, dev)
+    write_json(out / SCORES, kept)
+    write_card(out, kept)
+    return scores
+
+
+def _answered(
+    out: Path,
+    task: Task[Any, Any],
+    features: Sequence[Feature],
+    dev: Sequence[Any],
+    settings: Finetune,
+) -> Sequence[Any]:
+    """The answers of the saved model to the dev examples."""
+    loaded = load(out, heads={task.head: task.build_head}, labels=task.labels)
+    task = type(task).restore(loaded.labels or task.labels, loaded.settings)
+    outputs = task.run(loaded.model, features, settings.budget_tokens)
+    return task.answers(outputs, features, dev, loaded.model.heads[task.head])
+
+
+def _rows(
+    kind: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str
+) -> Sequence[Any]:
+    if isinstance(rows, str | Path):
+        return read_examples(kind, rows, reading)
+    if not rows:
+        raise DataError(f"{name}: no rows")
+    return rows
+
+
+def _described(rows: Rows, examples: Sequence[Any]) -> dict[str, Any]:
+    """What a run remembers of its data: where it was, how much, and a hash of all of it."""
+    digest = hashlib.sha256("\n".join(map(repr, examples)).encode("utf-8", "surrogatepass"))
+    file = str(rows) if isinstance(rows, str | Path) else None
+    return {"file": file, "rows": len(examples), "sha256": digest.hexdigest()}
+
+
+def _refuse_used(out: Path, resume: bool) -> None:
+    if out.is_dir():
+        sweep(out)
+    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if used and not resume:
+        raise ConfigError(
+            f"{out}: exists already; choose another --out, or remove it first; a run that was "
+            "stopped goes on with --resume"
+        )
+    if resume and not used:
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+
+
+def _check_resumed(out: Path, record: Mapping[str, Any], resume: bool) -> None:
+    """Raises: ConfigError when `out` holds a run that is finished, damaged or another."""
+    if not resume:
+        return
+    if (out / SCORES).exists():
+        raise ConfigError(f"{out}: this run is finished; evaluate it, or choose another --out")
+    try:
+        before = json.loads((out / RUN).read_text(encoding="utf-8"))
+        was = {**before["settings"], **{key: record["settings"][key] for key in FREE}}
+        held = {**before, "settings": was}
+    except FileNotFoundError:
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
+    changed = [key for key in record if held.get(key) != record[key]]
+    if changed:
+        raise ConfigError(
+            f"{out}: {', '.join(changed)} differ from what this run began with; resume with the "
+            "same, or start another run"
+        )
+
+
+def _length(settings: Finetune, usual: int, longest: int) -> int:
+    if settings.length is not None and settings.length > longest:
+        raise ConfigError(f"length: {settings.length} is longer than the model's {longest} tokens")
+    return settings.length or usual
+
+
+def _freeze(model: Model, layers: int) -> set[str]:
+    """Stop the lowest layers from learning; returns the names of their weights."""
+    if layers > model.config.layers:
+        raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
+    if layers == 0:
+        return set()
+    still = ("encoder.embedding.", *(f"encoder.blocks.{i}." for i in range(layers)))
+    frozen = {name for name, _ in model.named_parameters() if name.startswith(still)}
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name not in frozen)
+    return frozen
+
+
+def _told(task: Task[Any, Any], features: Sequence[Feature], examples: Sequence[Any]) -> str:
+    labels = f"; labels: {', '.join(task.labels)}" if task.labels else ""
+    more = f" in {len(features):,} sequences" if len(features) != len(examples) else ""
+    return f"{task.name}: {len(examples):,} examples{more}{labels}"
+
+
+def _written(scores: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
 
 
 def _groups(
-    task: Classify, encodings: Sequence[Encoding], targets: Sequence[Any], settings: Finetune
+    task: Task[Any, Any], units: Sequence[list[Feature]], settings: Finetune, start: int
 ) -> Iterator[list[Batch]]:
-    """The batches of every step; the order depends on (seed, epoch) alone."""
-    for epoch in range(settings.epochs):
-        order = Permutation(len(encodings), settings.seed, epoch)(np.arange(len(encodings)))
-        for start in range(0, len(order), settings.batch_size):
-            places = sorted(
-                order[start : start + settings.batch_size].tolist(),
-                key=lambda place: len(encodings[place]),
+    """The batches of every step after `start`; the order depends on (seed, epoch) alone.
+
+    A unit is what must be learned from together: the choices of a question, else one sequence.
+    """
+    lengths = [sum(len(f.encoding) for f in unit) for unit in units]
+    per_epoch = math.ceil(len(units) / settings.batch_size)
+    order = np.empty(0, dtype=np.int64)
+    for step in range(start, per_epoch * settings.epochs):
+        epoch, number = divmod(step, per_epoch)
+        if number == 0 or step == start:
+            order = Permutation(len(units), settings.seed, epoch)(np.arange(len(units)))
+        places = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
+        places.sort(key=lambda place: lengths[place])
+        yield [
+            task.batch(
+                sorted((f for p in places[part] for f in units[p]), key=lambda f: len(f.encoding))
             )
-            yield [
-                _batch(task, [encodings[p] for p in group], [targets[p] for p in group])
-                for group in _cut(places, encodings, settings.budget_tokens)
-            ]
-
-
-def _cut(
-    places: list[int], encodings: Sequence[Encoding], budget_tokens: int
-) -> Iterator[list[int]]:
-    for group in cut_by_tokens([len(encodings[p]) for p in places], budget_tokens):
-        yield places[group]
-
-
-def _batch(task: Classify, encodings: Sequence[Encoding], targets: Sequence[Any]) -> Batch:
-    batch = pack(encodings)
-    return Batch(batch.ids, batch.types, batch.layout, targets={"classify": task.targets(targets)})
-
-
-@torch.no_grad()
-def _outputs(
-    task: Classify, masters: Masters, encodings: Sequence[Encoding], budget_tokens: int
-) -> torch.Tensor:
-    """The head's outputs for dev rows, in their order. Shapes: (S, L)."""
-    model = masters.model.eval()
-    device = next(model.parameters()).device
-    places = sorted(range(len(encodings)), key=lambda place: len(encodings[place]))
-    found = torch.empty(len(encodings), len(task.labels))
-    for group in _cut(places, encodings, budget_tokens):
-        batch = pack([encodings[place] for place in group]).to(device)
-        found[group] = model(batch)["classify"].float().cpu()
-    return found
+            for part in cut_by_tokens([lengths[p] for p in places], settings.budget_tokens)
+        ]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,26 +12,27 @@ from msgspec import Meta
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import save
-from bertkit.config import Settings, decode, plain
+from bertkit.config import Count, Settings, decode, plain
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling, split_documents
-from bertkit.errors import ConfigError, DataError, DeviceError, StorageError, TrainingError
+from bertkit.errors import ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import BERT
-from bertkit.models.config import Count, TransformerConfig
+from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.nn.precision import Precision, resolve
+from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.pretrain import pretrain as objective
 from bertkit.recipes.console import progress, say
 from bertkit.storage import sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, draw
-from bertkit.training.loop import Step, evaluate, steps
+from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
-from bertkit.training.state import newest_checkpoint, recover, restore, save_checkpoint
+from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
 
 RUN = "run.json"
 
@@ -135,7 +133,7 @@ def pretrain(
     tokenizer = text.tokenizer()
     config = read_config(settings, tokenizer)
     train = config.train
-    device = _device(train.device)
+    device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
     heads = ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
     if train.warmup_steps >= train.steps:
@@ -195,11 +193,11 @@ def pretrain(
         }
 
     def keep(number: int) -> None:
-        save_checkpoint(out, number, masters, optimizer, BERT, keep=train.keep)
+        publish(save_checkpoint(out, number, masters, optimizer, BERT, keep=train.keep), out)
 
     scores = score(start)
     board = open_board(str(out / "tensorboard")) if open_board is not None else None
-    with progress() as bar, _Interrupt() as interrupt, _ahead(source.groups(start)) as groups:
+    with progress() as bar, Interrupt() as interrupt, ahead(source.groups(start)) as groups:
         task = bar.add_task("pretraining", total=train.steps, completed=start, note="")
         try:
             for step in steps(
@@ -279,50 +277,6 @@ class _Source:
         return collate(drawn, head=self.head, budget_tokens=self.config.train.budget_tokens)
 
 
-class _Interrupt:
-    """Ctrl-C and SIGTERM ask for a stop at the end of the step; a second one does not wait."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> _Interrupt:
-        self._before = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        except ValueError:  # not the main thread: whoever runs us handles signals
-            pass
-        return self
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt("stopped at once; the last checkpoint stands")
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
-class _ahead:
-    """The same items, each prepared by a thread while the one before is used."""
-
-    def __init__(self, items: Iterator[list[Batch]]) -> None:
-        self.items, self.pool = items, ThreadPoolExecutor(1)
-
-    def __enter__(self) -> Iterator[list[Batch]]:
-        return self._each()
-
-    def _each(self) -> Iterator[list[Batch]]:
-        coming = self.pool.submit(next, self.items, None)
-        while (item := coming.result()) is not None:
-            coming = self.pool.submit(next, self.items, None)
-            yield item
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown(wait=True, cancel_futures=True)
-
-
 def _checked_run(
     out: Path, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer, resume: bool
 ) -> dict[str, Any]:
@@ -367,19 +321,6 @@ def _checked_run(
             "start another run"
         )
     return record
-
-
-def _device(name: str) -> str:
-    if name != "auto":
-        try:
-            torch.empty(0, device=name)
-        except (RuntimeError, AssertionError) as error:
-            raise DeviceError(
-                f"train.device: {name!r} cannot be used ({str(error).splitlines()[0]}); "
-                "leave it out for what is there"
-            ) from None
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _note(step: Step) -> str:

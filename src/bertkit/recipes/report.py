@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.pipelines import Filler
-from bertkit.storage import write_text
+from bertkit.recipes.page import table, write_page
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,11 @@ class Report:
 
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1c1e21; background: #fff; }
-h1, h2 { line-height: 1.2; } svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; } td, th { padding: .3rem .8rem; text-align: left;
-  border-bottom: 1px solid #8884; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .word { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2rem; margin: 1.2rem 0;
   border-top: 1px solid #8884; padding-top: .6rem; } .word p { grid-column: 1 / -1; margin: 0; }
 .bar { display: grid; grid-template-columns: 7rem 1fr 3.5rem; gap: .5rem; align-items: center; }
 .bar i { height: .8rem; background: #8fb3e8; border-radius: 2px; } .hit i { background: #3aa76d; }
 .hit span { font-weight: 600; } h3 { font-size: .9rem; margin: .4rem 0; color: #666; }
-@media (prefers-color-scheme: dark) { body { color: #e4e6eb; background: #18191a; }
-  svg { background: #fff; border-radius: 6px; } h3 { color: #aaa; } }
 """
 
 
@@ -73,7 +66,7 @@ def write_report(path: Path, report: Report) -> Path:
     body = [
         "<h1>A BERT is born</h1>",
         "<p>From raw text to a fine-tuned model, on this machine alone.</p>",
-        _table(facts),
+        table(facts),
         "<h2>Pretraining: masked words and next sentence</h2>",
         "<p>The loss is the sum of both tasks. The dots are text that training never saw.</p>",
         report.curve[report.curve.index("<svg") :],
@@ -86,18 +79,8 @@ def write_report(path: Path, report: Report) -> Path:
         "The same network, the same rows, the same settings; only the start differs.</p>",
         _accuracy(report.accuracy),
     ]
-    write_text(
-        path,
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>bertkit demo</title><style>{STYLE}</style>\n" + "\n".join(body) + "\n</html>\n",
-    )
+    write_page(path, "bertkit demo", body, style=STYLE)
     return path
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> str:
-    lines = "".join(f"<tr><th>{escape(k)}<td>{escape(v)}" for k, v in rows)
-    return f"<table>{lines}</table>"
 
 
 def _word(word: Word) -> str:
@@ -119,10 +102,13 @@ def _bar(filler: Filler, truth: str) -> str:
 
 def _accuracy(accuracy: Mapping[str, Sequence[float]]) -> str:
     names = {"untrained": "random weights", "model": "pretrained"}
-    head = "<tr><th>start<th>accuracy, mean<th>standard deviation<th>each seed"
-    lines = "".join(
-        f'<tr><th>{names[name]}<td class="n">{np.mean(runs):.3f}<td class="n">{np.std(runs):.3f}'
-        f"<td>{', '.join(f'{run:.3f}' for run in runs)}"
+    lines = [
+        (
+            names[name],
+            float(np.mean(runs)),
+            float(np.std(runs)),
+            ", ".join(f"{r:.3f}" for r in runs),
+        )
         for name, runs in accuracy.items()
-    )
-    return f"<table>{head}{lines}</table>"
+    ]
+    return table(lines, head=("start", "accuracy, mean", "standard deviation", "each seed"))

@@ -1,1 +1,64 @@
 """Tasks: examples, what is learned from them, answers, scores."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError, did_you_mean
+from bertkit.tasks.task import Task
+
+TASKS = {
+    "answer": "bertkit.tasks.answer:Answer",
+    "classify": "bertkit.tasks.classify:Classify",
+    "choose": "bertkit.tasks.choose:Choose",
+    "respond": "bertkit.tasks.respond:Respond",
+    "summarize": "bertkit.tasks.summarize:Summarize",
+    "tag": "bertkit.tasks.tag:Tag",
+}
+"""The tasks bertkit knows by name, and where each is."""
+
+
+def find(name: str) -> type[Task[Any, Any]]:
+    """A task by its name, or one from outside the package as module:Class.
+
+    Raises: ConfigError for a name that leads to no task.
+    """
+    module, _, attribute = TASKS.get(name, name).partition(":")
+    if not attribute:
+        raise ConfigError(
+            f"no task is named {name!r}; {did_you_mean(name, TASKS)} "
+            "One of your own is named module:Class."
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if name in TASKS:  # a mistake of ours
+            raise
+        raise ConfigError(f"task {name}: cannot be imported ({error}); check PYTHONPATH") from None
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ConfigError(f"task {name}: is no subclass of bertkit.tasks.task.Task")
+    return found
+
+
+BY_HEAD = {
+    "classify": "classify",
+    "choose": "choose",
+    "answer": "answer",
+    "tag": "tag",
+    "crf": "tag",
+}
+"""The task of a folder that names none, by its head."""
+
+
+def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
+    """The task a folder was made for: as its config.json says, else by its head."""
+    ours = settings.get("bertkit")
+    record = ours.get("task") if isinstance(ours, dict) else None
+    name = record.get("name") if isinstance(record, dict) else None
+    by_head = [BY_HEAD[head] for head in heads if head in BY_HEAD]
+    return name if isinstance(name, str) else (*by_head, None)[0]
+
+
+__all__ = ["TASKS", "Task", "find", "name_in"]

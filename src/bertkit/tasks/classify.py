@@ -1,22 +1,31 @@
-"""Labels, or one number, for a text or a pair of texts. Devlin et al. 2019, section 4.1."""
+"""A label, several, or a number, for a text or a pair of texts. Devlin et al. 2019, section 4.1."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
+import msgspec
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit import metrics
 from bertkit.batch import Batch
-from bertkit.data.tables import Table
+from bertkit.config import Settings, Share
+from bertkit.data.tables import Table, rows
 from bertkit.errors import DataError, did_you_mean
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Tokenizer
 
 TEXTS = (
     "text",
@@ -63,9 +72,10 @@ class Example:
     """One row: a text or a pair, and its label as written."""
 
     text: str
-    pair: str | None
-    label: str | None
-    line: int
+    pair: str | None = None
+    label: str | None = None
+    where: str = "a text"
+    """File and line, for messages."""
 
 
 def choose_columns(
@@ -117,80 +127,303 @@ def examples(table: Table, columns: Columns) -> list[Example]:
     """The rows of a table as examples. Raises: DataError at an empty text or label."""
     found = []
     for row, line in zip(table.rows, table.lines, strict=True):
+        where = f"{table.file}:{line}"
         label = row[columns.label].strip() if columns.label is not None else None
         if label == "":
-            raise DataError(f"{table.file}:{line}: no label; give one or remove the row")
+            raise DataError(f"{where}: no label; give one or remove the row")
         pair = row[columns.pair] if columns.pair is not None else None
-        found.append(Example(row[columns.text], pair, label, line))
+        for text in (row[columns.text], pair):
+            if text is not None and not text.strip():
+                raise DataError(f"{where}: the text is empty; remove the row")
+        found.append(Example(row[columns.text], pair, label, where))
     return found
 
 
-class Classify:
-    """The task: softmax over named labels, or one number when `labels` has one name."""
+class Options(Settings, frozen=True):
+    """What the rows and their labels are."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
+    pairs: bool | None = None
+    """Whether each text has a second one; as the training file has it otherwise."""
+    regression: bool | None = None
+    """Whether labels are quantities; guessed from fractions otherwise."""
+    multi_label: bool | None = None
+    """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
+    JSON lists otherwise."""
+    threshold: Share = 0.5
+    """With several labels: the probability from which one is given."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced weighs each class by the inverse of how often it occurs; with several labels, the
+    texts that have a label as much as those that do not."""
+
+
+class LabelAnswer(msgspec.Struct, frozen=True):
+    """The likeliest label of a text (or the number of a regression), and all of them."""
+
+    label: str
+    score: float
+    scores: dict[str, float]
+    truncated: bool = False
+
+
+class LabelsAnswer(msgspec.Struct, frozen=True):
+    """The labels of a text whose probability reaches the threshold, likeliest first, and all."""
+
+    labels: list[str]
+    scores: dict[str, float]
+    truncated: bool = False
+
+
+class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
+    """Labels of texts or pairs, or a number: softmax, sigmoids for several, or a regression."""
+
+    name = "classify"
+    Options = Options
+    long = ("error", "truncate", "window")
+
+    def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
+        super().__init__(labels, options)
         self.index = {label: place for place, label in enumerate(self.labels)}
+        self.weights: Tensor | None = None
+        """(L,), of the classes in the loss; with several labels, of the texts that have each."""
 
     @property
-    def regression(self) -> bool:
-        return len(self.labels) == 1
+    def metric(self) -> str:  # type: ignore[override]
+        if self.options.regression:
+            return "pearson"
+        return "f1_micro" if self.options.multi_label else "accuracy"
 
-    @staticmethod
-    def of(examples: Sequence[Example], *, regression: bool | None = None) -> Classify:
-        """The task that these examples pose.
+    @classmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+        table = rows(path, header=reading.header)
+        columns = choose_columns(
+            table, text=reading.text, pair=reading.pair, label=reading.label, labelled=labelled
+        )
+        return examples(table, columns), f"{table.said}; {len(table.rows):,} rows; {columns}"
 
-        Without `regression` it is one when every label is a number and some is no integer.
+    @classmethod
+    def example(cls, text: str, others: Sequence[str]) -> Example:
+        if len(others) > 1:
+            raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; give one, or a pair")
+        if not text.strip() or not all(other.strip() for other in others):
+            raise DataError("a text is empty: there is nothing to label; leave it out")
+        return Example(text, *others)
+
+    @classmethod
+    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+        """The task that these labels pose: a regression when all are numbers and some no integers.
+
+        Raises: DataError for fewer than two labels.
         """
-        labels = sorted({cast(str, example.label) for example in examples}, key=_natural)
-        numbers = [_number(label) for label in labels]
+        assert isinstance(options, Options)
+        written = {cast(str, example.label) for example in train}
+        multi = options.multi_label
+        if multi is None:
+            multi = all(label.startswith("[") for label in written)
+        numbers = [_number(label) for label in written]
+        regression = options.regression
         if regression is None:
             regression = all(n is not None for n in numbers) and any(
                 n != int(n) for n in numbers if n is not None
             )
-        if not regression and len(labels) < 2:
-            raise DataError(f"only one label, {labels[0]!r}: there is nothing to learn")
-        return Classify(("score",) if regression else labels)
-
-    def target(self, example: Example, where: str) -> float | int:
-        """A label as the loss wants it. Raises: DataError for one that training never saw."""
-        label = cast(str, example.label)
-        if self.regression:
-            number = _number(label)
-            if number is None:
-                raise DataError(f"{where}:{example.line}: label {label!r} is not a number")
-            return number
-        if label not in self.index:
-            raise DataError(
-                f"{where}:{example.line}: label {label!r} is not in the training file; "
-                f"{did_you_mean(label, self.labels)}"
+        if regression and multi:
+            raise DataError("a row cannot have several labels and a number; choose one of the two")
+        pairs = options.pairs if options.pairs is not None else train[0].pair is not None
+        options = msgspec.structs.replace(
+            options, pairs=pairs, regression=regression, multi_label=multi
+        )
+        if regression:
+            return cls(("score",), options)
+        task = cls((), options)
+        counts = Counter(label for example in train for label in task.labels_of(example))
+        labels = sorted(counts, key=_natural)
+        if len(labels) < (1 if multi else 2):
+            only = f"only one label, {labels[0]!r}" if labels else "no labels"
+            raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
+        task = cls(labels, options)
+        if options.class_weights == "balanced":
+            held = np.array([counts[label] for label in labels])
+            weights = (
+                np.maximum(len(train) - held, 1) / held
+                if multi
+                else len(train) / (len(labels) * held)
             )
-        return self.index[label]
+            task.weights = torch.tensor(weights, dtype=torch.float32)
+        return task
+
+    @classmethod
+    def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        task = super().restore(labels, settings)
+        kind = settings.get("problem_type")
+        options = msgspec.structs.replace(
+            task.options,
+            regression=len(labels) == 1 and kind != PROBLEMS["multi_label"],
+            multi_label=kind == PROBLEMS["multi_label"],
+        )
+        return cls(labels, options)
+
+    def settings(self) -> dict[str, Any]:
+        kinds = [kind for kind in PROBLEMS if kind != "single" and getattr(self.options, kind)]
+        return {**super().settings(), "problem_type": PROBLEMS[(*kinds, "single")[0]]}
+
+    def labels_of(self, example: Example) -> list[str]:
+        """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
+        label = cast(str, example.label)
+        if not self.options.multi_label:
+            return [label]
+        if not label.startswith("["):
+            return [part.strip() for part in label.split("|") if part.strip()]
+        try:
+            names = json.loads(label)
+        except ValueError:
+            names = None
+        if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
+            raise DataError(f'{example.where}: {label!r} is no list of labels; write ["a", "b"]')
+        return [str(name) for name in names]
+
+    def target(self, example: Example) -> float | int | list[float]:
+        """Labels as the loss wants them. Raises: DataError for one that training never saw."""
+        if self.options.regression:
+            number = _number(cast(str, example.label))
+            if number is None:
+                raise DataError(f"{example.where}: label {example.label!r} is not a number")
+            return number
+        labels = self.labels_of(example)
+        for label in labels:
+            if label not in self.index:
+                raise DataError(
+                    f"{example.where}: label {label!r} is not in the training file; "
+                    f"{did_you_mean(label, self.labels)}"
+                )
+        if self.options.multi_label:
+            return [float(label in labels) for label in self.labels]
+        return self.index[labels[0]]
+
+    def check(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            self._refuse_pair(example)
+            self.target(example)
+
+    def _refuse_pair(self, example: Example) -> None:
+        """Raises: DataError for a pair where single texts are learned from, or the reverse."""
+        if self.options.pairs is not None and self.options.pairs != (example.pair is not None):
+            have, others = (
+                ("a pair", "single texts") if example.pair else ("no second text", "pairs")
+            )
+            raise DataError(
+                f"{example.where}: has {have}, and the model labels {others}; give what it learned "
+                "from (the second text of a pair is --pair, or a column of the file)"
+            )
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        learn: bool,
+    ) -> list[Feature]:
+        for example in examples:
+            self._refuse_pair(example)
+        paired = [example.pair for example in examples if example.pair is not None]
+        if paired and len(paired) < len(examples):
+            lone = next(example for example in examples if example.pair is None)
+            raise DataError(f"{lone.where}: has no second text, and others have; give pairs")
+        texts = [example.text for example in examples]
+        encodings, owner = encode(tokenizer, texts, paired or None, length=length, long=long)
+        return [
+            Feature(encoding, place, target=self.target(examples[place]) if learn else None)
+            for encoding, place in zip(encodings, owner, strict=True)
+        ]
+
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        whole = not (self.options.regression or self.options.multi_label)
+        dtype = torch.int64 if whole else torch.float32
+        return torch.tensor([feature.target for feature in features], dtype=dtype)
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        """Cross-entropy, or squared error for a regression, averaged over the step's examples."""
-        states = model.encoder(batch)
-        outputs = model.heads["classify"](states, batch).float()
-        targets = batch.targets["classify"]
+        """Cross-entropy, binary cross-entropies or squared error, averaged over the step."""
+        outputs, targets = self.outputs(model, batch), batch.targets[self.head]
+        weights = None if self.weights is None else self.weights.to(outputs.device)
         correct = {}
-        if self.regression:
+        if self.options.regression:
             loss = F.mse_loss(outputs.squeeze(1), targets, reduction="sum")
+        elif self.options.multi_label:
+            each = F.binary_cross_entropy_with_logits(
+                outputs, targets, pos_weight=weights, reduction="sum"
+            )
+            loss = each / len(self.labels)
         else:
-            loss = F.cross_entropy(outputs, targets, reduction="sum")
-            correct["classify"] = (outputs.argmax(-1) == targets).sum()
-        loss = loss / totals["classify"]
-        return Loss(loss, {"classify": loss.detach()}, correct)
+            loss = F.cross_entropy(outputs, targets, weights, reduction="sum")
+            correct[self.head] = (outputs.argmax(-1) == targets).sum()
+        loss = loss / totals[self.head]
+        return Loss(loss, {self.head: loss.detach()}, correct)
 
-    def targets(self, values: Sequence[float | int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32 if self.regression else torch.int64)
+    def answers(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        examples: Sequence[Example],
+        head: nn.Module,
+    ) -> list[LabelAnswer | LabelsAnswer]:
+        """Windows of one text are averaged, each as heavy as it is long."""
+        found: list[LabelAnswer | LabelsAnswer] = []
+        place = 0
+        for windows in group(features):
+            rows = np.concatenate(outputs[place : place + len(windows)])
+            place += len(windows)
+            row = np.average(rows, axis=0, weights=[len(w.encoding) for w in windows])
+            truncated = len(windows) == 1 and windows[0].encoding.truncated
+            found.append(self._answer(torch.from_numpy(row), truncated))
+        return found
 
-    def score(self, outputs: Tensor, examples: Sequence[Example]) -> dict[str, float]:
-        """accuracy, F1 and Matthews; or Pearson and Spearman. Shapes: outputs (S, L)."""
-        actual = [cast(str, example.label) for example in examples]
-        if self.regression:
-            return metrics.regression(outputs[:, 0].numpy(), [float(label) for label in actual])
-        predicted = [self.labels[place] for place in outputs.argmax(-1).tolist()]
-        return metrics.classification(predicted, actual)
+    def _answer(self, row: Tensor, truncated: bool) -> LabelAnswer | LabelsAnswer:
+        if self.options.regression:
+            return LabelAnswer(self.labels[0], row.item(), {self.labels[0]: row.item()}, truncated)
+        chances = torch.sigmoid(row) if self.options.multi_label else torch.softmax(row, -1)
+        scores = dict(zip(self.labels, chances.tolist(), strict=True))
+        if self.options.multi_label:
+            given = [label for label, score in scores.items() if score >= self.options.threshold]
+            given.sort(key=lambda label: -scores[label])
+            return LabelsAnswer(given, scores, truncated)
+        label = max(scores, key=scores.__getitem__)
+        return LabelAnswer(label, scores[label], scores, truncated)
+
+    def score(
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """accuracy, F1 and Matthews; F1s of several labels; or Pearson and Spearman."""
+        if self.options.regression:
+            numbers = [cast(LabelAnswer, answer).score for answer in answers]
+            return metrics.regression(numbers, [float(cast(str, e.label)) for e in examples])
+        actual = [self.labels_of(example) for example in examples]
+        if self.options.multi_label:
+            return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
+        predicted = [cast(LabelAnswer, answer).label for answer in answers]
+        return metrics.classification(predicted, [labels[0] for labels in actual])
+
+    def verdict(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> Verdict:
+        shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
+        label = cast(str, example.label)
+        if self.options.regression:
+            assert isinstance(answer, LabelAnswer)
+            off = abs(answer.score - float(label))
+            return Verdict(shown, label, f"{answer.score:.2f}", off)
+        labels = self.labels_of(example)
+        if isinstance(answer, LabelsAnswer):
+            wrong = set(labels) ^ set(answer.labels)
+            badness = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
+            return Verdict(shown, ", ".join(labels), ", ".join(answer.labels), badness)
+        badness = 0.0 if answer.label == label else 1.0 - answer.scores[label]
+        return Verdict(shown, label, f"{answer.label} ({answer.score:.2f})", badness)
+
+
+PROBLEMS = {
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+    "single": "single_label_classification",
+}
+"""Our kinds -> the `problem_type` of transformers."""
 
 
 def _number(label: str) -> float | None:

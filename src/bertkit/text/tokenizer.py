@@ -60,6 +60,18 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
+        """The tokens at these places, in this order."""
+        places = kept.tolist()
+        return Encoding(
+            self.ids[kept],
+            self.types[kept],
+            self.offsets[kept],
+            [self.words[place] for place in places],
+            [self.sequence[place] for place in places],
+            truncated,
+        )
+
 
 class Tokenizer:
     """A vocabulary with its normalization: text to ids, and ids to text.
@@ -441,17 +453,8 @@ def _encoding(
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
-    words = raw.word_ids
-    if kept is None:
-        return Encoding(ids, types, offsets, words, sequence, False)
-    return Encoding(
-        ids[kept],
-        types[kept],
-        offsets[kept],
-        [words[i] for i in kept],
-        [sequence[i] for i in kept],
-        True,
-    )
+    whole = Encoding(ids, types, offsets, raw.word_ids, sequence, False)
+    return whole if kept is None else whole.only(kept)
 
 
 def _without_defaults(value: Any) -> Any:

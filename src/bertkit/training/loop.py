@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,3 +112,22 @@ def evaluate(
             for name, right in loss.correct.items():
                 correct[name] += int(right.item())
     return losses, {name: right / max(counts[name], 1) for name, right in correct.items()}
+
+
+class ahead:
+    """The same items, each prepared by a thread while the one before is used."""
+
+    def __init__(self, items: Iterator[list[Batch]]) -> None:
+        self.items, self.pool = items, ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Iterator[list[Batch]]:
+        return self._each()
+
+    def _each(self) -> Iterator[list[Batch]]:
+        coming = self.pool.submit(next, self.items, None)
+        while (item := coming.result()) is not None:
+            coming = self.pool.submit(next, self.items, None)
+            yield item
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)

@@ -36,7 +36,8 @@ class Masters:
 
     @torch.no_grad()
     def push(self) -> None:
-        """Copy the masters to the working weights."""
+        """Copy the masters to the working weights; frozen ones never differ."""
         if self.dtype != torch.float32:
-            working = [p.detach() for _, p in self.model.named_parameters()]
-            torch._foreach_copy_(working, [m.detach() for m in self.weights.values()])
+            learned = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+            working = [p.detach() for _, p in learned]
+            torch._foreach_copy_(working, [self.weights[n].detach() for n, _ in learned])

@@ -7,7 +7,6 @@ It is written under another name, synced and renamed, so a kill leaves either al
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from safetensors.torch import load_file
 from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
-from bertkit.storage import new_folder, sha256, sweep, write_json, writing
+from bertkit.storage import link_or_copy, new_folder, sha256, sweep, write_json, writing
 from bertkit.training.masters import Masters
 
 FOLDER, OPTIMIZER, MANIFEST = "checkpoints", "optimizer.safetensors", "manifest.json"
@@ -34,7 +33,7 @@ def save_checkpoint(
     *,
     keep: int,
 ) -> Path:
-    """Write the state after `step`, make its weights the run's, and drop all but `keep` newest.
+    """Write the state after `step` and drop all but the `keep` newest.
 
     Older ones go only after the new one is complete. Raises: StorageError; nothing is lost.
     """
@@ -51,14 +50,15 @@ def save_checkpoint(
             write_tensors(partial / OPTIMIZER, state)
             files = {name: sha256(partial / name) for name in (FILE, OPTIMIZER)}
             write_json(partial / MANIFEST, {"step": step, "sha256": files})
-    with writing(run / FILE) as partial:
-        try:
-            os.link(folder / FILE, partial)  # the same bytes: no second copy on disk
-        except OSError:  # a file system without links
-            shutil.copyfile(folder / FILE, partial)
     for old in _folders(run)[:-keep]:
         shutil.rmtree(old)
     return folder
+
+
+def publish(folder: Path, run: Path) -> None:
+    """Make a checkpoint's weights those of the run's model folder."""
+    with writing(run / FILE) as partial:
+        link_or_copy(folder / FILE, partial)
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -113,7 +113,7 @@ def restore(
             if name not in weights or weights[name].shape != w.shape:
                 raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
             w.copy_(weights[name])
-            if step:
+            if f"{MOMENTS[0]}.{name}" in state:  # else it is frozen, or no step was taken
                 moments = {m: state[f"{m}.{name}"].to(w.device) for m in MOMENTS}
                 # the fused optimizer wants its count where the weights are
                 optimizer.state[w] = {"step": torch.tensor(float(step), device=w.device), **moments}

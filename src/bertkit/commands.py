@@ -1,0 +1,148 @@
+"""Commands whose options are the settings of a recipe or task; made when one of them is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from inspect import Parameter as Argument
+from inspect import Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from bertkit.config import Settings, decode, explained
+from bertkit.recipes import compare as comparing
+from bertkit.recipes import finetune as tuning
+from bertkit.recipes import probe as probing
+from bertkit.recipes.console import say
+from bertkit.recipes.skipgram import Skipgram, train_vectors
+from bertkit.tasks import TASKS, Task, find
+from bertkit.tasks.task import Reading
+
+Own = Mapping[str, tuple[Any, ...]]
+"""An argument's type, meaning and, unless it is required, default."""
+
+
+def command(
+    call: Callable[..., Any],
+    meaning: str,
+    own: Own,
+    *,
+    positional: Own | None = None,
+    **groups: type[Settings],
+) -> Any:
+    """A command that calls `call` with its own arguments and a Settings object for each group."""
+
+    def run(*texts: Any, **given: Any) -> None:
+        parts = {
+            name: decode(kind, {k: given.pop(k) for k in kind.__struct_fields__ if k in given})
+            for name, kind in groups.items()
+        }
+        call(*texts, **given, **parts)
+
+    positional = positional or {}
+    all_of = {**positional, **own}
+    for kind in groups.values():
+        meant = explained(kind)
+        for field in msgspec.structs.fields(kind):
+            all_of[field.name] = (field.type, meant.get(field.name, ""), field.default)
+    arguments = [
+        Argument(
+            name,
+            Argument.POSITIONAL_ONLY if name in positional else Argument.KEYWORD_ONLY,
+            default=default[0] if default else Argument.empty,
+            annotation=Annotated[kind, Parameter(help=about)],
+        )
+        for name, (kind, about, *default) in all_of.items()
+    ]
+    vars(run)["__signature__"] = Signature(arguments)
+    run.__annotations__ = {argument.name: argument.annotation for argument in arguments}
+    run.__doc__ = meaning
+    return run
+
+
+FILES: Own = {
+    "model": (str, "A model folder or hub id."),
+    "train": (Path, "Labelled examples to learn from."),
+    "dev": (Path, "The same, to choose the best epoch by and to score."),
+    "out": (Path, "The folder of what is made; it must not exist yet."),
+}
+
+
+def know_task(name: str) -> None:
+    """Make `bertkit finetune NAME` a command. Raises: ConfigError for a name without a task."""
+    if name not in finetune:
+        finetune.command(_finetune(find(name)), name=name)
+
+
+def _finetune(task: type[Task[Any, Any]]) -> Any:
+    def call(seeds: int = 1, resume: bool = False, **rest: Any) -> None:
+        if seeds == 1:
+            print(json.dumps(tuning.finetune(task, resume=resume, **rest)))
+        else:
+            print(json.dumps(tuning.finetune_seeds(seeds, task, resume=resume, **rest)))
+
+    own = {
+        **FILES,
+        "seeds": (int, "Run as many seeds, and report mean and standard deviation.", 1),
+        "resume": (bool, "Go on with a run that was stopped.", False),
+    }
+    meaning = (task.__doc__ or task.name).split("\n\n")[0]
+    return command(
+        call, meaning, own, settings=tuning.Finetune, options=task.Options, reading=Reading
+    )
+
+
+finetune = App(name="finetune", help="Fine-tune a model on labelled data, for one of these tasks.")
+for _name in TASKS:
+    know_task(_name)
+
+
+def _vectors(text: list[Path], /, *, out: Path, settings: Skipgram) -> None:
+    found = train_vectors(text, out=out, settings=settings)
+    say(f"{out}: {len(found):,} words × {found.table.shape[1]}")
+
+
+vectors = command(
+    _vectors,
+    "Learn static word vectors from text (skip-gram), in word2vec's text format.",
+    {"out": (Path, "The file to be made: .txt, or .txt.gz.")},
+    positional={"text": (list[Path], "Files or folders of .txt or .jsonl, also .gz.")},
+    settings=Skipgram,
+)
+
+
+def _probe(*, combination: list[str] | None = None, **rest: Any) -> None:
+    print(json.dumps(probing.probe(combinations=combination, **rest)))
+
+
+probe = command(
+    _probe,
+    "Which layers of a frozen model know what tagging words needs; prints JSON.",
+    {
+        **FILES,
+        "combination": (
+            list[str] | None,
+            "embeddings, a layer (3, or -1 for the last), or sum:, mix: or concat: before -4 (the "
+            "last four) or all; once for each. By default those of the BERT paper.",
+            None,
+        ),
+    },
+    settings=probing.Probe,
+    reading=Reading,
+)
+
+
+def _compare(**rest: Any) -> None:
+    print(json.dumps(comparing.compare(**rest)))
+
+
+compare = command(
+    _compare,
+    "Labels from random weights, word vectors and pretraining, side by side; prints JSON.",
+    {**FILES, "vectors": (Path, "Word vectors: GloVe or word2vec text, also .gz.")},
+    settings=comparing.Compare,
+    reading=Reading,
+)

@@ -1,0 +1,103 @@
+"""The model card: what a fine-tuned folder was made from, how well it does, how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.storage import write_text
+
+FILE = "README.md"
+
+EXAMPLES = {
+    "answer": '("Who wrote it?", "It was written by Ada.")',
+    "choose": '("What falls?", ["rain", "the sky"])',
+    "respond": '("How are you?", ["Fine, thanks.", "At eight."])',
+}
+"""How each task is asked, where it is not by a text."""
+
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "choose": "AutoModelForMultipleChoice",
+    "respond": "AutoModelForMultipleChoice",
+    "answer": "AutoModelForQuestionAnswering",
+    "tag": "AutoModelForTokenClassification",
+    "summarize": "AutoModelForTokenClassification",
+}
+"""The class of transformers for each task."""
+
+
+def write_card(
+    folder: Path, run: Mapping[str, Any], seeds: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Write the card of a finished run; `seeds` are the scores of several, if there were."""
+    task = run["task"]
+    name = task["name"]
+    asked = EXAMPLES.get(name, '"A text."')
+    scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
+    lines = [
+        f"# {folder.name}",
+        "",
+        f"`{run['model']}`, fine-tuned by bertkit for the task `{name}`.",
+        "",
+        "## Data",
+        "",
+        *(
+            f"- {part}: {about['file'] or 'examples given in Python'}, {about['rows']:,} examples, "
+            f"sha256 {about['sha256'][:16]}…"
+            for part, about in run["data"].items()
+        ),
+        "",
+        "## Scores on dev",
+        "",
+        f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. The "
+        "epoch was chosen on these same rows, so expect a little less on others.",
+        "",
+        *_scores(scores, seeds),
+        "",
+        "`errors.html` lists the worst answers.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import bertkit",
+        "",
+        f'{name.partition(":")[0]} = bertkit.pipeline("{name}", "{folder.name}")',
+        f"{name.partition(':')[0]}({asked})",
+        "```",
+        "",
+        *_elsewhere(name, task["options"]),
+        "",
+        "## Settings",
+        "",
+        *(f"- {key} = {value}" for key, value in {**run["settings"], **task["options"]}.items()),
+    ]
+    write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _scores(
+    scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | None
+) -> list[str]:
+    if seeds is None:
+        rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+        return ["| score | |", "|---|---|", *rows]
+    count = len(next(iter(seeds.values()))["each"])
+    rows = [
+        f"| {name} | {value:.4f} | {seeds[name]['mean']:.4f} ± {seeds[name]['sd']:.4f} | "
+        f"{', '.join(f'{one:.4f}' for one in seeds[name]['each'])} |"
+        for name, value in scores.items()
+    ]
+    return [f"| score | this model | {count} seeds | each |", "|---|---|---|---|", *rows]
+
+
+def _elsewhere(name: str, options: Mapping[str, Any]) -> list[str]:
+    if name not in AUTO:
+        return ["This task comes from outside bertkit; opening the folder needs its code."]
+    lines = [f"In transformers, `{AUTO[name]}` opens this folder and gives the same logits."]
+    if options.get("crf"):
+        lines = [
+            f"In transformers, `{AUTO[name]}` opens this folder and gives the same emissions, but "
+            "it knows no CRF: its labels may differ."
+        ]
+    return lines

@@ -1,0 +1,339 @@
+"""Classification three ways: a pretrained encoder, word vectors, and the encoder from scratch.
+
+What pretraining is worth on a task (Devlin et al. 2019, section 5), beside what was usual before:
+static word vectors under a recurrent network (Conneau et al. 2017).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.weights import FILE as WEIGHTS
+from bertkit.config import Count, Rate, Settings, plain
+from bertkit.errors import ConfigError, DataError
+from bertkit.metrics import spread
+from bertkit.models.model import Model, build
+from bertkit.models.recurrent import BiLSTM
+from bertkit.models.transformer import Transformer
+from bertkit.nn.dropout import Dropout
+from bertkit.nn.precision import Precision
+from bertkit.recipes.console import progress, say
+from bertkit.recipes.finetune import Finetune, finetune, read_examples
+from bertkit.recipes.fit import fit
+from bertkit.recipes.page import bars, table, write_page
+from bertkit.storage import write_json
+from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Options as ClassifyOptions
+from bertkit.tasks.task import Feature, Reading
+from bertkit.text.tokenizer import Encoding
+from bertkit.text.vectors import Vectors, tokens
+
+RANDOM, VECTORS, PRETRAINED = "random weights", "word vectors", "pretrained"
+"""The ways, in the order of the table."""
+
+
+class Compare(Settings, frozen=True):
+    """Each way has the settings that are usual for it, and is scored at its best epoch on dev."""
+
+    seeds: Count = 3
+    """Runs of each way, from `seed` on."""
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    batch_size: Count = 32
+    length: Count | None = None
+    """Tokens of a text (or pair) the encoders read, words of each text for the word vectors; what
+    is longer is cut. The model's own by default."""
+    precision: Precision = "auto"
+    """Of the encoders."""
+    epochs: Count = 3
+    """Of the pretrained encoder."""
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 5e-5
+    """Of the pretrained encoder."""
+    random_epochs: Count = 10
+    """Of the encoder with random weights, which has farther to go."""
+    random_learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
+    """Of the encoder with random weights."""
+    vector_epochs: Count = 10
+    """Of the network on word vectors."""
+    vector_learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    """Of the network on word vectors (Adam)."""
+    tune_vectors: bool = False
+    """Whether the word vectors learn, too."""
+    width: Count = 128
+    """Of the BiLSTM on the word vectors, in each direction."""
+    dropout: Rate = 0.3
+    """Before and after that BiLSTM."""
+
+
+class WordStates(nn.Module):
+    """Word vectors, read by a BiLSTM; each text of a pair alone. Shapes: N words -> (N, 2 · width).
+
+    It stands where a model has its encoder.
+    """
+
+    def __init__(self, vectors: Tensor, settings: Compare) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding.from_pretrained(vectors, freeze=not settings.tune_vectors)
+        self.dropout = Dropout(settings.dropout)
+        self.lstm = BiLSTM(vectors.shape[1], settings.width, layers=1)
+
+    def forward(self, batch: Batch) -> Tensor:
+        texts = 2 * batch.layout.owner + batch.types
+        lengths = texts.unique_consecutive(return_counts=True)[1].tolist()
+        out: Tensor = self.dropout(self.lstm(self.dropout(self.vectors(batch.ids)), lengths))
+        return out
+
+
+class MeanClassifier(nn.Module):
+    """Numbers from the mean state of a text, or from [u, v, |u - v|, u · v] of a pair's.
+
+    Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017 (InferSent), section 3.1.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, pairs: bool) -> None:
+        super().__init__()
+        self.texts = 2 if pairs else 1
+        self.out = nn.Linear(4 * inputs if pairs else inputs, outputs)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        text = self.texts * batch.layout.owner + batch.types
+        count = self.texts * len(batch.layout.lengths)
+        sums = torch.zeros(count, states.shape[1], device=states.device).index_add(0, text, states)
+        mean = sums / text.bincount(minlength=count)[:, None]
+        if self.texts == 2:
+            u, v = mean[::2], mean[1::2]
+            mean = torch.cat([u, v, (u - v).abs(), u * v], 1)
+        out: Tensor = self.out(mean)
+        return out
+
+
+def compare(
+    model: str | Path,
+    *,
+    train: Path | str,
+    dev: Path | str,
+    vectors: Path | str,
+    out: Path | str,
+    settings: Compare | None = None,
+    reading: Reading | None = None,
+) -> dict[str, Any]:
+    """Learn the same labelled examples three ways and score each on dev, with several seeds.
+
+    The ways: the model fine-tuned; a network of the same shape from random weights, trained the
+    same; and word vectors (GloVe or word2vec text) into a BiLSTM, the mean of its states and a
+    classifier. Labels may be classes, several a text, or numbers, as for `classify`.
+    `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
+    give the same scores on one machine. Returns: what compare.json holds.
+    Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
+    """
+    settings, out = settings or Compare(), Path(out)
+    if out.exists():
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    learn, check = (read_examples(Classify, file, reading) for file in (train, dev))
+    task = Classify.of(learn, ClassifyOptions())
+    task.check(check)
+    loaded = load(model, heads=())
+    config = loaded.model.config
+    length = settings.length or loaded.length
+    if length > config.length:
+        raise ConfigError(f"length: {length} is longer than the model's {config.length} tokens")
+    known = _Words.of(Vectors.load(vectors), [*learn, *check])
+    coverage = {"train": known.coverage(learn), "dev": known.coverage(check)}
+    if not coverage["train"]:
+        raise DataError(f"{vectors}: no vector of any word of {train}; are they of one language?")
+    say(
+        f"word vectors know {coverage['train']:.1%} of the words of train, {coverage['dev']:.1%} "
+        "of those of dev"
+    )
+    read = (
+        known.features(task, learn, length, learn=True),
+        known.features(task, check, length, learn=False),
+    )
+
+    def tuned(start: str | Path, way: str, seed: int, epochs: int, rate: float) -> dict[str, float]:
+        scores = finetune(
+            "classify",
+            start,
+            train=train,
+            dev=dev,
+            out=out / way.replace(" ", "-") / f"seed-{seed}",
+            settings=Finetune(
+                epochs=epochs,
+                batch_size=settings.batch_size,
+                learning_rate=rate,
+                seed=seed,
+                length=length,
+                precision=settings.precision,
+            ),
+            reading=reading,
+        )
+        return {name: value for name, value in scores.items() if name != "epoch"}
+
+    runs: dict[str, list[dict[str, float]]] = {RANDOM: [], VECTORS: [], PRETRAINED: []}
+    try:
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            say(f"{PRETRAINED}, seed {seed}")
+            runs[PRETRAINED].append(
+                tuned(model, PRETRAINED, seed, settings.epochs, settings.learning_rate)
+            )
+            say(f"{VECTORS}, seed {seed}")
+            runs[VECTORS].append(_learned(task, known, *read, check, settings, seed))
+            say(f"{RANDOM}, seed {seed}")
+            start = out / "random-start" / f"seed-{seed}"
+            torch.manual_seed(seed)
+            save(start, build(config), loaded.tokenizer, loaded.family)
+            runs[RANDOM].append(
+                tuned(start, RANDOM, seed, settings.random_epochs, settings.random_learning_rate)
+            )
+    except BaseException:
+        if not any(out.rglob(WEIGHTS)):  # nothing of use is there yet
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    result = {
+        "model": str(model),
+        "train": {"file": str(train), "rows": len(learn)},
+        "dev": {"file": str(dev), "rows": len(check)},
+        "vectors": {"file": str(vectors), "coverage": coverage},
+        "labels": list(task.labels),
+        "settings": plain(settings),
+        "metric": task.metric,
+        "scores": {
+            way: {name: spread([run[name] for run in found]) for name in found[0]}
+            for way, found in runs.items()
+        },
+    }
+    write_json(out / "compare.json", result)
+    each = {way: [run[task.metric] for run in found] for way, found in runs.items()}
+    bars(out / "compare.svg", each, task.metric)
+    _write_page(out, result)
+    return result
+
+
+class _Words:
+    """The words of some examples that have a vector, and their vectors, scaled to mean square 1.
+
+    Shapes: table (1 + V, D); row 0 is zero, and stands for all other words.
+    """
+
+    def __init__(self, index: dict[str, int], table: Tensor) -> None:
+        self.index, self.table = index, table
+
+    @staticmethod
+    def of(vectors: Vectors, examples: Sequence[Example]) -> _Words:
+        words = sorted({w for e in examples for text in _texts(e) for w in tokens(text)})
+        rows = {word: row for word in words if (row := vectors.get(word)) is not None}
+        chosen = vectors.table[list(rows.values())]
+        # files differ tenfold in scale, and one learning rate is to serve all
+        chosen = chosen / max(float(np.sqrt(np.square(chosen).mean())), 1e-6) if rows else chosen
+        table = np.concatenate([np.zeros((1, vectors.table.shape[1]), np.float32), chosen])
+        return _Words({word: at for at, word in enumerate(rows, 1)}, torch.from_numpy(table))
+
+    def coverage(self, examples: Sequence[Example]) -> float:
+        """The share of the examples' words, each as often as it stands there, with a vector."""
+        words = [w in self.index for e in examples for text in _texts(e) for w in tokens(text)]
+        return sum(words) / max(len(words), 1)
+
+    def features(
+        self, task: Classify, examples: Sequence[Example], length: int, *, learn: bool
+    ) -> list[Feature]:
+        """At most `length` words of each text; a text without any is one unknown word."""
+        found = []
+        for place, example in enumerate(examples):
+            texts = [tokens(text) for text in _texts(example)]
+            parts = [[self.index.get(w, 0) for w in text[:length]] or [0] for text in texts]
+            ids = np.array([word for part in parts for word in part])
+            encoding = Encoding(
+                ids=ids,
+                types=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+                offsets=np.zeros((len(ids), 2), np.int64),
+                words=[None] * len(ids),
+                sequence=[0] * len(ids),
+                truncated=any(len(text) > length for text in texts),
+            )
+            target = task.target(example) if learn else None
+            found.append(Feature(encoding, place, target=target))
+        return found
+
+
+def _texts(example: Example) -> list[str]:
+    return [example.text] if example.pair is None else [example.text, example.pair]
+
+
+def _learned(
+    task: Classify,
+    words: _Words,
+    train: Sequence[Feature],
+    dev: Sequence[Feature],
+    examples: Sequence[Example],
+    settings: Compare,
+    seed: int,
+) -> dict[str, float]:
+    """The best dev scores of a network on word vectors."""
+    torch.manual_seed(seed)
+    pairs = examples[0].pair is not None
+    states = WordStates(words.table.clone(), settings)
+    head = MeanClassifier(2 * settings.width, len(task.labels), pairs=pairs)
+    # a task asks no more of an encoder than to be called with a batch
+    network = Model(cast(Transformer, states), {task.head: head})
+    found: list[dict[str, float]] = []
+    with progress() as bar:
+        shown = bar.add_task("learning", total=settings.vector_epochs, note="")
+        for scores in fit(
+            network,
+            task,
+            train,
+            dev,
+            examples,
+            epochs=settings.vector_epochs,
+            batch_size=settings.batch_size,
+            learning_rate=settings.vector_learning_rate,
+            seed=seed,
+        ):
+            found.append(scores)
+            say(f"epoch {len(found)}: {task.metric} {scores[task.metric]:.4f}")
+            bar.update(shown, advance=1, note=f"{task.metric} {scores[task.metric]:.3f}")
+    return max(found, key=lambda scores: scores[task.metric])
+
+
+def _write_page(out: Path, result: dict[str, Any]) -> None:
+    metric, coverage = result["metric"], result["vectors"]["coverage"]
+    first = result["scores"][PRETRAINED]
+    rows: list[list[str | float]] = []
+    for way, scores in result["scores"].items():
+        found = scores[metric]
+        each = ", ".join(f"{one:.3f}" for one in found["each"])
+        others = [scores[name]["mean"] for name in first if name != metric]
+        rows.append([way, found["mean"], found["sd"], each, *others])
+    head = ["way", f"{metric}, mean", "standard deviation", "each seed"]
+    picture = (out / "compare.svg").read_text(encoding="utf-8")
+    body = [
+        "<h1>What pretraining is worth</h1>",
+        f"<p>{result['train']['rows']:,} rows of {escape(result['train']['file'])} to learn from, "
+        f"{result['dev']['rows']:,} of {escape(result['dev']['file'])} to score on; each score is "
+        "that of the best epoch, chosen on the same rows.</p>",
+        table(rows, [*head, *(f"{name}, mean" for name in first if name != metric)]),
+        picture[picture.index("<svg") :],
+        "<p>Pretrained: the model fine-tuned. Random weights: a network of the same shape, "
+        "trained the same way from nothing. Word vectors: one for each word, whatever its context, "
+        "into a BiLSTM, the mean of its states, and a classifier; the file has vectors of "
+        f"{coverage['train']:.1%} of the words of train and {coverage['dev']:.1%} of dev.</p>",
+        "<h2>Settings</h2>",
+        table(
+            [
+                ("model", result["model"]),
+                ("vectors", result["vectors"]["file"]),
+                *((key, str(value)) for key, value in result["settings"].items()),
+            ]
+        ),
+    ]
+    write_page(out / "compare.html", "What pretraining is worth", body)

@@ -1,0 +1,42 @@
+"""The worst answers, to be read: `errors.jsonl` for tools, `errors.html` for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bertkit.recipes.page import table, write_page
+from bertkit.storage import write_text
+from bertkit.tasks.task import A, E, Task
+
+JSONL, HTML = "errors.jsonl", "errors.html"
+MOST = 100
+"""Errors listed on the page; the file of rows has all."""
+
+
+def write_mistakes(
+    folder: Path, task: Task[E, A], answers: Sequence[A], examples: Sequence[E]
+) -> None:
+    """List the answers that are wrong in any way, the worst first, with their place in the file."""
+    wrong = []
+    for answer, example in zip(answers, examples, strict=True):
+        verdict = task.verdict(answer, example)
+        if verdict.badness > 0:
+            wrong.append({"where": example.where, **asdict(verdict)})
+    wrong.sort(key=lambda row: -row["badness"])
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in wrong]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / JSONL, "".join(lines))
+    listed = [
+        (Path(row["where"]).name, row["shown"], row["expected"], row["answered"], row["badness"])
+        for row in wrong[:MOST]
+    ]
+    body = [
+        "<h1>Errors</h1>",
+        f"<p>{len(wrong):,} of {len(examples):,} answers are not quite right"
+        f"{f'; the {MOST} worst' if len(wrong) > MOST else ''}.</p>",
+        table(listed, head=("where", "text", "expected", "answered", "how wrong")),
+    ]
+    write_page(folder / HTML, f"Errors of {folder.name}", body)

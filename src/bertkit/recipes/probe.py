@@ -1,0 +1,354 @@
+"""A frozen encoder as a source of features: which layers know what tagging words needs?
+
+Devlin et al. 2019, section 5.3 and table 7.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+import torch
+from msgspec import Meta
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load
+from bertkit.config import Count, Rate, Settings, plain
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError
+from bertkit.metrics import spread
+from bertkit.models.model import Model
+from bertkit.models.recurrent import BiLSTM, Mix
+from bertkit.models.transformer import Transformer
+from bertkit.nn.attention import Trace
+from bertkit.nn.dropout import Dropout
+from bertkit.nn.precision import Precision
+from bertkit.recipes.console import progress, say
+from bertkit.recipes.finetune import read_examples
+from bertkit.recipes.fit import fit
+from bertkit.recipes.page import bars, plus_minus, table, write_page
+from bertkit.storage import new_folder, write_json
+from bertkit.tasks.tag import Options, Tag
+from bertkit.tasks.task import Feature, Reading, group
+from bertkit.text.tokenizer import Encoding
+
+COMBINATIONS = {
+    "embeddings": "embeddings",
+    "-2": "second-to-last layer",
+    "-1": "last layer",
+    "sum:-4": "sum of the last four",
+    "mix:-4": "weighted sum of the last four",
+    "concat:-4": "concatenation of the last four",
+    "mix:all": "weighted sum of all layers",
+}
+"""The rows of the paper's table 7, in its order; the plain sum is from its first version."""
+
+PAPER = {
+    "embeddings": 91.0,
+    "-2": 95.6,
+    "-1": 94.9,
+    "mix:-4": 95.9,
+    "concat:-4": 96.1,
+    "mix:all": 95.5,
+}
+"""Dev F1 of CoNLL-2003 with BERT-base, in percent: Devlin et al. 2019, table 7."""
+
+
+class Probe(Settings, frozen=True):
+    """The tagger on top is the same for every combination of layers."""
+
+    epochs: Count = 10
+    batch_size: Count = 32
+    """Sentences a step."""
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    """Of Adam."""
+    width: Count = 256
+    """Of the BiLSTM, in each direction; 768 in the paper."""
+    layers: Count = 2
+    """Of the BiLSTM."""
+    dropout: Rate = 0.5
+    """Before, within and after the BiLSTM."""
+    seeds: Count = 1
+    """Taggers trained for each combination, from `seed` on."""
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    limit: Count | None = None
+    """Sentences of either file that are read, from its start; all by default."""
+    precision: Precision = "fp32"
+    """Of the frozen encoder."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Layers of an encoder, 0 the embeddings, and what becomes of them."""
+
+    name: str
+    how: Literal["one", "sum", "mix", "concat"]
+    layers: tuple[int, ...]
+
+    @staticmethod
+    def of(name: str, layers: int) -> Combination:
+        """What a name means in a model with this many layers.
+
+        "embeddings"; "3" is layer 3, "-1" the last; "sum:-4", "mix:-4" and "concat:-4" are the sum
+        of the last four, one with learned weights, and all side by side; "sum:all" is without the
+        embeddings.
+        Raises: ConfigError for another name, or a layer that the model has not.
+        """
+        if name == "embeddings":
+            return Combination(name, "one", (0,))
+        found = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|-[1-9][0-9]{0,3})", name)
+        if found is None:
+            raise ConfigError(
+                f"combinations: {name!r} is none; write embeddings, a layer (3, or -1 for the "
+                "last), or sum:, mix: or concat: before -4 (the last four) or all"
+            )
+        one, how, last = found.groups()
+        count = layers if last == "all" else abs(int(one or last))
+        if count > layers:
+            raise ConfigError(f"combinations: {name!r}; the model has {layers} layers")
+        if one:
+            return Combination(name, "one", (range(1, layers + 1)[int(one) - (int(one) > 0)],))
+        chosen = tuple(range(layers + 1 - count, layers + 1))
+        return Combination(name, cast(Literal["sum", "mix", "concat"], how), chosen)
+
+
+class Features(nn.Module):
+    """A combination of stored states, read by a BiLSTM. Shapes: N words -> (N, 2 · width).
+
+    It stands where a model has its encoder; the ids of a batch are rows of `states` (J, W, D).
+    """
+
+    def __init__(
+        self, states: Tensor, stored: Sequence[int], chosen: Combination, settings: Probe
+    ) -> None:
+        super().__init__()
+        self.states, self.how = states, chosen.how
+        self.rows = [stored.index(layer) for layer in chosen.layers]
+        inputs = states.shape[2] * (len(self.rows) if chosen.how == "concat" else 1)
+        self.mix = Mix(len(self.rows)) if chosen.how == "mix" else None
+        self.dropout = Dropout(settings.dropout)
+        self.lstm = BiLSTM(inputs, settings.width, layers=settings.layers, dropout=settings.dropout)
+
+    def forward(self, batch: Batch) -> Tensor:
+        states = torch.stack([self.states[row][batch.ids].float() for row in self.rows])
+        if self.mix is not None:
+            x = self.mix(states)
+        else:
+            x = states.transpose(0, 1).flatten(1) if self.how == "concat" else states.sum(0)
+        out: Tensor = self.dropout(self.lstm(self.dropout(x), batch.layout.lengths))
+        return out
+
+
+class Words(nn.Module):
+    """Numbers for each word of a batch. Shapes: (N, D) -> (P, L)."""
+
+    def __init__(self, inputs: int, labels: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(inputs, labels)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        assert batch.places is not None
+        out: Tensor = self.out(states.index_select(0, batch.places))
+        return out
+
+
+def probe(
+    model: str | Path,
+    *,
+    train: Path | str,
+    dev: Path | str,
+    out: Path | str,
+    settings: Probe | None = None,
+    reading: Reading | None = None,
+    combinations: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Score combinations of a frozen encoder's layers as input of a BiLSTM tagger.
+
+    The encoder reads both files once; then a tagger is trained for each combination and seed, and
+    scored at its best epoch on dev. `combinations` are names as in `Combination.of`; those of the
+    paper by default, as far as the model has the layers. `out` gets probe.json, .svg and .html.
+    The same settings give the same scores. Returns: what probe.json holds.
+    Raises: ConfigError for a combination the model has not or when `out` exists, DataError naming
+    file and line; before any work.
+    """
+    settings, out = settings or Probe(), Path(out)
+    if out.exists():
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
+    task = Tag.of(learn, Options())
+    task.check(check)
+    loaded = load(model, heads=())
+    chosen = _chosen(combinations, loaded.model.config.layers)
+    read = {
+        rows: task.features(examples, loaded.tokenizer, loaded.length, long="window", learn=learns)
+        for rows, examples, learns in (("train", learn, True), ("dev", check, False))
+    }
+    stored = sorted({layer for combination in chosen for layer in combination.layers})
+    states = encode(loaded.model, [*read["train"], *read["dev"]], stored, settings.precision)
+    learned, checked = _sequences([read["train"], read["dev"]])
+    scores: dict[str, dict[str, Any]] = {}
+    with progress() as bar:
+        total = len(chosen) * settings.seeds * settings.epochs
+        shown = bar.add_task("probing", total=total, note="")
+        for combination in chosen:
+            each = []
+            for seed in range(settings.seed, settings.seed + settings.seeds):
+                torch.manual_seed(seed)
+                features = Features(states, stored, combination, settings)
+                head = Words(2 * settings.width, len(task.labels))
+                # a task asks no more of an encoder than to be called with a batch
+                tagger = Model(cast(Transformer, features), {task.head: head})
+                best = 0.0
+                for found in fit(
+                    tagger,
+                    task,
+                    learned,
+                    checked,
+                    check,
+                    epochs=settings.epochs,
+                    batch_size=settings.batch_size,
+                    learning_rate=settings.learning_rate,
+                    seed=seed,
+                ):
+                    best = max(best, found[task.metric])
+                    bar.update(shown, advance=1, note=f"{combination.name} {best:.3f}")
+                each.append(best)
+            scores[combination.name] = spread(each)
+            say(f"{_title(combination.name)}: {task.metric} {plus_minus(scores[combination.name])}")
+    result = {
+        "model": str(model),
+        "train": {"file": str(train), "sentences": len(learn)},
+        "dev": {"file": str(dev), "sentences": len(check)},
+        "settings": plain(settings),
+        "metric": task.metric,
+        "scores": scores,
+    }
+    with new_folder(out) as folder:
+        write_json(folder / "probe.json", result)
+        each_by_title = {_title(name): found["each"] for name, found in scores.items()}
+        bars(folder / "probe.svg", each_by_title, task.metric)
+        _write_page(folder, result)
+    return result
+
+
+@torch.no_grad()  # not inference_mode: these states are learned from
+def encode(
+    model: Model, features: Sequence[Feature], layers: Sequence[int], precision: Precision
+) -> Tensor:
+    """The states of these layers at the places of all features, one after another, in fp16.
+
+    A feature without places gives its first token. How much memory they take is said before.
+    Shapes: (J, W, D).
+    """
+    engine = Engine(model, precision=precision)
+    wanted = [_places(feature) for feature in features]
+    starts = np.cumsum([0, *map(len, wanted)])
+    shape = (len(layers), int(starts[-1]), model.config.hidden)
+    say(
+        f"{shape[1]:,} words × {shape[0]} layers × {shape[2]}: "
+        f"{2 * math.prod(shape) / 1e6:,.0f} MB of states"
+    )
+    states = torch.empty(shape, dtype=torch.float16)
+    with progress() as bar:
+        shown = bar.add_task("reading", total=len(features), note="")
+        for places, batch in engine.batches([feature.encoding for feature in features]):
+            trace, order = Trace(weights=False), places.tolist()
+            engine.model.encoder(batch, trace)
+            first = batch.layout.first.tolist()
+            at = np.concatenate([wanted[p] + f for p, f in zip(order, first, strict=True)])
+            rows = np.concatenate([np.arange(starts[p], starts[p + 1]) for p in order])
+            chosen = torch.from_numpy(at).to(engine.device)
+            for row, layer in enumerate(layers):
+                found = trace.states[layer].index_select(0, chosen).half().cpu()
+                states[row, torch.from_numpy(rows)] = found
+            bar.update(shown, advance=len(order))
+    return states
+
+
+def _chosen(names: Sequence[str] | None, layers: int) -> list[Combination]:
+    if names is not None:
+        if not names:
+            raise ConfigError("combinations: none is named; leave it out for those of the paper")
+        return [Combination.of(name, layers) for name in dict.fromkeys(names)]
+    found = []
+    for name in COMBINATIONS:
+        try:
+            found.append(Combination.of(name, layers))
+        except ConfigError:
+            say(f"{COMBINATIONS[name]}: left out; the model has {layers} layers")
+    return found
+
+
+def _places(feature: Feature) -> NDArray[np.int64]:
+    assert feature.places is not None
+    return feature.places if len(feature.places) else np.zeros(1, np.int64)
+
+
+def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
+    """The words of each example as one sequence; ids are the rows `encode` gives them."""
+    found: list[list[Feature]] = []
+    row = 0
+    for features in parts:
+        found.append([])
+        for windows in filter(None, group(features)):
+            words = [
+                w.encoding.words[place]
+                for w in windows
+                for place in cast(NDArray[np.int64], w.places).tolist()
+            ]
+            count = sum(len(_places(window)) for window in windows)
+            encoding = Encoding(
+                ids=np.arange(row, row + count),
+                types=np.zeros(count, np.int64),
+                offsets=np.zeros((count, 2), np.int64),
+                words=words or [None],
+                sequence=[0] * count,
+                truncated=False,
+            )
+            learns = windows[0].target is not None
+            target = np.concatenate([window.target for window in windows]) if learns else None
+            places = np.arange(len(words))
+            found[-1].append(Feature(encoding, windows[0].example, places, target))
+            row += count
+    return found
+
+
+def _title(name: str) -> str:
+    return COMBINATIONS.get(name, name)
+
+
+def _write_page(folder: Path, result: Mapping[str, Any]) -> None:
+    scores, settings = result["scores"], result["settings"]
+    head = ["layers", "name", f"{result['metric']} on dev"]
+    if settings["seeds"] > 1:
+        head += ["standard deviation", "each seed"]
+    rows: list[list[str | float]] = []
+    for name, found in scores.items():
+        rows.append([_title(name), name, found["mean"]])
+        if settings["seeds"] > 1:
+            rows[-1] += [found["sd"], ", ".join(f"{one:.3f}" for one in found["each"])]
+        rows[-1].append(f"{PAPER[name]:.1f} %" if name in PAPER else "")
+    picture = (folder / "probe.svg").read_text(encoding="utf-8")
+    body = [
+        "<h1>What the layers know</h1>",
+        f"<p>The states of {escape(result['model'])}, frozen, as input of a BiLSTM tagger. "
+        f"{result['train']['sentences']:,} sentences of {escape(result['train']['file'])} to "
+        f"learn from, {result['dev']['sentences']:,} of {escape(result['dev']['file'])} to score "
+        "on; each score is that of the best epoch, chosen on the same sentences.</p>",
+        table(rows, [*head, "the paper's"]),
+        "<p>The paper's column is of another model and other data: BERT-base on all of CoNLL-2003, "
+        "F1 on its dev set, with a BiLSTM of width 768 (Devlin et al. 2019, table 7). Compare the "
+        "order of the rows, not the numbers.</p>",
+        picture[picture.index("<svg") :],
+        "<h2>Settings</h2>",
+        table([(key, str(value)) for key, value in settings.items()]),
+    ]
+    write_page(folder / "probe.html", "What the layers know", body)

@@ -1,0 +1,265 @@
+"""The right response to a dialogue among several, read one by one together with its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from torch import nn
+
+from bertkit import metrics
+from bertkit.config import Count, Settings
+from bertkit.data.order import Purpose, generator
+from bertkit.data.readers import read_text, suffix
+from bertkit.errors import DataError
+from bertkit.tasks.choose import (
+    ChoiceTask,
+    Example,
+    checked,
+    json_rows,
+    place_of,
+    refuse_columns,
+)
+from bertkit.tasks.task import Feature, Outputs, Reading, Verdict
+from bertkit.text.long import Long
+from bertkit.text.tokenizer import Tokenizer
+
+WRONG = 9
+"""Wrong responses drawn for each right one, where the file names no candidates."""
+
+
+class Options(Settings, frozen=True):
+    """How much of a dialogue is read, and what is learned from."""
+
+    turns: Count = 4
+    """The last turns before the response, which are read."""
+    negatives: Annotated[int, Meta(ge=1, le=WRONG)] = 3
+    """Wrong responses that a right one is learned against."""
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """The best response, its probability, those of all in their order, and all, best first."""
+
+    best: str
+    index: int
+    score: float
+    scores: list[float]
+    order: list[int]
+    truncated: bool = False
+
+
+class Respond(ChoiceTask[Ranked]):
+    """The response that fits a dialogue, among candidates: the scores of a cross-encoder.
+
+    An example's text has one turn on each line.
+
+    Where a file names no candidates, nine wrong ones are drawn from its other dialogues: always
+    the same, since the draw depends on the file and on the place in it alone.
+    """
+
+    name = "respond"
+    metric = "mrr"
+    Options = Options
+    cut_text = "start"
+
+    @classmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+        """Dialogues as .json, [{"dialogue": [[turn, response], ...]}, ...], or .jsonl rows
+        {context, response, candidates}: a context is a list of turns, or a text with one on each
+        line, and candidates hold the response too.
+        """
+        refuse_columns(reading, cls.name)
+        match suffix(path):
+            case ".json":
+                pairs, said = list(_dialogues(path)), "dialogues"
+            case ".jsonl":
+                pairs, said = list(_rows(path, labelled)), "rows of context and response"
+            case _:
+                raise DataError(f"{path}: dialogues are read from .json and .jsonl files, also .gz")
+        if not pairs:
+            raise DataError(f"{path}: no response in it")
+        found = _examples(pairs, labelled)
+        sizes = {len(example.choices) for example in found}
+        most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
+        count = len({pair.dialogue for pair in pairs})
+        return found, f"{path}: {count:,} {said}; {len(found):,} responses, each among {most}"
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        learn: bool,
+    ) -> list[Feature]:
+        """One for each candidate; with `learn`, for the right one and the first wrong ones. The
+        turns have a [SEP] between them; what is too long loses its oldest tokens."""
+        between = f" {tokenizer.pieces([tokenizer.sep])[0]} "
+        read = []
+        for example in examples:
+            turns = example.text.splitlines()[-self.options.turns :]
+            if learn:
+                example = self._learned(example)
+            read.append(replace(example, text=between.join(turns)))
+        return super().features(read, tokenizer, length, long=long, learn=learn)
+
+    def _learned(self, example: Example) -> Example:
+        assert example.answer is not None
+        right = example.choices[example.answer]
+        wrong = [c for place, c in enumerate(example.choices) if place != example.answer]
+        return replace(example, choices=(right, *wrong[: self.options.negatives]), answer=0)
+
+    def answers(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        examples: Sequence[Example],
+        head: nn.Module,
+    ) -> list[Ranked]:
+        found = []
+        for example, (scores, cut) in zip(examples, self.chances(outputs, features), strict=True):
+            order = np.argsort(-scores, kind="stable").tolist()
+            best, score = example.choices[order[0]], float(scores[order[0]])
+            found.append(Ranked(best, order[0], score, scores.tolist(), order, cut))
+        return found
+
+    def score(self, answers: Sequence[Ranked], examples: Sequence[Example]) -> dict[str, float]:
+        """recall@1, @2, @5 and the mean reciprocal rank, among the fewest candidates there are."""
+        ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
+        return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
+
+    def verdict(self, answer: Ranked, example: Example) -> Verdict:
+        assert example.answer is not None
+        right = _rank(answer, example) == 1
+        return Verdict(
+            example.text,
+            example.choices[example.answer],
+            f"{answer.best} ({answer.score:.2f})",
+            0.0 if right else 1.0 - answer.scores[example.answer],
+        )
+
+
+def _rank(answer: Ranked, example: Example) -> int:
+    """The place of the right response, from 1; behind those as good, so that a model which cannot
+    tell them apart gains nothing."""
+    assert example.answer is not None
+    least = answer.scores[example.answer]
+    return sum(score >= least for score in answer.scores)
+
+
+# ---- readers
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Turns, the response to them, and all candidates; None where the file does not say."""
+
+    turns: tuple[str, ...]
+    response: str | None
+    candidates: tuple[str, ...] | None
+    dialogue: int
+    where: str
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class _Dialogue(msgspec.Struct, frozen=True):
+    dialogue: list[tuple[str, str]]
+
+
+def _dialogues(path: Path) -> Iterator[_Pair]:
+    try:
+        found = msgspec.json.decode(read_text(path), type=list[_Dialogue])
+    except msgspec.DecodeError as error:
+        raise DataError(
+            f'{path}: not a JSON list of {{"dialogue": [[turn, response], ...]}} ({error})'
+        ) from None
+    for number, row in enumerate(found):
+        turns: list[str] = []
+        for place, pair in enumerate(row.dialogue, 1):
+            turn, response = map(_one_line, pair)
+            where = f"{path}: dialogue {number + 1}, pair {place}"
+            last = place == len(row.dialogue)
+            if not turn or not (response or last):
+                raise DataError(f"{where}: a turn is empty; only the last response may be")
+            turns.append(turn)
+            if response:
+                yield _Pair(tuple(turns), response, None, number, where)
+                turns.append(response)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    context: str | tuple[str, ...]
+    response: str | None = None
+    candidates: tuple[str, ...] | None = None
+
+
+def _rows(path: Path, labelled: bool) -> Iterator[_Pair]:
+    for number, (where, row) in enumerate(json_rows(path, _Row)):
+        lines = row.context.splitlines() if isinstance(row.context, str) else row.context
+        turns = tuple(filter(None, map(_one_line, lines)))
+        if not turns:
+            raise DataError(f"{where}: the context is empty; give the turns before the response")
+        if row.response is None and (labelled or row.candidates is None):
+            raise DataError(
+                f"{where}: no response; give one" + ("" if labelled else " or candidates")
+            )
+        if row.response is not None and not row.response.strip():
+            raise DataError(f"{where}: the response is empty; give one or remove the row")
+        yield _Pair(turns, row.response, row.candidates, number, where)
+
+
+def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[Example]:
+    pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
+    found = []
+    for place, pair in enumerate(pairs):
+        text, answer = "\n".join(pair.turns), None
+        choices = pair.candidates
+        if choices is None:
+            assert pair.response is not None
+            random = generator(0, 0, place, Purpose.SAMPLE)
+            wrong = _draw(random, pool, pair)
+            answer = int(random.integers(len(wrong) + 1))
+            choices = (*wrong[:answer], pair.response, *wrong[answer:])
+        elif labelled:
+            assert pair.response is not None
+            answer = place_of(pair.response, choices, pair.where)
+        example = Example(text, choices, answer if labelled else None, where=pair.where)
+        found.append(checked(example))
+    return found
+
+
+def _draw(
+    random: np.random.Generator, pool: Sequence[tuple[str, int]], pair: _Pair
+) -> tuple[str, ...]:
+    """Different responses of other dialogues, nine where there are as many.
+
+    Raises: DataError when there is none.
+    """
+    wrong: dict[str, None] = {}
+    for place in _places(random, len(pool)):
+        text, dialogue = pool[place]
+        if dialogue != pair.dialogue and text != pair.response:
+            wrong[text] = None
+            if len(wrong) == WRONG:
+                break
+    if not wrong:
+        raise DataError(
+            f"{pair.where}: no other dialogue to draw wrong responses from; name candidates in "
+            ".jsonl rows"
+        )
+    return tuple(wrong)
+
+
+def _places(random: np.random.Generator, size: int) -> Iterator[int]:
+    """Random places, then every place once: so few draws are usual, and none is missed."""
+    yield from random.integers(size, size=8 * WRONG).tolist()
+    yield from random.permutation(size).tolist()

@@ -1,0 +1,563 @@
+"""A tag for each word: entities, or parts of speech. Devlin et al. 2019, section 5.3."""
+
+from __future__ import annotations
+
+import copy
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertkit import metrics
+from bertkit.batch import Batch
+from bertkit.config import Settings
+from bertkit.data.readers import suffix
+from bertkit.data.tables import rows
+from bertkit.data.tags import (
+    Entity,
+    Scheme,
+    align,
+    encode,
+    read_conll,
+    read_spans,
+    scheme_of,
+    spans,
+    words_of,
+)
+from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.models.heads import CRFTagger
+from bertkit.models.model import Model
+from bertkit.nn.crf import CRF
+from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.text.long import Long
+from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+
+PREFIXES = {"iob2": "BI", "bioes": "BIES"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text, its words, and a tag for each, in any scheme; None where tags are to be found.
+
+    Units: `places` are [start, end) characters of the text, a pair for each word.
+    """
+
+    text: str
+    places: list[tuple[int, int]]
+    tags: list[str] | None = None
+    where: str = "a text"
+    """File and line, for messages."""
+    line_a_word: bool = False
+    """Whether each word stands on a line of its own, the first at `where`."""
+
+    @property
+    def words(self) -> list[str]:
+        return [self.text[start:end] for start, end in self.places]
+
+    def where_is(self, word: int) -> str:
+        """File and line of a word, as near as it is known."""
+        file, _, line = self.where.rpartition(":")
+        return f"{file}:{int(line) + word}" if self.line_a_word else self.where
+
+
+class Options(Settings, frozen=True):
+    """How tags are written and chosen."""
+
+    crf: bool = False
+    """Whether a CRF scores whole sequences of tags, and forbids those that break the scheme."""
+    scheme: Literal["iob2", "bioes", "none"] | None = None
+    """How the model's tags mark entities, whatever the files do; as the training file by default,
+    IOB1 becoming IOB2. none: tags that mark no entities, such as parts of speech."""
+
+
+class EntityAnswer(msgspec.Struct, frozen=True):
+    """An entity of a text, and how sure the model is of its tags.
+
+    Units: [start, end) characters of the text.
+    """
+
+    text: str
+    type: str
+    start: int
+    end: int
+    score: float
+
+
+class Entities(msgspec.Struct, frozen=True):
+    """The entities of a text, none where tags mark none, and a tag for each of its words.
+
+    The tags are those of the entities, so they never break the scheme.
+    """
+
+    entities: list[EntityAnswer]
+    words: list[str]
+    tags: list[str]
+
+
+class Tag(Task[Example, Entities]):
+    """Entities, or a tag for each word: softmax at its first piece, or a CRF over all of them.
+
+    A text longer than the model is read in windows that overlap by a quarter; a word belongs to
+    the window that shows most around it. A word without any piece, such as a control character,
+    is part of an entity that surrounds it, else O; where tags mark no entities it gets the
+    commonest.
+    """
+
+    name = "tag"
+    Options = Options
+    long = ("window",)
+
+    def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
+        super().__init__(labels, options)
+        self.index = {label: place for place, label in enumerate(self.labels)}
+        self.types = list(dict.fromkeys(label[2:] for label in self.labels if label != "O"))
+        """Of entities; meaningless where there is no scheme."""
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """None where tags mark no entities."""
+        return None if self.options.scheme == "none" else cast(Scheme, self.options.scheme)
+
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return "f1" if self.scheme else "accuracy"
+
+    @property
+    def head(self) -> str:
+        return "crf" if self.options.crf else "tag"
+
+    # ---- what it is made from
+
+    @classmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+        """Spans of characters from .jsonl, columns from any other file; `data.tags` has both."""
+        for name in ("pair", "header"):
+            if getattr(reading, name) is not None:
+                raise ConfigError(f"{name}: files of tagged words have none; leave it out")
+        if suffix(path) != ".jsonl":
+            return _columns(path, reading, labelled)
+        for name in ("text", "label"):
+            if getattr(reading, name) is not None:
+                raise ConfigError(
+                    f"{name}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
+                )
+        return _spans(path) if labelled else _texts(path)
+
+    @classmethod
+    def example(cls, text: str, others: Sequence[str]) -> Example:
+        if others:
+            raise DataError(f"{text[:40]!r}: a text is tagged alone; give one text")
+        if not text.strip():
+            raise DataError("a text is empty: there is nothing to tag; leave it out")
+        return _raw(text, "a text")
+
+    @classmethod
+    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+        """The tags of the training examples: of each entity type all that the scheme has.
+
+        O stands first, then type by type; tags without a scheme stand commonest first.
+        Raises: DataError for fewer than two tags, or a scheme that they do not follow.
+        """
+        assert isinstance(options, Options)
+        written = [_tags(example) for example in train]
+        held = scheme_of(written)
+        if options.scheme is not None and (options.scheme == "none") != (held == "none"):
+            follow = f"follow {held.upper()}" if held != "none" else "mark no entities"
+            raise DataError(
+                f"{train[0].where}: scheme is {options.scheme!r}, and the tags {follow}; leave "
+                "it out"
+            )
+        scheme = options.scheme or ("iob2" if held == "iob1" else held)
+        if scheme == "none":
+            counts = Counter(tag for tags in written for tag in tags)
+            labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
+        else:
+            types = {tag[2:] for tags in written for tag in tags if tag != "O"}
+            labels = ["O", *(f"{p}-{kind}" for kind in sorted(types) for p in PREFIXES[scheme])]
+        if len(labels) < 2:
+            only = f"only one tag, {labels[0]!r}" if labels else "no words"
+            raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
+        return cls(labels, msgspec.structs.replace(options, scheme=scheme))
+
+    @classmethod
+    def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        """Where the folder does not name a scheme, the names of its labels do."""
+        options = super().restore(labels, settings).options
+        if options.scheme is None:
+            options = msgspec.structs.replace(options, scheme=_named_scheme(labels))
+        return cls(labels, options)
+
+    # ---- what the model reads and learns
+
+    def check(self, examples: Sequence[Example]) -> None:
+        known = set(self.labels)
+        if self.scheme:
+            known = {"O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in self.types)}
+        for example in examples:
+            tags = _tags(example)
+            if not known.issuperset(tags):
+                place, tag = next((i, tag) for i, tag in enumerate(tags) if tag not in known)
+                typed = self.scheme and tag[1:2] == "-"
+                what, names = ("entity type", self.types) if typed else ("tag", self.labels)
+                name = tag[2:] if typed else tag
+                raise DataError(
+                    f"{example.where_is(place)}: {what} {name!r} is not in the training file; "
+                    f"{did_you_mean(name, names)}"
+                )
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        learn: bool,
+    ) -> list[Feature]:
+        """Windows in order; to learn from, only those with words.
+
+        Raises: DataError when `learn` and no word of any example has a piece.
+        """
+        if learn:
+            self.check(examples)
+        encodings = tokenizer.encode_batch([e.words for e in examples], max_length=NO_LIMIT)
+        found = []
+        for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
+            wanted = self._wanted(example, encoding) if learn else None
+            done = 0
+            for window, places in windows(encoding, length):
+                if wanted is None:
+                    found.append(Feature(window, number, places))
+                elif len(places):
+                    target = wanted[done : done + len(places)]
+                    found.append(Feature(window, number, places, target))
+                done += len(places)
+        if learn and not found:
+            raise DataError(
+                f"{examples[0].where}: the tokenizer knows no piece of any word, here or in the "
+                "other examples; is it the right one?"
+            )
+        return found
+
+    def _wanted(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
+        """The labels of the words that have a piece, of which entities may lose some."""
+        seen = [word for word in dict.fromkeys(encoding.words) if word is not None]
+        tags = _tags(example)
+        if self.scheme is None:
+            tags = [tags[word] for word in seen]
+        else:
+            shrunk = [
+                Entity(bisect_left(seen, start), bisect_left(seen, end), kind)
+                for start, end, kind in spans(tags)
+            ]
+            tags = encode([e for e in shrunk if e.start < e.end], len(seen), self.scheme)
+        return np.array([self.index[tag] for tag in tags], dtype=np.int64)
+
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        """Shapes: (P,)."""
+        return torch.from_numpy(np.concatenate([feature.target for feature in features]))
+
+    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+        """Cross-entropy, or with a CRF the negative log-likelihood, a word's share of the step."""
+        outputs, targets = self.outputs(model, batch), batch.targets[self.head]
+        correct = {}
+        if self.options.crf:
+            assert batch.places is not None
+            owner = batch.layout.owner.index_select(0, batch.places)
+            lengths = torch.unique_consecutive(owner, return_counts=True)[1].tolist()
+            crf = cast(CRFTagger, model.heads[self.head]).crf
+            loss = crf(*self._whole(crf, outputs, targets, lengths)).sum()
+        else:
+            loss = F.cross_entropy(outputs, targets, reduction="sum")
+            correct[self.head] = (outputs.argmax(-1) == targets).sum()
+        loss = loss / totals[self.head]
+        return Loss(loss, {self.head: loss.detach()}, correct)
+
+    def _whole(
+        self, crf: CRF, emissions: Tensor, targets: Tensor, lengths: Sequence[int]
+    ) -> tuple[Tensor, Tensor, list[int]]:
+        """The words of windows; where one begins or ends within an entity, a word more.
+
+        The tag of that word is certain, so that the window is scored given that the entity is
+        open, and never for a tag that cannot stand there.
+        """
+        certain = torch.full((len(self.labels), len(self.labels)), -1e4, device=emissions.device)
+        certain.fill_diagonal_(0.0)
+        parts, tags, sizes = [], [], []
+        hosts = targets.cpu().split(lengths)
+        for part, host in zip(emissions.split(lengths), hosts, strict=True):
+            own = host.tolist()
+            before = after = []
+            if not crf.starts[own[0]]:
+                before = [self.index[f"B-{self.labels[own[0]][2:]}"]]
+            if not crf.ends[own[-1]]:
+                after = [self.index[f"E-{self.labels[own[-1]][2:]}"]]
+            parts += [certain[before], part, certain[after]]
+            own = before + own + after
+            tags += own
+            sizes.append(len(own))
+        return torch.cat(parts), torch.tensor(tags, device=emissions.device), sizes
+
+    # ---- what it answers
+
+    def answers(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        examples: Sequence[Example],
+        head: nn.Module,
+    ) -> list[Entities]:
+        """The likeliest tag of each word, read leniently, or the likeliest sequence (`crf`).
+
+        An entity's score is the mean probability of its words' tags; those of a CRF are marginal.
+        """
+        seen = [
+            [cast(int, f.encoding.words[p]) for f in several for p in _places(f).tolist()]
+            for several in group(features)
+        ]
+        lengths = [len(words) for words in seen]
+        tags, chances = self._decode(np.concatenate(outputs), lengths, head)
+        found, done = [], 0
+        for example, words in zip(examples, seen, strict=True):
+            own = slice(done, done + len(words))
+            found.append(self._answer(example, words, tags[own].tolist(), chances[own]))
+            done += len(words)
+        return found
+
+    def _decode(
+        self, logits: Outputs, lengths: Sequence[int], head: nn.Module
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The tag of each word, and its probability. Shapes: (W, L) -> (W,), (W,)."""
+        emissions = torch.from_numpy(logits)
+        if not self.options.crf or not len(logits):
+            best = torch.softmax(emissions, -1).max(-1)
+            return best.indices.numpy(), best.values.numpy()
+        crf = copy.deepcopy(cast(CRFTagger, head).crf).cpu()  # many small steps: no device helps
+        lengths = [length for length in lengths if length]
+        sequences = crf.decode(emissions, lengths)
+        tags = np.concatenate(sequences)
+        pieces = [size for sequence in sequences for size in _pieces(crf, sequence)]
+        chances = crf.marginals(emissions, pieces).numpy()
+        return tags, chances[np.arange(len(tags)), tags]
+
+    def _answer(
+        self, example: Example, seen: list[int], tags: list[int], chances: NDArray[np.float32]
+    ) -> Entities:
+        """`seen` are the words that have a tag and its probability; they may lack some."""
+        words, names = example.words, [self.labels[tag] for tag in tags]
+        if self.scheme is None:
+            given = [self.labels[0]] * len(words)
+            for word, name in zip(seen, names, strict=True):
+                given[word] = name
+            return Entities([], words, given)
+        found, whole = [], []
+        for start, end, kind in spans(names):
+            entity = Entity(seen[start], seen[end - 1] + 1, kind)
+            first, after = example.places[entity.start][0], example.places[entity.end - 1][1]
+            score = float(chances[start:end].mean())
+            found.append(EntityAnswer(example.text[first:after], kind, first, after, score))
+            whole.append(entity)
+        return Entities(found, words, encode(whole, len(words), self.scheme))
+
+    def score(self, answers: Sequence[Entities], examples: Sequence[Example]) -> dict[str, float]:
+        """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
+        over words, in the task's scheme. Without a scheme accuracy alone."""
+        wanted = [_tags(example) for example in examples]
+        scores = {}
+        if self.scheme:
+            gold = [spans(tags) for tags in wanted]
+            scores = metrics.entities([spans(answer.tags) for answer in answers], gold)
+            wanted = [encode(g, len(t), self.scheme) for g, t in zip(gold, wanted, strict=True)]
+        right = [
+            given == tag
+            for answer, tags in zip(answers, wanted, strict=True)
+            for given, tag in zip(answer.tags, tags, strict=True)
+        ]
+        return {**scores, "accuracy": sum(right) / max(len(right), 1)}
+
+    def verdict(self, answer: Entities, example: Example) -> Verdict:
+        """Entities that are missing count 1, wrong ones their score; or words with a wrong tag."""
+        tags = _tags(example)
+        if self.scheme is None:
+            each = zip(answer.words, tags, answer.tags, strict=True)
+            wrong = [row for row in each if row[1] != row[2]]
+            expected = " ".join(f"{word}/{tag}" for word, tag, _ in wrong)
+            answered = " ".join(f"{word}/{given}" for word, _, given in wrong)
+            return Verdict(example.text, expected, answered, len(wrong))
+        gold = {
+            (example.places[start][0], example.places[end - 1][1], kind)
+            for start, end, kind in spans(tags)
+        }
+        found = {(e.start, e.end, e.type): e.score for e in answer.entities}
+        badness = len(gold - found.keys()) + sum(found[e] for e in found.keys() - gold)
+        return Verdict(
+            example.text,
+            ", ".join(f"{example.text[start:end]} ({kind})" for start, end, kind in sorted(gold)),
+            ", ".join(f"{e.text} ({e.type} {e.score:.2f})" for e in answer.entities),
+            badness,
+        )
+
+
+# ---- examples
+
+
+def _tags(example: Example) -> list[str]:
+    """Raises: DataError when there is not one for each word."""
+    if example.tags is None or len(example.tags) != len(example.places):
+        held = "no tags" if example.tags is None else f"{len(example.tags)} tags"
+        raise DataError(
+            f"{example.where}: {len(example.places)} words and {held}; give one to each"
+        )
+    return example.tags
+
+
+def _columns(path: Path, reading: Reading, labelled: bool) -> tuple[list[Example], str]:
+    word = 0 if reading.text is None else _number("text", reading.text)
+    tag = None if reading.label is None else _number("label", reading.label)
+    found = []
+    for sentence in read_conll(path, word=word, tag=tag):
+        ends = list(accumulate(len(word) + 1 for word in sentence.words))
+        places = [(end - 1 - len(w), end - 1) for end, w in zip(ends, sentence.words, strict=True)]
+        where = f"{path}:{sentence.line}"
+        if labelled and sentence.tags is None:
+            raise DataError(f"{where}: only words and no tags; give a column of tags")
+        tags = sentence.tags if labelled else None
+        found.append(Example(" ".join(sentence.words), places, tags, where, line_a_word=True))
+    return found, _said(path, "sentences", found)
+
+
+def _number(name: str, column: str) -> int:
+    try:
+        return int(column)
+    except ValueError:
+        raise ConfigError(
+            f"{name}: {column!r} is no column; they are counted from 0, or back from -1"
+        ) from None
+
+
+def _spans(path: Path) -> tuple[list[Example], str]:
+    found, grown, lost = [], 0, 0
+    for row in read_spans(path):
+        places = words_of(row.text)
+        aligned = align(row.entities, places)
+        grown, lost = grown + aligned.grown, lost + aligned.lost
+        found.append(Example(row.text, places, aligned.tags, f"{path}:{row.line}"))
+    said = _said(path, "texts", found)
+    if grown:
+        said += f"; entities grown to whole words: {grown:,}"
+    if lost:
+        said += f"; entities left out, as no word is theirs alone: {lost:,}"
+    return found, said
+
+
+def _texts(path: Path) -> tuple[list[Example], str]:
+    table = rows(path)
+    if "text" not in table.columns:
+        raise DataError(f"{path}: no field 'text'; {did_you_mean('text', table.columns)}")
+    each = zip(table.rows, table.lines, strict=True)
+    found = [_raw(row["text"], f"{path}:{line}") for row, line in each]
+    return found, _said(path, "texts", found)
+
+
+def _raw(text: str, where: str) -> Example:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}, character {error.start}: half of a surrogate pair is no character; clean "
+            'the text with text.encode("utf-8", "replace").decode()'
+        ) from None
+    return Example(text, words_of(text), where=where)
+
+
+def _said(path: Path, what: str, examples: Sequence[Example]) -> str:
+    said = f"{path}: {len(examples):,} {what}, {sum(len(e.places) for e in examples):,} words"
+    tags = [example.tags for example in examples if example.tags is not None]
+    if not tags:
+        return said
+    scheme = scheme_of(tags)
+    names = {tag for sentence in tags for tag in sentence}
+    if scheme == "none":
+        return f"{said}; {len(names)} different tags"
+    types = sorted({name[2:] for name in names if name != "O"})
+    return f"{said}; tags in {scheme.upper()}: {', '.join(types) or 'no entities'}"
+
+
+def _named_scheme(labels: Sequence[str]) -> Literal["iob2", "bioes", "none"]:
+    if not all(re.fullmatch(r"O|[BIES]-.+", label) for label in labels):
+        return "none"
+    return "bioes" if any(label[0] in "ES" for label in labels) else "iob2"
+
+
+# ---- windows and pieces
+
+
+def windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray[np.int64]]]:
+    """Windows of at most `length` tokens, and the places of the words that belong to each.
+
+    They overlap by a quarter of the length. A word belongs to one window, in which its first
+    piece stands: to the one that shows more on the side where it shows less, the earlier of
+    equals (max context, in run_squad.py of Google's BERT); so it is whole there unless it has
+    more pieces than the overlap. Windows to which no word belongs are left out.
+    Raises: DataError for a length that leaves no room for an overlap.
+    """
+    words = np.array([-1 if word is None else word for word in encoding.words])
+    first = np.flatnonzero((words >= 0) & (np.diff(words, prepend=-1) != 0))
+    if len(encoding) <= length:
+        yield encoding, first
+        return
+    inside = np.flatnonzero(words >= 0)
+    overlap, room = length // 4, length - (len(encoding) - len(inside))
+    if room <= overlap:
+        raise DataError(
+            f"length: of {length} tokens {room} are left for words, and windows overlap by "
+            f"{overlap}; read longer sequences"
+        )
+    begin, end = int(inside[0]), int(inside[-1]) + 1
+    starts = begin + np.arange(0, len(inside) - overlap, room - overlap)
+    owner = np.minimum((first - begin) // (room - overlap), len(starts) - 1)
+    last = np.append(first[1:], end) - 1
+    shown_before, shown_after = first - starts[owner], starts[owner] + overlap - 1 - last
+    owner -= (owner > 0) & (shown_before <= shown_after)
+    cuts = np.searchsorted(owner, np.arange(len(starts) + 1))
+    for number, start in enumerate(starts.tolist()):
+        own = first[cuts[number] : cuts[number + 1]]
+        if len(own):
+            stop = min(start + room, end)
+            kept = np.r_[:begin, start:stop, end : len(encoding)]
+            yield encoding.only(kept), own - start + begin
+
+
+def _places(feature: Feature) -> NDArray[np.int64]:
+    assert feature.places is not None
+    return feature.places
+
+
+PIECE = 512
+"""Words of a CRF's sequence from which on its marginals are computed in pieces."""
+
+
+def _pieces(crf: CRF, tags: Sequence[int]) -> Iterator[int]:
+    """The lengths of pieces, cut as soon as they may where no entity of `tags` is open.
+
+    Without them the sums of a book would be too large for fp32, and slow: piece runs by piece.
+    """
+    starts, ends = crf.starts.tolist(), crf.ends.tolist()
+    begin = 0
+    for place in range(len(tags)):
+        if place - begin >= PIECE and starts[tags[place]] and ends[tags[place - 1]]:
+            yield place - begin
+            begin = place
+    yield len(tags) - begin

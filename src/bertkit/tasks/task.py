@@ -1,0 +1,275 @@
+"""What a task is: examples -> features -> loss; outputs -> answers -> scores.
+
+A task is one file: it reads its examples, says what the model reads for each and what it learns
+from them, and turns what the head says into typed answers. Training, evaluation, prediction and
+the command line are the same for all. One from outside the package is named module:Class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertkit.batch import Batch, Packed
+from bertkit.config import Settings, decode, plain
+from bertkit.data.collate import cut_by_tokens
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models import model as models
+from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
+from bertkit.objectives.loss import Loss, Totals
+from bertkit.text.long import Long
+from bertkit.text.tokenizer import Encoding, Tokenizer
+
+Outputs = NDArray[np.float32]
+"""What the head says of one feature: (L,) for a sequence, (T, L) for its tokens or places."""
+
+
+class Reading(Settings, frozen=True):
+    """Which columns of a file hold what; guessed, and said, where not given."""
+
+    text: str | None = None
+    """Column of the text, or of the first of a pair."""
+    pair: str | None = None
+    """Column of the second text."""
+    label: str | None = None
+    """Column of the label."""
+    header: bool | None = None
+    """Whether the first line names the columns."""
+
+
+class NoOptions(Settings, frozen=True):
+    """A task with nothing to choose."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One sequence that the model reads for an example.
+
+    `example` is the example's place in the list; `places` are the tokens at which the head
+    answers, where it answers at chosen ones; `target` what to learn, None when answering.
+    """
+
+    encoding: Encoding
+    example: int
+    places: NDArray[np.int64] | None = None
+    target: Any = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer beside what was expected, for the list of errors.
+
+    `badness` is 0 where nothing is wrong, and larger the worse the answer.
+    """
+
+    shown: str
+    expected: str
+    answered: str
+    badness: float
+
+
+class Placed(Protocol):
+    """An example knows where it stands, as file and line, for messages and the list of errors."""
+
+    @property
+    def where(self) -> str: ...
+
+
+E = TypeVar("E", bound=Placed)
+"""An example, as read from a file."""
+A = TypeVar("A", bound=msgspec.Struct)
+"""An answer: typed, and JSON-serialisable."""
+
+
+class Task(ABC, Generic[E, A]):
+    """The base of every task; a subclass in a file of its own says the rest.
+
+    `labels` names the head's outputs where they have names, `options` is what the user chose
+    (and training found, such as a threshold); both are kept in the model's folder.
+    """
+
+    name: ClassVar[str]
+    """Of the command and the pipeline."""
+    metric: str
+    """The score by which the best epoch is chosen; larger is better."""
+    Options: ClassVar[type[Settings]] = NoOptions
+    long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
+    """What may be done with texts longer than the model; the first is the default."""
+    together: ClassVar[bool] = False
+    """Whether the features of an example must be learned from in one batch."""
+
+    def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
+        self.labels = tuple(labels)
+        self.options: Any = self.Options() if options is None else options
+
+    # ---- what a task is made from
+
+    @classmethod
+    @abstractmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
+        """The examples of a file, and a sentence on how it was read.
+
+        Raises: DataError naming file and line.
+        """
+
+    @classmethod
+    @abstractmethod
+    def example(cls, text: str, others: Sequence[str]) -> E:
+        """An example without a label: a text and what goes with it.
+
+        Raises: DataError when the task wants more, fewer or no `others`.
+        """
+
+    @classmethod
+    def of(cls, train: Sequence[E], options: Settings) -> Self:
+        """The task that training examples pose. Raises: DataError when they pose none."""
+        return cls((), options)
+
+    @classmethod
+    def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
+        """The task of a folder, from its labels and its config.json.
+
+        Raises: CheckpointError for a record that the task cannot have written.
+        """
+        record = settings.get("bertkit", {}).get("task", {})
+        try:
+            options = decode(cls.Options, record.get("options", {}), "bertkit.task.options")
+        except (ConfigError, AttributeError) as error:
+            raise CheckpointError(f"config.json: {error}") from None
+        return cls(labels, options)
+
+    def settings(self) -> dict[str, Any]:
+        """What the folder's config.json says of the task; `restore` reads it."""
+        ours = type(self).__module__.startswith("bertkit.")
+        name = self.name if ours else f"{type(self).__module__}:{type(self).__qualname__}"
+        return {"bertkit": {"task": {"name": name, "options": plain(self.options)}}}
+
+    # ---- what the model reads and learns
+
+    @property
+    def head(self) -> str:
+        """The name of the model's head; by default the task's own."""
+        return self.name
+
+    def build_head(self, encoder: Transformer) -> nn.Module:
+        """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
+        return models.head(self.head, encoder, self.labels)
+
+    def check(self, examples: Sequence[E]) -> None:
+        """Raises: DataError for an example that this task cannot score, naming its line."""
+
+    @abstractmethod
+    def features(
+        self, examples: Sequence[E], tokenizer: Tokenizer, length: int, *, long: Long, learn: bool
+    ) -> list[Feature]:
+        """What the model reads, example by example, of at most `length` tokens each.
+
+        With `learn` each has its target. Raises: DataError as `long` says.
+        """
+
+    @abstractmethod
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        """The targets of a batch as the loss wants them."""
+
+    def batch(self, features: Sequence[Feature]) -> Batch:
+        """Features, shortest first, as one batch; with targets if they have them."""
+        layout = Packed.of([len(f.encoding) for f in features])
+        places = None
+        if features[0].places is not None:
+            starts = layout.first.tolist()
+            chosen = [f.places + s for f, s in zip(features, starts, strict=True)]
+            places = torch.from_numpy(np.concatenate(chosen))
+        learn = features[0].target is not None
+        return Batch(
+            ids=torch.from_numpy(np.concatenate([f.encoding.ids for f in features])),
+            types=torch.from_numpy(np.concatenate([f.encoding.types for f in features])),
+            layout=layout,
+            places=places,
+            targets={self.head: self.targets(features)} if learn else {},
+        )
+
+    @abstractmethod
+    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+        """The batch's share of the step's loss: an objective."""
+
+    def outputs(self, model: Model, batch: Batch) -> Tensor:
+        """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
+        out: Tensor = model.heads[self.head](model.encoder(batch), batch)
+        return out.float()
+
+    def rows(self, feature: Feature) -> int:
+        """How many rows of the head's output belong to a feature: 1, or its places."""
+        return 1 if feature.places is None else len(feature.places)
+
+    # ---- what it answers
+
+    @abstractmethod
+    def answers(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        examples: Sequence[E],
+        head: nn.Module,
+    ) -> list[A]:
+        """An answer for each example. `head` is for those that decode with its weights (CRF).
+
+        Shapes: outputs[i] belongs to features[i]: (rows, L).
+        """
+
+    def tuned(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
+        """The same task with what its dev answers teach it, such as a threshold."""
+        return self
+
+    @abstractmethod
+    def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
+        """The scores of answers to labelled examples."""
+
+    @abstractmethod
+    def verdict(self, answer: A, example: E) -> Verdict:
+        """An answer beside what was expected."""
+
+    # ---- running a model
+
+    def cut(self, features: Sequence[Feature], budget_tokens: int) -> Iterator[list[int]]:
+        """The places of the features that go through the model together, shortest first."""
+        order = sorted(range(len(features)), key=lambda place: len(features[place].encoding))
+        for group in cut_by_tokens([len(features[p].encoding) for p in order], budget_tokens):
+            yield order[group]
+
+    @torch.no_grad()
+    def run(self, model: Model, features: Sequence[Feature], budget_tokens: int) -> list[Outputs]:
+        """What the head says of each feature, in order."""
+        device = next(model.parameters()).device
+        found: list[Outputs] = [np.empty(0, np.float32)] * len(features)
+        for places in self.cut(features, budget_tokens):
+            chosen = [features[place] for place in places]
+            out = self.outputs(model, self.batch(chosen).to(device)).cpu()
+            for place, rows in zip(places, out.split([self.rows(f) for f in chosen]), strict=True):
+                found[place] = rows.numpy()
+        return found
+
+
+def refuse_segments(features: Sequence[Feature], model: Model, where: str) -> None:
+    """Raises: DataError when a feature has two segments and the model knows one."""
+    if model.config.types < 2 and any(f.encoding.types.any() for f in features):
+        raise DataError(f"{where}: pairs, and the model reads single texts (it has one segment)")
+
+
+def group(features: Iterable[Feature]) -> list[list[Feature]]:
+    """The features of each example; they stand in the order of the examples."""
+    found: list[list[Feature]] = []
+    for feature in features:
+        while len(found) <= feature.example:
+            found.append([])
+        found[feature.example].append(feature)
+    return found

@@ -1,0 +1,50 @@
+"""What to do with a text longer than the model: a policy named at each call, never a surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from bertkit.errors import DataError
+from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+
+Long = Literal["error", "truncate", "window"]
+"""Refuse it; cut it and say so; or read it in overlapping windows."""
+
+
+def encode(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    length: int,
+    long: Long,
+) -> tuple[list[Encoding], list[int]]:
+    """Encodings of at most `length` tokens, and which text each belongs to.
+
+    Only windows are several for one text; a quarter of each overlaps the next, and of a pair it is
+    the second that is cut into windows.
+    Raises: DataError for a text that is too long, where `long` is error.
+    """
+    if long == "window":
+        found, owner = [], []
+        for place, text in enumerate(texts):
+            windows = tokenizer.windows(
+                text,
+                None if pairs is None else pairs[place],
+                max_length=length,
+                overlap=length // 4,
+                slide="first" if pairs is None else "second",
+            )
+            found += windows
+            owner += [place] * len(windows)
+        return found, owner
+    limit = length if long == "truncate" else NO_LIMIT
+    encodings = tokenizer.encode_batch(texts, pairs, max_length=limit, truncate="longest")
+    for text, encoding in zip(texts, encodings, strict=True):
+        if len(encoding) > length:
+            raise DataError(
+                f"{text[:40]!r}…: {len(encoding)} tokens, and the model reads {length}; "
+                "shorten it, cut it (long = truncate) or read it in parts (long = window)"
+            )
+    return encodings, list(range(len(texts)))

@@ -1,0 +1,87 @@
+"""A task from outside the package goes the whole way, by its name alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import bertkit
+from bertkit import cli
+from bertkit.checkpoint.folder import save
+from bertkit.errors import ConfigError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.text.tokenizer import Tokenizer
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rate.py"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dire", "fair", "fine"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the task, a model, and texts of one to three stars."""
+    torch.set_num_threads(1)
+    shutil.copy(EXAMPLE, tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+    config = TransformerConfig(
+        vocab=len(WORDS), hidden=32, layers=1, heads=2, intermediate=64, length=16
+    )
+    save(tmp_path / "model", build(config, ("mlm",)), tokenizer, BERT)
+    lines = [f"{WORDS[5 + i % 3]} {WORDS[5 + i % 3]}\t{1 + i % 3}" for i in range(30)]
+    (tmp_path / "rows.tsv").write_text("text\tstars\n" + "\n".join(lines), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.delitem(sys.modules, "rate", raising=False)
+    return tmp_path
+
+
+def test_train_score_answer_by_the_name_of_the_class(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--train", "rows.tsv", "--dev", "rows.tsv", "--label", "stars", "--text", "text"]
+    fit = ["--epochs", "30", "--batch-size", "8", "--learning-rate", "1e-2", "--precision", "fp32"]
+    command = ["finetune", "rate:Rate", "--model", "model", "--out", "stars", *files, *fit]
+    assert cli.run(command) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["accuracy"] == 1.0
+    assert scores["mean_error"] == 0.0
+    own = ["--task", "rate:Rate"]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as in a new shell
+    monkeypatch.delitem(sys.modules, "rate")
+    assert cli.run(["evaluate", "stars", "rows.tsv", "--label", "stars", *own]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
+    assert cli.run(["predict", "stars", "fine fine", "dire dire", *own]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["stars"] for answer in answers] == [3, 1]
+    rate = bertkit.pipeline("rate:Rate", "stars")
+    assert rate(["fair fair", "dire dire"])[0].stars == 2
+
+
+def test_code_is_never_imported_because_a_folder_names_it(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = json.loads((shop / "model" / "config.json").read_text(encoding="utf-8"))
+    settings["bertkit"]["task"] = {"name": "rate:Rate", "options": {}}
+    (shop / "model" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    assert cli.run(["predict", "model", "fine"]) == 2
+    assert "if you trust it, name it: --task rate:Rate" in capsys.readouterr().err
+    assert "rate" not in sys.modules
+
+
+def test_names_that_lead_nowhere(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, sentence in (
+        ("rate:Rte", "cannot be imported"),
+        ("rates:Rate", "cannot be imported"),
+        ("json:JSONDecoder", "is no subclass of"),
+    ):
+        assert cli.run(["finetune", "--task", name]) == 2
+        assert sentence in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no pipeline is named 'rate'"):
+        bertkit.pipeline("rate", "model")

@@ -1,0 +1,74 @@
+"""A fine-tuning killed at any moment goes on to the same model, scores and errors."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.storage import sha256
+
+KEPT = ("model.safetensors", "config.json", "scores.json", "errors.jsonl", "README.md")
+
+
+@pytest.fixture(scope="module")
+def command(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """Two epochs of three steps, saved after each."""
+    place = tmp_path_factory.mktemp("rows")
+    rows = [f"the {('loop', 'class')[i % 2]} number {i}\t{('no', 'yes')[i % 2]}" for i in range(24)]
+    for name, part in (("train", rows), ("dev", rows[:8])):
+        (place / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(part), encoding="utf-8")
+    files = ["--train", place / "train.tsv", "--dev", place / "dev.tsv"]
+    fit = ["--epochs", 2, "--batch-size", 8, "--learning-rate", "1e-2", "--precision", "fp32"]
+    start = ["finetune", "classify", "--model", world.model]
+    return [*start, *files, *fit, "--save-minutes", 0, "--out"]
+
+
+@pytest.fixture(scope="module")
+def whole(command: list[object], forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert forker(*command, run) == 0, forker.said
+    return run
+
+
+def go_on(command: list[object], forker: Any, run: Path) -> None:
+    """Resume, or begin where the kill came before the run was one; it may have been finished."""
+    code = forker(*command, run, "--resume")
+    if code == 2 and "no run to resume here" in forker.said:
+        code = forker(*command, run)
+    assert code == 0 or "this run is finished" in forker.said, forker.said
+
+
+def same(run: Path, whole: Path) -> None:
+    for name in KEPT:
+        assert sha256(run / name) == sha256(whole / name), name
+    records = [
+        (place / "journal.jsonl").read_text(encoding="utf-8").splitlines() for place in (run, whole)
+    ]
+    assert records[0] == records[1]
+    assert [json.loads(line)["step"] for line in records[0]] == [1, 2, 3, 3, 4, 5, 6, 6]
+    assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("write", [1, 2, 3, 5, 11, 17, 23, 31, 41, 53, 67, 83, 97, 109])
+def test_killed_before_a_write(
+    write: int, command: list[object], forker: Any, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert forker(*command, run, at_write=write) == -signal.SIGKILL, forker.said
+    go_on(command, forker, run)
+    same(run, whole)
+
+
+def test_interrupt_saves_and_says_how_to_go_on(
+    command: list[object], forker: Any, whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    at = {"journal": str(run / "journal.jsonl"), "lines": 2}
+    assert forker(*command, run, signal=signal.SIGINT, **at) == 130, forker.said
+    assert "which is saved; go on with --resume" in forker.said.splitlines()[-1]
+    go_on(command, forker, run)
+    same(run, whole)

@@ -1,0 +1,58 @@
+"""The card tells what the folder was made from, how well it does, and how to ask it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.recipes.card import AUTO, EXAMPLES, write_card
+from bertkit.tasks import TASKS
+
+
+def run(name: str, **options: Any) -> dict[str, Any]:
+    return {
+        "task": {"name": name, "options": options},
+        "model": "a-model",
+        "settings": {"epochs": 2, "seed": 7},
+        "data": {
+            "train": {"file": "train.tsv", "rows": 1000, "sha256": "a" * 64},
+            "dev": {"file": None, "rows": 20, "sha256": "b" * 64},
+        },
+        "metric": "f1",
+        "dev": {"f1": 0.5, "epoch": 1},
+        "epochs": [{"epoch": 1, "f1": 0.5}, {"epoch": 2, "f1": 0.4}],
+    }
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_a_card_of_its_own(name: str, tmp_path: Path) -> None:
+    write_card(tmp_path, run(name))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert f'bertkit.pipeline("{name}", "{tmp_path.name}")' in card
+    assert f"`{AUTO[name]}`" in card
+    assert EXAMPLES.get(name, '"A text."') in card
+    for fact in ("a-model", "train.tsv, 1,000 examples", "given in Python, 20", "| f1 | 0.5000 |"):
+        assert fact in card
+    assert "Epoch 1 of 2, the best by f1" in card
+    assert "- seed = 7" in card
+
+
+def test_a_crf_is_said_to_be_ours_alone(tmp_path: Path) -> None:
+    write_card(tmp_path, run("tag", crf=True))
+    assert "knows no CRF" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    write_card(tmp_path, run("tag", crf=False))
+    assert "CRF" not in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_task_from_outside_names_its_code(tmp_path: Path) -> None:
+    write_card(tmp_path, run("mine.stars:Rate"))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "opening the folder needs its code" in card
+    assert f'bertkit.pipeline("mine.stars:Rate", "{tmp_path.name}")' in card
+    assert card.count("```") == 2
+
+
+def test_seeds_stand_beside_the_one_kept(tmp_path: Path) -> None:
+    write_card(tmp_path, run("tag"), {"f1": {"mean": 0.4, "sd": 0.1, "each": [0.5, 0.3]}})
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| f1 | 0.5000 | 0.4000 ± 0.1000 | 0.5000, 0.3000 |" in card

@@ -1,0 +1,242 @@
+"""Three ways to classify: each learns what is easy, none what is not there, twice the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.compare import (
+    PRETRAINED,
+    RANDOM,
+    VECTORS,
+    Compare,
+    MeanClassifier,
+    WordStates,
+    compare,
+)
+from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vectors import Vectors
+
+QUICK = Compare(
+    seeds=1,
+    batch_size=8,
+    precision="fp32",
+    epochs=1,
+    random_epochs=1,
+    vector_epochs=1,
+    width=8,
+)
+EASY = Compare(
+    seeds=2,
+    batch_size=8,
+    precision="fp32",
+    epochs=8,
+    learning_rate=1e-2,
+    random_epochs=8,
+    random_learning_rate=1e-2,
+    vector_epochs=6,
+    vector_learning_rate=1e-2,
+    width=8,
+    dropout=0.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_repeatable: None) -> None:
+    torch.set_num_threads(1)  # tiny models: a second thread only waits
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size,
+        hidden=32,
+        layers=1,
+        heads=2,
+        intermediate=64,
+        length=32,
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    folder = tmp_path_factory.mktemp("base") / "model"
+    save(folder, build(config, ("mlm",)), tokenizer, BERT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = ["the", "class", "loop", "statement", "name"]
+    table = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    path = tmp_path_factory.mktemp("vectors") / "vectors.txt"
+    Vectors(words, table).save(path)
+    return path
+
+
+def tsv(path: Path, count: int, *, shuffled: bool = False) -> Path:
+    """Texts that speak of a class, or else of a loop; half of their words have vectors."""
+    chance = random.Random(path.name)
+    lines = ["text\tlabel\n"]
+    for i in range(count):
+        word, label = ("class", "thing") if i % 2 else ("loop", "doing")
+        if shuffled:
+            label = chance.choice(("thing", "doing"))
+        lines.append(f"the {word} number {i}\t{label}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_each_way_learns_what_is_easy(base: Path, vectors: Path, tmp_path: Path) -> None:
+    train, dev = tsv(tmp_path / "train.tsv", 48), tsv(tmp_path / "dev.tsv", 20)
+    out = tmp_path / "out"
+    found = compare(base, train=train, dev=dev, vectors=vectors, out=out, settings=EASY)
+    assert list(found["scores"]) == [RANDOM, VECTORS, PRETRAINED]
+    for scores in found["scores"].values():
+        assert scores["accuracy"]["mean"] > 0.9  # half are right by chance
+        assert len(scores["accuracy"]["each"]) == 2
+    assert found["vectors"]["coverage"] == {"train": 0.5, "dev": 0.5}
+    assert json.loads((out / "compare.json").read_text(encoding="utf-8")) == found
+    page = (out / "compare.html").read_text(encoding="utf-8")
+    assert "50.0%" in page
+    assert page.count("<svg") == 1
+    for way in (RANDOM, VECTORS, PRETRAINED):
+        assert f"<td>{way}" in page
+    assert load(out / "pretrained" / "seed-1").labels == ("doing", "thing")
+
+
+def test_the_same_settings_give_the_same_scores(base: Path, vectors: Path, tmp_path: Path) -> None:
+    words = ("class", "loop", "name", "statement")
+    train = tmp_path / "train.tsv"
+    train.write_text(
+        "text\tlabel\n" + "".join(f"the {words[i % 4]} {i}\t{i / 4}\n" for i in range(16)),
+        encoding="utf-8",
+    )  # a correlation shows what an accuracy of few rows would hide
+    settings = Compare(
+        seeds=1, batch_size=8, epochs=2, random_epochs=2, vector_epochs=2, width=8, dropout=0.3
+    )
+    once, again = (
+        compare(
+            base, train=train, dev=train, vectors=vectors, out=tmp_path / name, settings=settings
+        )
+        for name in ("once", "again")
+    )
+    assert once == again
+    pages = [(tmp_path / name / "compare.html").read_bytes() for name in ("once", "again")]
+    assert pages[0] == pages[1]
+
+
+def test_random_starts_have_the_models_shape_and_tokens_but_not_its_weights(
+    base: Path, vectors: Path, tmp_path: Path
+) -> None:
+    train = tsv(tmp_path / "train.tsv", 8)
+    compare(base, train=train, dev=train, vectors=vectors, out=tmp_path / "out", settings=QUICK)
+    start, before = load(tmp_path / "out" / "random-start" / "seed-0", heads=()), load(base)
+    assert start.model.config == before.model.config
+    assert start.tokenizer.pieces(range(300)) == before.tokenizer.pieces(range(300))
+    ours, theirs = (x.model.encoder.embedding.tokens.weight for x in (start, before))
+    assert (ours - theirs).abs().mean() > 0.01
+
+
+def test_control_labels_by_chance_are_learned_by_none(
+    base: Path, vectors: Path, tmp_path: Path
+) -> None:
+    train = tsv(tmp_path / "train.tsv", 48, shuffled=True)
+    dev = tsv(tmp_path / "dev.tsv", 200, shuffled=True)
+    found = compare(
+        base, train=train, dev=dev, vectors=vectors, out=tmp_path / "out", settings=QUICK
+    )
+    for scores in found["scores"].values():
+        assert scores["accuracy"]["mean"] < 0.65
+
+
+PAIRS = "text\tpair\tlabel\nthe class\tthe class\tyes\nthe loop\tthe name\tno\n"
+NUMBERS = "text\tlabel\nthe class\t0.5\nthe loop\t1.5\nthe name\t2.25\n"
+SEVERAL = 'text\tlabel\nthe class\t["x", "y"]\nthe loop\t["y"]\nthe name\t[]\n'
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric"),
+    [(PAIRS, "accuracy"), (NUMBERS, "pearson"), (SEVERAL, "f1_micro")],
+    ids=["pairs", "numbers", "several labels"],
+)
+@pytest.mark.parametrize("tuned", [False, True])
+def test_pairs_numbers_and_several_labels(
+    rows: str, metric: str, tuned: bool, base: Path, vectors: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text(rows, encoding="utf-8")
+    settings = Compare(
+        seeds=1, precision="fp32", epochs=1, random_epochs=1, vector_epochs=1, tune_vectors=tuned
+    )
+    found = compare(
+        base, train=path, dev=path, vectors=vectors, out=tmp_path / "out", settings=settings
+    )
+    assert found["metric"] == metric
+    assert all(np.isfinite(scores[metric]["mean"]) for scores in found["scores"].values())
+
+
+def batch(ids: list[int], types: list[int], lengths: list[int]) -> Batch:
+    return Batch(torch.tensor(ids), torch.tensor(types), Packed.of(lengths))
+
+
+def test_the_texts_of_a_pair_are_read_apart_and_packed_is_alone() -> None:
+    states = WordStates(torch.randn(9, 6), QUICK).eval()
+    together = states(batch([1, 2, 3, 4, 5, 6, 7], [0, 1, 1, 0, 0, 0, 1], [3, 4]))
+    for part in ([1], [2, 3], [4, 5, 6], [7]):
+        alone = states(batch(part, [0] * len(part), [len(part)]))
+        torch.testing.assert_close(together[part[0] - 1 : part[-1]], alone)
+
+
+def test_the_classifier_is_the_formula() -> None:
+    x = torch.randn(7, 4)
+    pair = MeanClassifier(4, 3, pairs=True)
+    u, v = x[3:6].mean(0), x[6]
+    wanted = pair.out(torch.cat([u, v, (u - v).abs(), u * v]))
+    found = pair(x, batch([0] * 7, [0, 1, 1, 0, 0, 0, 1], [3, 4]))
+    torch.testing.assert_close(found[1], wanted)
+    single = MeanClassifier(4, 3, pairs=False)
+    found = single(x, batch([0] * 7, [0] * 7, [3, 4]))
+    torch.testing.assert_close(found[0], single.out(x[:3].mean(0)))
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_vectors_learn_only_when_asked(tuned: bool) -> None:
+    states = WordStates(torch.randn(9, 6), Compare(tune_vectors=tuned))
+    states(batch([1, 2, 3], [0, 0, 0], [3])).sum().backward()
+    assert (states.vectors.weight.grad is not None) == tuned
+
+
+def test_refusals_leave_nothing_behind(base: Path, vectors: Path, tmp_path: Path) -> None:
+    train, out = tsv(tmp_path / "train.tsv", 8), tmp_path / "out"
+
+    def refused(error: type[BertkitError], said: str, **other: object) -> None:
+        given = {"train": train, "dev": train, "vectors": vectors, "settings": QUICK, **other}
+        with pytest.raises(error, match=said):
+            compare(base, out=out, **given)  # type: ignore[arg-type]
+        assert not out.exists()
+
+    foreign = tmp_path / "foreign.txt"
+    Vectors(["et", "alia"], np.ones((2, 3), np.float32)).save(foreign)
+    refused(DataError, "no vector of any word", vectors=foreign)
+    refused(DataError, "no such file", vectors=tmp_path / "none.txt")
+    refused(ConfigError, "longer than the model's 32", settings=Compare(length=64))
+    other = tmp_path / "other.tsv"
+    other.write_text("text\tlabel\nthe class\tthing\nthe loop\tidea\n")
+    refused(DataError, r"other\.tsv:3: label 'idea' is not in the training file", dev=other)
+    other.write_text("text\tpair\tlabel\nthe class\ta loop\tthing\n")
+    refused(DataError, r"other\.tsv:2: .*pair", dev=other)
+    out.mkdir()
+    with pytest.raises(ConfigError, match="exists already"):
+        compare(base, train=train, dev=train, vectors=vectors, out=out)

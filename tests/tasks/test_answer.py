@@ -1,0 +1,571 @@
+"""Questions about texts: every token is read, targets point to answers, the best span is found."""
+
+from __future__ import annotations
+
+import json
+import string
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import bertkit
+from bertkit import metrics
+from bertkit.checkpoint.folder import save
+from bertkit.data.questions import Question
+from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import totals
+from bertkit.tasks import find
+from bertkit.tasks.answer import (
+    Answer,
+    Answered,
+    Options,
+    SpanAnswer,
+    best_spans,
+)
+from bertkit.tasks.task import Feature, Outputs, Reading
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+LETTERS = string.ascii_lowercase[:12]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##s", "mill", "."]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_repeatable: None) -> None:
+    torch.set_num_threads(1)  # two only wait for each other at this size
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(WORDS), encoding="utf-8")
+    return Tokenizer.load(path)
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "bpe", "unigram"])
+def trained(request: pytest.FixtureRequest, english: list[str]) -> Tokenizer:
+    return train(english[:30], kind=request.param, size=700, lowercase=True)
+
+
+def tiny(tokenizer: Tokenizer, length: int = 16) -> Model:
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=32, layers=1, heads=2, intermediate=32, length=length
+    )
+    return build(config, ("answer",))
+
+
+def windows(
+    task: Answer,
+    tokenizer: Tokenizer,
+    examples: Sequence[Question],
+    length: int,
+    *,
+    learn: bool = False,
+) -> list[Feature]:
+    return task.features(examples, tokenizer, length, long="window", learn=learn)
+
+
+def noise(features: Sequence[Feature], seed: int = 0) -> list[Outputs]:
+    random = np.random.default_rng(seed)
+    return [random.normal(size=(len(f.encoding), 2)).astype(np.float32) for f in features]
+
+
+def oracle(features: Sequence[Feature]) -> list[Outputs]:
+    """Large logits at the targets."""
+    found = []
+    for feature in features:
+        logits = np.zeros((len(feature.encoding), 2), dtype=np.float32)
+        logits[list(feature.target), [0, 1]] = 50.0
+        found.append(logits)
+    return found
+
+
+def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="label: files of questions need none"):
+        Answer.read(tmp_path / "a.json", Reading(label="x"), labelled=True)
+    with pytest.raises(DataError, match=r"a\.json: no such file"):
+        Answer.read(tmp_path / "a.json", Reading(), labelled=True)
+    for others in ((), ("a", "b")):
+        with pytest.raises(DataError, match=f"{len(others)} texts to look in"):
+            Answer.example("Who?", others)
+    with pytest.raises(DataError, match="is empty"):
+        Answer.example("Who?", (" ",))
+
+
+# ---- what the model reads and learns
+
+
+@given(
+    question=st.integers(1, 30),
+    context=st.integers(1, 80),
+    length=st.integers(5, 40),
+    overlap=st.integers(0, 60),
+    asked=st.integers(1, 30),
+)
+@settings(max_examples=200)
+def test_windows_hold_every_token_of_the_context(
+    tokenizer: Tokenizer, question: int, context: int, length: int, overlap: int, asked: int
+) -> None:
+    task = Answer((), Options(window_overlap=overlap, question_tokens=asked))
+    example = Question(" ".join("a" * question), " ".join(LETTERS[i % 12] for i in range(context)))
+    found = [feature.encoding for feature in windows(task, tokenizer, [example], length)]
+    kept = min(question, asked, (length - 3) // 2)
+    room = length - 3 - kept
+    shared = min(overlap, room // 2)
+    seen: list[int] = []
+    for number, encoding in enumerate(found):
+        assert len(encoding) <= length
+        assert encoding.truncated == (kept < question)
+        assert tokenizer.pieces(encoding.ids[: kept + 2]) == ["[CLS]", *"a" * kept, "[SEP]"]
+        assert tokenizer.pieces(encoding.ids[-1:]) == ["[SEP]"]
+        places = (encoding.offsets[kept + 2 : -1, 0] // 2).tolist()
+        assert [example.context[2 * p] for p in places] == tokenizer.pieces(
+            encoding.ids[kept + 2 : -1]
+        )
+        assert encoding.sequence == [None, *[0] * kept, None, *[1] * len(places), None]
+        assert encoding.types.tolist() == [0] * (kept + 2) + [1] * (len(places) + 1)
+        assert places[: shared if number else 0] == seen[len(seen) - shared if number else 0 :]
+        seen += places[shared if number else 0 :]
+    assert seen == list(range(context))
+
+
+def test_a_model_too_short_is_refused(tokenizer: Tokenizer) -> None:
+    example = Question("a", "b c", where="x.json: q1")
+    assert len(windows(Answer(), tokenizer, [example], 5)) == 2
+    with pytest.raises(DataError, match="reads 4 tokens has no room"):
+        windows(Answer(), tokenizer, [example], 4)
+    nothing = Question("a", "\u200b", where="x.json: q1")
+    with pytest.raises(DataError, match=r"x\.json: q1: the tokenizer finds nothing in the context"):
+        windows(Answer(), tokenizer, [nothing], 16)
+
+
+@pytest.mark.parametrize(
+    ("answer", "pieces"),
+    [("b", ["b"]), ("b c", ["b", "c"]), ("ill", ["mill"]), ("l", ["mill"]), ("s", ["##s"])],
+)
+def test_targets_are_the_tokens_that_hold_the_answer(
+    tokenizer: Tokenizer, answer: str, pieces: list[str]
+) -> None:
+    context = "a b c mills."
+    example = Question("d", context, ((answer, context.index(answer)),))
+    [feature] = windows(Answer(), tokenizer, [example], 16, learn=True)
+    start, end = feature.target
+    assert tokenizer.pieces(feature.encoding.ids[start : end + 1]) == pieces
+
+
+def test_windows_without_the_whole_answer_learn_cls(tokenizer: Tokenizer) -> None:
+    context = " ".join("abcdefghijkl")
+    example = Question("a", context, (("f g h", context.index("f g h")),))
+    found = windows(Answer((), Options(window_overlap=2)), tokenizer, [example], 9, learn=True)
+    shown = ["".join(tokenizer.pieces(f.encoding.ids[3:-1])) for f in found]
+    assert shown == ["abcde", "defgh", "ghijk", "jkl"]
+    assert [f.target for f in found] == [(0, 0), (5, 7), (0, 0), (0, 0)]
+    unanswered = windows(Answer(), tokenizer, [Question("a", context)], 9, learn=True)
+    assert {f.target for f in unanswered} == {(0, 0)}
+
+
+@pytest.fixture(scope="module")
+def real(data_folder: Path) -> tuple[Tokenizer, list[Question]]:
+    path = data_folder / "squad1" / "dev-v1.1-24articles.json"
+    examples, _ = Answer.read(path, Reading(), labelled=True)
+    return Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt"), examples[:300]
+
+
+def splits_words(example: Question) -> bool:
+    """Whether the answer begins or ends within a word ("gold" of "golden"): no token does."""
+    text, start = example.answers[0]
+    context, end = f" {example.context} ", start + len(text)
+    return any(context[i : i + 2].isalnum() for i in (start, end))
+
+
+def test_targets_point_to_real_answers(real: tuple[Tokenizer, list[Question]]) -> None:
+    tokenizer, examples = real
+    found = windows(Answer(), tokenizer, examples, 128, learn=True)
+    held = set()
+    for feature in found:
+        if feature.target != (0, 0):
+            start, end = feature.target
+            example = examples[feature.example]
+            pieces = tokenizer.decode(feature.encoding.ids[start : end + 1])
+            shown = "".join(pieces.split())
+            normal = tokenizer.core.normalizer.normalize_str(example.answers[0][0])
+            answer = "".join(normal.split())
+            assert answer in shown if splits_words(example) else answer == shown
+            held.add(feature.example)
+    assert held == set(range(len(examples)))
+
+
+def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]) -> None:
+    tokenizer, examples = real
+    task = Answer()
+    found = windows(task, tokenizer, examples, 128, learn=True)
+    outputs = oracle(found)
+    for logits, feature in zip(outputs, found, strict=True):
+        if feature.target == (0, 0):
+            logits[:] = 0.0
+    answers = task.answers(outputs, found, examples, nn.Identity())
+    for answer, example in zip(answers, examples, strict=True):
+        check(answer, example)
+        text, start = example.answers[0]
+        if splits_words(example):
+            assert text in answer.answer
+        else:
+            assert (answer.answer, answer.start) == (text, start)
+    assert sum(map(splits_words, examples)) <= 12
+    assert task.score(answers, examples)["exact"] >= 0.96
+    moved = [np.roll(logits, 1, axis=0) for logits in outputs]  # a control
+    wrong = task.answers(moved, found, examples, nn.Identity())
+    assert task.score(wrong, examples)["exact"] < 0.1
+
+
+def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
+    words = "mill bbbbbbbbbbbbb. " * 50_000
+    context = words + "kkkk k"
+    example = Question("a", context, (("k", len(context) - 1),))
+    start = time.process_time()
+    found = windows(Answer(), tokenizer, [example], 384, learn=True)
+    answers = Answer().answers(oracle(found), found, [example], nn.Identity())
+    assert time.process_time() - start < 15.0
+    assert len(context) > 1_000_000
+    assert len(found) > 500
+    assert found[-1].target[0] == len(found[-1].encoding) - 2
+    assert answers[0].answer
+
+
+# ---- what it answers
+
+
+def check(answer: Answered, example: Question) -> None:
+    """What holds for every answer."""
+    assert answer.answer == example.context[answer.start : answer.end]
+    spans = [(span.start, span.end) for span in answer.best]
+    assert len(set(spans)) == len(spans)
+    for span in answer.best:
+        assert span.text == example.context[span.start : span.end]
+        assert span.text
+        assert span.text == span.text.strip()
+    chances = [span.score for span in answer.best]
+    assert chances == sorted(chances, reverse=True)
+    assert 0.0 < answer.score <= 1.0
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_best_spans_are_those_of_brute_force(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 10))
+    longest, best = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 60))
+    values = st.integers(-40, 40).map(lambda n: n / 4) | st.just(-np.inf)
+    logits = np.array(
+        data.draw(st.lists(st.tuples(values, values), min_size=size, max_size=size)), np.float32
+    )
+    scores, first, last = best_spans(logits, longest, best)
+    everything = [
+        logits[i, 0] + logits[j, 1]
+        for i in range(size)
+        for j in range(i, min(i + longest, size))
+        if logits[i, 0] + logits[j, 1] > -np.inf
+    ]
+    assert sorted(scores, reverse=True) == sorted(everything, reverse=True)[:best]
+    assert len({*zip(first.tolist(), last.tolist(), strict=True)}) == len(scores)
+    for score, i, j in zip(scores, first, last, strict=True):
+        assert score == logits[i, 0] + logits[j, 1]
+        assert i <= j < i + longest
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer, seed: int) -> None:
+    task = Answer((), Options(window_overlap=4, answer_tokens=3, best=5, no_answer=True))
+    context = "a b  mills c. d e f g h mills"
+    example = Question("k", context)
+    found = windows(task, tokenizer, [example], 12)
+    assert len(found) > 1
+    outputs = noise(found, seed)
+    scores: dict[tuple[int, int], float] = {}
+    for feature, logits in zip(found, outputs, strict=True):
+        encoding = feature.encoding
+        body = [i for i, which in enumerate(encoding.sequence) if which == 1]
+        for i in body:
+            for j in body:
+                if i <= j < i + 3:
+                    span = int(encoding.offsets[i, 0]), int(encoding.offsets[j, 1])
+                    score = float(logits[i, 0] + logits[j, 1])
+                    scores[span] = max(scores.get(span, -np.inf), score)
+    expected = sorted(scores, key=lambda span: -scores[span])[:5]
+    [answer] = task.answers(outputs, found, [example], nn.Identity())
+    check(answer, example)
+    assert [(s.start, s.end) for s in answer.best] == expected
+    null = min(float(logits[0].sum()) for logits in outputs)
+    assert answer.null_score == pytest.approx(null - scores[expected[0]], abs=1e-5)
+    exps = np.exp([*(scores[span] for span in expected), null])
+    assert [s.score for s in answer.best] == pytest.approx((exps / exps.sum())[:-1], abs=1e-5)
+    if answer.null_score > 0:
+        assert answer.answer == ""
+        assert answer.score == pytest.approx(exps[-1] / exps.sum(), abs=1e-5)
+    else:
+        assert answer.answer == answer.best[0].text
+
+
+def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
+    example = Question("a", "b c d")
+    found = windows(Answer(), tokenizer, [example], 16)
+    logits = np.zeros((len(found[0].encoding), 2), dtype=np.float32)
+    logits[0] = 2.0  # none: 4
+    logits[4, 0], logits[5, 1] = 1.5, 1.0  # "c d": 2.5
+
+    def said(**options: Any) -> Answered:
+        task = Answer((), Options(**options))
+        return task.answers([logits], found, [example], nn.Identity())[0]
+
+    assert said(no_answer=True).answer == ""
+    assert said(no_answer=True).null_score == pytest.approx(1.5)
+    assert said(no_answer=True, null_threshold=1.6).answer == "c d"
+    assert said(no_answer=True, null_threshold=1.4).answer == ""
+    certain = said()
+    assert certain.answer == "c d"
+    assert sum(span.score for span in certain.best) == pytest.approx(1.0)
+    assert json.loads(msgspec.json.encode(certain))["answer"] == "c d"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_of_every_kind_of_tokenizer_are_slices(
+    trained: Tokenizer, english: list[str], seed: int
+) -> None:
+    examples = [
+        Question("What   is it?", text[seed * 50 : seed * 50 + 400] + "  \n x")
+        for text in english[:6]
+    ]
+    task = Answer((), Options(best=50))
+    found = windows(task, trained, examples, 64)
+    answers = task.answers(noise(found, seed), found, examples, nn.Identity())
+    for answer, example in zip(answers, examples, strict=True):
+        check(answer, example)
+        assert len(answer.best) > 25
+
+
+def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
+    task = Answer((), Options(question_tokens=2))
+    examples = [Question("a b", "c " * 30), Question("a b c", "d")]
+    found = windows(task, tokenizer, examples, 16)
+    answers = task.answers(noise(found), found, examples, nn.Identity())
+    assert [answer.truncated for answer in answers] == [False, True]
+
+
+# ---- scores and thresholds
+
+
+def answered(text: str, null_score: float) -> Answered:
+    return Answered("", 0, 0, 1.0, [SpanAnswer(text, 0, len(text), 1.0)], null_score)
+
+
+GOLDS = st.sampled_from([(), (("a mill", 0),), (("lake", 0),), (("mill pond", 0),)])
+TEXTS = st.sampled_from(["mill", "lake", "pond", "the"])
+
+
+@given(st.lists(st.tuples(GOLDS, TEXTS, st.integers(-3, 3)), min_size=1, max_size=9))
+@settings(max_examples=150)
+def test_the_threshold_is_the_best_there_is(
+    rows: list[tuple[tuple[tuple[str, int], ...], str, int]],
+) -> None:
+    task = Answer((), Options(no_answer=True))
+    examples = [Question("a", "b", golds) for golds, _, _ in rows]
+    answers = [answered(text, float(score)) for _, text, score in rows]
+
+    def f1(threshold: float) -> float:
+        given = ["" if a.null_score > threshold else a.best[0].text for a in answers]
+        return metrics.squad(given, [[t for t, _ in e.answers] for e in examples])["f1"]
+
+    tuned = task.tuned(answers, examples)
+    if all(example.answerable for example in examples):
+        assert tuned is task
+        return
+    threshold = tuned.options.null_threshold
+    assert f1(threshold) == pytest.approx(max(f1(t) for t in np.arange(-4.5, 4.6, 0.5)))
+    again = Answer.restore((), json.loads(json.dumps(tuned.settings())))
+    assert again.options == tuned.options
+
+
+def test_a_chosen_threshold_stays() -> None:
+    examples, answers = [Question("a", "b")], [answered("b", 1.0)]
+    for options in (Options(no_answer=True, null_threshold=3.0), Options(no_answer=False)):
+        task = Answer((), options)
+        assert task.tuned(answers, examples) is task
+    assert Answer((), Options(no_answer=True)).tuned(answers, examples).options.null_threshold < 1
+
+
+def test_scores_and_verdicts() -> None:
+    examples = [Question("Who?", "He did.", (("He", 0),)), Question("Who?", "It did.")]
+    answers = [
+        Answered("He did", 0, 6, 0.5, [], 0.0),
+        Answered("", 0, 0, 0.75, [], 0.0),
+    ]
+    task = Answer()
+    scores = task.score(answers, examples)
+    assert scores["exact"] == 0.5
+    assert scores[task.metric] == pytest.approx((2 / 3 + 1) / 2)
+    assert scores["no_answer_f1"] == 1.0
+    first, second = (task.verdict(a, e) for a, e in zip(answers, examples, strict=True))
+    assert (first.shown, first.expected, first.answered) == (
+        "Who? ⟷ He did.",
+        "He",
+        "He did (0.50)",
+    )
+    assert first.badness == pytest.approx(1 / 3)
+    assert (second.expected, second.answered) == ("(no answer)", "(no answer) (0.75)")
+    assert second.badness == 0.0
+
+
+def test_whether_there_may_be_none_is_guessed() -> None:
+    have, lack = Question("a", "b", (("b", 0),)), Question("a", "c", where="x.json: q2")
+    assert find("answer") is Answer
+    assert Answer.of([have], Options()).options.no_answer is False
+    assert Answer.of([have, lack], Options()).options.no_answer is True
+    assert Answer.of([have, lack], Options(no_answer=False)).options.no_answer is False
+    with pytest.raises(DataError, match=r"x\.json: q2: no question has an answer"):
+        Answer.of([lack], Options())
+
+
+# ---- learning
+
+
+def pairs(context: str = "a b c d e f g h i j k l") -> list[Question]:
+    """Questions that name the word before the answer, and one that names none."""
+    found = [
+        Question(context[i], context, ((context[i + 2 : i + 5], i + 2),)) for i in range(0, 12, 4)
+    ]
+    return [*found, Question(".", context)]
+
+
+def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
+    examples = pairs()
+    task = Answer.of(examples, Options(window_overlap=4))
+    model = tiny(tokenizer).eval()  # no dropout
+    found = windows(task, tokenizer, examples, 12, learn=True)
+    assert len(found) > len(examples)
+    batches = [task.batch([found[i] for i in chosen]) for chosen in task.cut(found, 64)]
+    assert len(batches) > 1
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(110):
+        losses = [task.loss(model, batch, totals(batches)) for batch in batches]
+        optimizer.zero_grad()
+        torch.stack([loss.total for loss in losses]).sum().backward()
+        optimizer.step()
+    assert sum(loss.total.item() for loss in losses) < 0.05
+    assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
+    answers = task.answers(task.run(model, found, 64), found, examples, nn.Identity())
+    assert task.score(answers, examples)["exact"] == 1.0
+    for answer, example in zip(answers, examples, strict=True):
+        check(answer, example)
+
+
+def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
+    task, model = Answer(), tiny(tokenizer).eval()
+    found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, learn=True)
+    whole, alone = task.run(model, found, 10_000), task.run(model, found, 1)
+    for feature, one, other in zip(found, whole, alone, strict=True):
+        assert one.shape == (len(feature.encoding), 2)
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    order = sorted(found, key=lambda feature: len(feature.encoding))
+    batch = task.batch(order)
+    loss = task.loss(model, batch, totals([batch])).total
+    each = [task.batch([feature]) for feature in order]
+    parts = [task.loss(model, b, totals(each)).total for b in each]
+    torch.testing.assert_close(loss, torch.stack(parts).sum())
+
+
+def test_a_folder_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    task = Answer((), Options(no_answer=True, null_threshold=-2.0, window_overlap=3))
+    save(tmp_path / "qa", tiny(tokenizer), tokenizer, BERT, settings=task.settings())
+    answer = bertkit.pipeline("answer", tmp_path / "qa")
+    assert answer.task.options == task.options
+    context = "mills a b c d e f g h. " * 4
+    one = answer(("a b", context))
+    assert isinstance(one, Answered)
+    check(one, Question("a b", context))
+    assert answer([("a b", context), ("c", "d")])[0] == one
+
+
+# ---- parity
+
+SIZES = [5, 9, 9, 12]
+
+
+@pytest.mark.parametrize("sizes", [[9, 9, 9], SIZES], ids=["equal", "padded"])
+def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    torch.manual_seed(1)
+    theirs = transformers.BertForQuestionAnswering(
+        transformers.BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=32,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+    with torch.no_grad():  # larger than at birth, so that mistakes show
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save(tmp_path / "theirs")
+    ours = bertkit.load(tmp_path / "theirs").model
+    task = Answer()
+    examples = [
+        Question(
+            "a", (context := " ".join(LETTERS[: size - 4])), ((context[-1], len(context) - 1),)
+        )
+        for size in sizes
+    ]
+    batch = task.batch(windows(task, tokenizer, examples, 32, learn=True))
+    assert list(batch.layout.lengths) == sizes
+    place = batch.layout.owner, batch.layout.positions
+    shape = len(sizes), max(sizes)
+    blank = torch.zeros(shape, dtype=torch.long)
+    seen = blank.index_put(place, torch.tensor(1))
+    targets = batch.targets["answer"]
+    said = theirs.train()(
+        input_ids=blank.index_put(place, batch.ids),
+        token_type_ids=blank.index_put(place, batch.types),
+        attention_mask=seen,
+        start_positions=targets[:, 0],
+        end_positions=targets[:, 1],
+    )
+    logits = torch.stack([said.start_logits, said.end_logits], -1)
+    torch.testing.assert_close(task.outputs(ours, batch), logits[place], atol=1e-5, rtol=1e-4)
+    found = task.loss(ours.train(), batch, totals([batch])).total
+    within = logits.masked_fill((seen == 0)[..., None], -torch.inf)
+    expected = nn.functional.cross_entropy(within, targets)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    # theirs lets the padding take part in the softmax: the same where there is none
+    assert (abs((found - said.loss).item()) <= 1e-5) == (len(set(sizes)) == 1)
+    expected.backward()
+    found.backward()
+    for mine, other in (
+        (ours.heads["answer"].out, theirs.qa_outputs),
+        (ours.encoder.embedding.tokens, theirs.bert.embeddings.word_embeddings),
+    ):
+        torch.testing.assert_close(mine.weight.grad, other.weight.grad, atol=1e-5, rtol=1e-3)
+
+
+def test_control_a_loss_with_ends_exchanged_differs(tokenizer: Tokenizer) -> None:
+    task, model = Answer(), tiny(tokenizer)
+    found = windows(task, tokenizer, pairs()[:1], 16, learn=True)
+    batch = task.batch(found)
+    exchanged = {"answer": batch.targets["answer"].flip(1)}
+    wrong = task.loss(model, replace(batch, targets=exchanged), totals([batch])).total
+    assert abs((wrong - task.loss(model, batch, totals([batch])).total).item()) > 1e-4

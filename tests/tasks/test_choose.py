@@ -1,0 +1,525 @@
+"""Multiple choice: four formats read, choices scored one by one, a softmax over each question."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import totals
+from bertkit.tasks import find
+from bertkit.tasks.choose import Choice, Choose, Example
+from bertkit.tasks.task import Feature, Reading
+from bertkit.text.long import Long
+from bertkit.text.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"]
+TASK = Choose()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # models this small are slower on several
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    path.write_text("\n".join(WORDS), encoding="utf-8")
+    return Tokenizer.load(path)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=32, dropout=0.0
+    )
+    model = build(config, ("choose",)).eval()
+    with torch.no_grad():  # larger than at birth, so that scores differ
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    return model
+
+
+def learner() -> Model:
+    """A model that learns a few examples in a few steps: its first weights are large."""
+    torch.manual_seed(0)
+    model = build(
+        TransformerConfig(
+            vocab=len(WORDS),
+            hidden=32,
+            layers=1,
+            heads=2,
+            intermediate=64,
+            length=32,
+            dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        ("choose",),
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(5)
+    return model
+
+
+def read(
+    tokenizer: Tokenizer, examples: Sequence[Example], *, long: Long = "error", learn: bool = False
+) -> list[Feature]:
+    return TASK.features(examples, tokenizer, 32, long=long, learn=learn)
+
+
+def packed(features: Sequence[Feature]) -> Batch:
+    return TASK.batch(sorted(features, key=lambda f: len(f.encoding)))
+
+
+def answered(
+    model: Model, tokenizer: Tokenizer, examples: Sequence[Example], budget: int = 10**6
+) -> list[Choice]:
+    features = read(tokenizer, examples)
+    outputs = TASK.run(model, features, budget)
+    return TASK.answers(outputs, features, examples, model.heads["choose"])
+
+
+QUESTIONS = [
+    Example("a b c", ("d e", "f", "g h i j"), 2, "k"),
+    Example("e f", ("a", "b c d e f g"), 0),
+    Example("p", ("o n m l", "k", "j i", "h", "g f e d c b a"), 1, "a b"),
+]
+
+
+# ---- what the model reads and learns
+
+
+def test_the_stem_stands_with_the_choice(tokenizer: Tokenizer) -> None:
+    features = read(tokenizer, QUESTIONS, learn=True)
+    assert [f.example for f in features] == [0] * 3 + [1] * 2 + [2] * 5
+    assert [f.target for f in features[:3]] == [False, False, True]
+    pieces = tokenizer.pieces(features[0].encoding.ids)
+    assert pieces == ["[CLS]", "a", "b", "c", "[SEP]", "k", "d", "e", "[SEP]"]
+    assert features[0].encoding.types.tolist() == [0] * 5 + [1] * 4
+    assert tokenizer.pieces(features[3].encoding.ids) == ["[CLS]", "e", "f", "[SEP]", "a", "[SEP]"]
+
+
+def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> None:
+    features = sorted(read(tokenizer, QUESTIONS, learn=True), key=lambda f: len(f.encoding))
+    batch = TASK.batch(features)
+    assert batch.example is not None
+    assert batch.example.tolist() == [f.example for f in features]
+    assert batch.example.tolist() != sorted(batch.example.tolist())  # the choices are scattered
+    targets = batch.targets["choose"].tolist()
+    assert [features[place].example for place in targets] == [0, 1, 2]
+    assert all(features[place].target for place in targets)
+    # numbered within the batch, also where it holds but the last questions of an epoch
+    later = TASK.batch([f for f in features if f.example == 2])
+    assert later.example is not None
+    assert later.example.tolist() == [0] * 5
+
+
+def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer: Tokenizer) -> None:
+    features = read(tokenizer, QUESTIONS, learn=True)
+    batch = packed(features)
+    found = TASK.loss(model, batch, totals([batch]))
+    rows = TASK.run(model, features, 10**6)
+    expected, right = 0.0, 0
+    for number, question in enumerate(QUESTIONS):
+        scores = [
+            float(row[0, 0]) for row, f in zip(rows, features, strict=True) if f.example == number
+        ]
+        assert question.answer is not None
+        expected += np.log(np.exp(scores).sum()) - scores[question.answer]
+        right += int(np.argmax(scores)) == question.answer
+    assert found.total.item() == pytest.approx(expected / 3, abs=1e-5)
+    assert int(found.correct["choose"]) == right
+    # shares of a step's batches add up
+    parts = [packed([f for f in features if f.example == n]) for n in range(3)]
+    shares = [TASK.loss(model, part, totals(parts)).total.item() for part in parts]
+    assert sum(shares) == pytest.approx(found.total.item(), abs=1e-5)
+
+
+def test_gradients_are_finite_and_reach_every_choice(model: Model, tokenizer: Tokenizer) -> None:
+    batch = packed(read(tokenizer, QUESTIONS, learn=True))
+    model.zero_grad()
+    TASK.loss(model, batch, totals([batch])).total.backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+    model.zero_grad()
+
+
+def test_a_few_questions_are_learned_by_heart(tokenizer: Tokenizer) -> None:
+    model = learner()
+    letters = random.Random(0)
+    questions = [
+        Example(
+            " ".join(letters.sample("abcdefgh", 4)), tuple(letters.sample("ijklmnop", n)), n - 2
+        )
+        for n in (2, 3, 3, 4, 5, 4, 2, 3)
+    ]
+    batch = packed(read(tokenizer, questions, learn=True))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(80):
+        loss = TASK.loss(model, batch, totals([batch]))
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+    answers = answered(model.eval(), tokenizer, questions)
+    assert loss.total.item() < 0.1
+    assert TASK.score(answers, questions) == {"accuracy": 1.0}
+    assert [TASK.verdict(a, q).badness for a, q in zip(answers, questions, strict=True)] == [0] * 8
+
+
+# ---- what it answers
+
+LETTERS = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, max_size=6).map(" ".join)
+CHOICES = st.lists(LETTERS, min_size=2, max_size=6)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    questions=st.lists(st.tuples(LETTERS, CHOICES), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_order_and_company_change_no_answer(
+    questions: list[tuple[str, list[str]]], data: st.DataObject, model: Model, tokenizer: Tokenizer
+) -> None:
+    examples = [Choose.example(text, choices) for text, choices in questions]
+    together = answered(model, tokenizer, examples)
+    scattered = answered(model, tokenizer, examples, budget=16)
+    for example, answer, other in zip(examples, together, scattered, strict=True):
+        assert sum(answer.scores) == pytest.approx(1.0)
+        assert answer.score == max(answer.scores) == answer.scores[answer.index]
+        assert answer.choice == example.choices[answer.index]
+        assert other.scores == pytest.approx(answer.scores, abs=1e-5)
+        alone = answered(model, tokenizer, [example])[0]
+        assert alone.scores == pytest.approx(answer.scores, abs=1e-5)
+        order = data.draw(st.permutations(range(len(example.choices))))
+        mixed = Choose.example(example.text, [example.choices[i] for i in order])
+        [moved] = answered(model, tokenizer, [mixed])
+        assert moved.scores == pytest.approx([answer.scores[i] for i in order], abs=1e-5)
+
+
+def test_answers_are_json_and_verdicts_say_how_wrong(model: Model, tokenizer: Tokenizer) -> None:
+    answers = answered(model, tokenizer, QUESTIONS)
+    assert json.loads(msgspec.json.encode(answers))[0]["scores"] == answers[0].scores
+    right = [a.index == q.answer for a, q in zip(answers, QUESTIONS, strict=True)]
+    assert TASK.score(answers, QUESTIONS) == {"accuracy": sum(right) / 3}
+    wrong = Choice(0, "d e", 0.7, [0.7, 0.2, 0.1])
+    verdict = TASK.verdict(wrong, QUESTIONS[0])
+    assert verdict.shown == "a b c k"
+    assert (verdict.expected, verdict.answered) == ("g h i j", "d e (0.70)")
+    assert verdict.badness == pytest.approx(0.9)
+
+
+def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) -> None:
+    long = Example(" ".join("abcdefghij" * 4), ("k l", "m"), 0, "n o", "quiz.jsonl:7")
+    with pytest.raises(DataError, match=r"quiz\.jsonl:7: 47 tokens with choice 1, .* reads 32"):
+        read(tokenizer, [long])
+    features = read(tokenizer, [long, QUESTIONS[1]], long="truncate")
+    assert [len(f.encoding) for f in features[:2]] == [32, 32]
+    assert [f.encoding.truncated for f in features] == [True, True, False, False]
+    pieces = tokenizer.pieces(features[0].encoding.ids)
+    assert pieces == ["[CLS]", *("abcdefghij" * 4)[:25], "[SEP]", *"nokl", "[SEP]"]
+    assert features[0].encoding.types.tolist() == [0] * 27 + [1] * 5
+    outputs = [np.zeros((1, 1), np.float32)] * 4
+    answers = TASK.answers(outputs, features, [long, QUESTIONS[1]], torch.nn.Identity())
+    assert [a.truncated for a in answers] == [True, False]
+
+
+def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None:
+    huge = Example("a b", (" ".join("cdef" * 10), "g"))
+    features = read(tokenizer, [huge], long="truncate")
+    assert tokenizer.pieces(features[0].encoding.ids) == [
+        *("[CLS]", "[SEP]"),
+        *("cdef" * 10)[:29],
+        "[SEP]",
+    ]
+    assert not features[1].encoding.truncated
+    with pytest.raises(DataError, match="3 tokens have no room"):
+        TASK.features([huge], tokenizer, 3, long="truncate", learn=False)
+
+
+def test_an_example_needs_two_choices() -> None:
+    assert find("choose") is Choose
+    assert Choose.example("a", ["b", "c"]) == Example("a", ("b", "c"))
+    for text, choices, said in [
+        ("a", [], "give two choices or more"),
+        ("a", ["b"], "give two choices or more"),
+        ("", ["b", "c"], "the text is empty"),
+        ("a", ["b", " "], "choice 2 of 2 is empty"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            Choose.example(text, choices)
+
+
+# ---- parity
+
+
+def their_model(transformers: Any) -> Any:
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    theirs = transformers.BertForMultipleChoice(config)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return theirs.eval()
+
+
+def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
+    """(questions, choices, T), as transformers wants them."""
+    longest = max(len(f.encoding) for f in features)
+    shape = (len(features), longest)
+    out = {
+        name: torch.zeros(shape, dtype=torch.long)
+        for name in ("input_ids", "token_type_ids", "attention_mask")
+    }
+    for row, feature in enumerate(features):
+        size = len(feature.encoding)
+        out["input_ids"][row, :size] = torch.from_numpy(feature.encoding.ids)
+        out["token_type_ids"][row, :size] = torch.from_numpy(feature.encoding.types)
+        out["attention_mask"][row, :size] = 1
+    return {name: rows.view(-1, count, longest) for name, rows in out.items()}
+
+
+def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    theirs = their_model(transformers)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save(tmp_path / "theirs")
+    loaded = load(tmp_path / "theirs", heads=("choose",))
+    assert not loaded.report.fresh
+    examples = [
+        Example("a b c", ("d e", "f", "g h i j"), 2, "k"),
+        Example("e f", ("a", "b c d e f g", "h"), 0),
+        Example("p a a b b", ("o n m l", "k", "j i"), 1),
+    ]
+    features = read(tokenizer, examples, learn=True)
+    labels = torch.tensor([e.answer for e in examples])
+    answer = theirs(**padded(features, 3), labels=labels)
+    ours = np.concatenate(TASK.run(loaded.model, features, 10**6)).reshape(3, 3)
+    np.testing.assert_allclose(ours, answer.logits.detach().numpy(), atol=1e-5)
+    batch = packed(features)
+    loss = TASK.loss(loaded.model, batch, totals([batch])).total
+    assert loss.item() == pytest.approx(answer.loss.item(), abs=1e-5)
+    loss.backward()
+    answer.loss.backward()
+    torch.testing.assert_close(
+        loaded.model.encoder.embedding.tokens.weight.grad,
+        theirs.bert.embeddings.word_embeddings.weight.grad,
+        atol=1e-5,
+        rtol=1e-3,
+    )
+    # controls: another right answer, or a choice counted to another question, is another loss
+    other = theirs(**padded(features, 3), labels=labels.roll(1)).loss
+    assert abs(loss.item() - other.item()) > 1e-3
+    assert batch.example is not None
+    wrong = next(i for i in range(9) if i not in batch.targets["choose"])
+    mixed = batch.example.clone()
+    mixed[wrong] = (mixed[wrong] + 1) % 3
+    other = TASK.loss(loaded.model, replace(batch, example=mixed), {"choose": 3}).total
+    assert abs(loss.item() - other.item()) > 1e-3
+
+
+def test_transformers_opens_what_we_save(
+    model: Model, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    save(tmp_path / "saved", model, tokenizer, BERT, settings=TASK.settings())
+    theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
+    features = read(tokenizer, QUESTIONS[:1])
+    ours = np.concatenate(TASK.run(model, features, 10**6)).ravel()
+    with torch.no_grad():
+        logits = theirs(**padded(features, 3)).logits[0].numpy()
+    np.testing.assert_allclose(ours, logits, atol=1e-5)
+    again = load(tmp_path / "saved")
+    assert tuple(again.model.heads) == ("choose",)
+    assert isinstance(Choose.restore(again.labels, again.settings), Choose)
+
+
+# ---- readers
+
+SWAG = "video-id,sent1,sent2,ending0,ending1,ending2,label\n"
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def examples_of(path: Path, *, labelled: bool = True) -> list[Example]:
+    return Choose.read(path, Reading(), labelled=labelled)[0]
+
+
+def test_swag_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "s.csv", SWAG + '7,"A cat, grey, sits.",It,purrs.,flies.,sings.,0\n')
+    found, said = Choose.read(path, Reading(), labelled=True)
+    choices = ("purrs.", "flies.", "sings.")
+    assert found == [Example("A cat, grey, sits.", choices, 0, "It", f"{path}:2")]
+    assert "SWAG" in said
+    assert said.endswith("1 questions of 3 choices")
+    # the published file numbers its rows in a column without a name, its tests have no labels
+    path = written(tmp_path, "t.csv", ",sent1,sent2,ending0,ending1\n0,A day.,It,ends.,sings.\n")
+    assert examples_of(path, labelled=False)[0].choices == ("ends.", "sings.")
+    with pytest.raises(DataError, match=r"t\.csv:1: no column 'label'"):
+        examples_of(path)
+
+
+def test_arc_is_read(tmp_path: Path) -> None:
+    rows = "Which is hot?,fire,ice,snow,B\nWhich is red?,a rose,a leaf,,1\n"
+    path = written(tmp_path, "a.csv", rows)
+    found, said = Choose.read(path, Reading(), labelled=True)
+    assert [e.choices for e in found] == [("fire", "ice", "snow"), ("a rose", "a leaf")]
+    assert [e.answer for e in found] == [1, 0]
+    assert "ARC" in said
+    assert said.endswith("2 questions of 2 to 3 choices")
+    assert [e.answer for e in examples_of(path, labelled=False)] == [None, None]
+    assert examples_of(path, labelled=False)[0].choices == found[0].choices
+    # what lost its choices cannot be learned from
+    path = written(tmp_path, "lost.csv", rows + "Which?,,,,3\nWho?,I,you,she,E\n")
+    found, said = Choose.read(path, Reading(), labelled=True)
+    assert len(found) == 2
+    assert "2 left out, whose right choice is not there" in said
+    named = written(tmp_path, "named.csv", "question,A,B,answer\nWhich is hot?,fire,ice,A\n")
+    assert len(examples_of(named)) == 1
+
+
+def test_dream_is_read(tmp_path: Path) -> None:
+    question = {"question": "Who sings?", "choice": ["Ann.", "Bob."], "answer": "Bob."}
+    dialogues = [[["W: Hello.", "M: I sing."], [question], "1-1"]]
+    path = written(tmp_path, "d.json", json.dumps(dialogues))
+    found, said = Choose.read(path, Reading(), labelled=True)
+    text = "W: Hello.\nM: I sing."
+    assert found == [Example(text, ("Ann.", "Bob."), 1, "Who sings?", f"{path}: 1-1")]
+    assert "DREAM" in said
+
+
+def test_json_rows_are_read(tmp_path: Path) -> None:
+    rows = [
+        {"question": "Is it?", "choices": ["yes", "no"], "label": "no"},
+        {"context": "It is.", "question": "Is it?", "choices": ["yes", "no", "2"], "label": 0},
+        {"context": "It is", "choices": ["so.", "2"], "label": "2"},
+    ]
+    path = written(tmp_path, "q.jsonl", "\n".join(map(json.dumps, rows)))
+    found, said = Choose.read(path, Reading(), labelled=True)
+    assert [(e.text, e.stem, e.answer) for e in found] == [
+        ("Is it?", "", 1),
+        ("It is.", "Is it?", 0),
+        ("It is", "", 1),
+    ]
+    assert said.endswith("3 questions of 2 to 3 choices")
+    assert {e.answer for e in examples_of(path, labelled=False)} == {None}
+
+
+DREAM = '[[["W: Hi."], [{{"question": {0}, "choice": {1}{2}}}], "5-12"]]'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("s.csv", SWAG + "7,A,B,c,d,e,3\n", r"s\.csv:2: label 3, but there are 3 choices"),
+        ("s.csv", SWAG + "7,A,B,c,d,e,-1\n", r"s\.csv:2: label '-1' is not the number"),
+        ("s.csv", SWAG + "7,A,B,c,d,e,1\n7,A,B,c,d,1\n", r"s\.csv:3: expected 7 columns"),
+        ("s.csv", SWAG + "7,A,B,c,,e,1\n", r"s\.csv:2: choice 2 of 3 is empty"),
+        ("s.csv", SWAG + "7,,B,c,d,e,1\n", r"s\.csv:2: the text is empty"),
+        ("s.csv", SWAG + "7,A,B,c,c,e,1\n", r"s\.csv:2: the right choice, 'c', .* twice"),
+        ("s.csv", SWAG, r"s\.csv: no question in it"),
+        ("s.csv", "sent1,sent,ending0,ending1,label\na,b,c,d,0\n", "no column 'sent2'; did you"),
+        ("a.csv", "What?,a,b,c,A\nWhat?,a,b,c,Z\n", r"a\.csv:2: the last column holds 'Z'"),
+        ("a.csv", "What?,a,b,c,A\nWhat?,a,b,A\n", r"a\.csv:2: expected 5 columns"),
+        ("a.csv", "What?,a,,c,A\n", r"a\.csv:1: choice 2 of 3 is empty"),
+        ("a.csv", "What?,a,,,A\n", r"a\.csv:1: only one choice"),
+        ("a.csv", "What?,,,,1\n", r"a\.csv: no question in it that can be answered"),
+        ("d.json", "{}", r"d\.json: not DREAM's JSON, .*Expected `array`"),
+        ("d.json", "[", r"d\.json: not DREAM's JSON, .*truncated"),
+        ("d.json", "", r"d\.json: the file is empty"),
+        ("d.json", DREAM.format('"Q?"', '"a"', ""), r"not DREAM's .*\$\[0\]\[1\]\[0\]\.choice"),
+        ("d.json", DREAM.format('"Q?"', '["a", "b"]', ""), r"d\.json: 5-12: 'Q\?' has no answer"),
+        (
+            "d.json",
+            DREAM.format('"Q?"', '["one", "two"]', ', "answer": "on"'),
+            r"d\.json: 5-12: 'on' is not among the choices; did you mean 'one'",
+        ),
+        (
+            "d.json",
+            DREAM.format('" "', '["a", "b"]', ', "answer": "a"'),
+            r"d\.json: 5-12: a question is empty",
+        ),
+        (
+            "d.json",
+            DREAM.format('"Q?"', '["a"]', ', "answer": "a"'),
+            r"d\.json: 5-12: only one choice",
+        ),
+        ("q.jsonl", '{"question": "Q?", "choices": ["a", "b"]}', r"q\.jsonl:1: no label"),
+        ("q.jsonl", '\n{"choices": ["a", "b"], "label": 0}', r"q\.jsonl:2: no question and no"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": 2}', r":1: label 2, but"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": -1}', r":1: label -1, but"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": true}', r":1: Expected"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": "c"}', r":1: 'c' is not"),
+        ("q.jsonl", '{"question": "Q", "choices": "a b", "label": 0}', r":1: Expected `array`"),
+        ("q.jsonl", '{"question": "Q", "choices": [], "label": 0}', r"1: label 0, but there are 0"),
+        ("q.jsonl", '{"question": "Q"', r"q\.jsonl:1: not JSON"),
+        ("q.txt", "a", r"q\.txt: questions are read from \.csv"),
+    ],
+)
+def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        examples_of(written(tmp_path, name, text))
+
+
+def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path) -> None:
+    for name in ("no.csv", "no.json", "no.jsonl"):
+        with pytest.raises(DataError, match=r"no\.\w+: no such file"):
+            examples_of(tmp_path / name)
+    with pytest.raises(ConfigError, match="label: the files of choose need none; leave it out"):
+        Choose.read(tmp_path / "no.csv", Reading(label="x"), labelled=True)
+
+
+def test_dream_itself(data_folder: Path, tokenizer: Tokenizer) -> None:
+    for name, count in (("train", 6116), ("dev", 2040)):
+        found = examples_of(data_folder / "dream" / f"{name}.json")
+        assert len(found) == count
+        assert {len(e.choices) for e in found} == {3}
+        assert {e.answer for e in found} == {0, 1, 2}
+    features = TASK.features(found[:50], tokenizer, 64, long="truncate", learn=True)
+    assert len(features) == 150
+    assert max(len(f.encoding) for f in features) <= 64
+    assert sum(f.target for f in features) == 50
+
+
+def test_arc_itself(data_folder: Path) -> None:
+    # of 2,251 and 570 rows, those that lost their choices when the file was made are left out
+    for name, count, lost in (("train_2251", 2147, 104), ("dev_570", 549, 21)):
+        found, said = Choose.read(
+            data_folder / "arc_easy" / f"{name}.csv", Reading(), labelled=True
+        )
+        assert len(found) == count
+        assert f"{lost} left out" in said
+        assert {e.answer for e in found} == {0, 1, 2, 3}

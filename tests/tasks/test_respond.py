@@ -1,0 +1,348 @@
+"""Response selection: dialogues become candidates to rank, wrong ones drawn the same each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.batch import Batch
+from bertkit.errors import ConfigError, DataError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import totals
+from bertkit.tasks import find
+from bertkit.tasks.choose import Example
+from bertkit.tasks.respond import Options, Ranked, Respond
+from bertkit.tasks.task import Feature, Reading
+from bertkit.text.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # models this small are slower on several
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    path.write_text("\n".join(WORDS), encoding="utf-8")
+    return Tokenizer.load(path)
+
+
+def tiny() -> Model:
+    """A model that learns a few examples in a few steps: its first weights are large."""
+    torch.manual_seed(0)
+    model = build(
+        TransformerConfig(
+            vocab=len(WORDS),
+            hidden=32,
+            layers=1,
+            heads=2,
+            intermediate=64,
+            length=32,
+            dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        ("choose",),
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(5)
+    return model
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def dialogues(folder: Path, *pairs: Sequence[tuple[str, str]]) -> Path:
+    return written(folder, "talk.json", json.dumps([{"meta": [], "dialogue": p} for p in pairs]))
+
+
+def examples_of(path: Path, *, labelled: bool = True) -> list[Example]:
+    return Respond.read(path, Reading(), labelled=labelled)[0]
+
+
+def packed(task: Respond, features: Sequence[Feature]) -> Batch:
+    return task.batch(sorted(features, key=lambda f: len(f.encoding)))
+
+
+def answered(model: Model, tokenizer: Tokenizer, examples: Sequence[Example]) -> list[Ranked]:
+    task = Respond()
+    features = task.features(examples, tokenizer, 32, long="truncate", learn=False)
+    outputs = task.run(model, features, 10**6)
+    return task.answers(outputs, features, examples, model.heads["choose"])
+
+
+# ---- readers
+
+
+def test_each_second_turn_is_a_response_to_all_before(tmp_path: Path) -> None:
+    path = dialogues(
+        tmp_path,
+        [("How are\nyou ?", "Well ."), ("And now ?", "Still well ."), ("Bye .", "")],
+        [("Rain ?", "Sun .")],
+    )
+    found, said = Respond.read(path, Reading(), labelled=True)
+    assert [e.text for e in found] == [
+        "How are you ?",
+        "How are you ?\nWell .\nAnd now ?",
+        "Rain ?",
+    ]
+    assert [e.choices[e.answer] for e in found if e.answer is not None] == [
+        "Well .",
+        "Still well .",
+        "Sun .",
+    ]
+    assert found[1].where == f"{path}: dialogue 1, pair 2"
+    # of another dialogue, and all there are where there are few
+    assert set(found[0].choices) == {"Well .", "Sun ."}
+    assert set(found[2].choices) == {"Well .", "Still well .", "Sun ."}
+    assert said.endswith("talk.json: 2 dialogues; 3 responses, each among 2 to 3")
+
+
+WORD = st.sampled_from("abcdefghijkl")
+TALK = st.lists(st.lists(st.tuples(WORD, WORD), min_size=1, max_size=4), min_size=2, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(talk=TALK)
+def test_wrong_responses_are_wrong_and_always_the_same(
+    talk: list[list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = dialogues(tmp_path_factory.mktemp("talk"), *talk)
+    owner = [number for number, pairs in enumerate(talk) for _ in pairs]
+    right = [response for pairs in talk for _, response in pairs]
+    others = [
+        {r for r, n in zip(right, owner, strict=True) if n != number} - {response}
+        for number, response in zip(owner, right, strict=True)
+    ]
+    if not all(others):
+        with pytest.raises(DataError, match="no other dialogue to draw wrong responses from"):
+            examples_of(path)
+        return
+    found = examples_of(path)
+    assert found == examples_of(path)
+    for example, response, possible in zip(found, right, others, strict=True):
+        assert example.answer is not None
+        assert example.choices[example.answer] == response
+        wrong = set(example.choices) - {response}
+        assert len(example.choices) == len(wrong) + 1 == min(len(possible), 9) + 1
+        assert wrong <= possible
+
+
+def test_the_right_response_stands_anywhere(tmp_path: Path) -> None:
+    path = dialogues(tmp_path, *([(f"a{i}", f"b{i}")] for i in range(300)))
+    found = examples_of(path)
+    assert all(len(set(e.choices)) == 10 for e in found)
+    counts = np.bincount([e.answer for e in found if e.answer is not None], minlength=10)
+    assert counts.min() > 10
+    assert len({e.choices for e in found}) == 300
+    blind = examples_of(path, labelled=False)
+    assert [e.choices for e in blind] == [e.choices for e in found]
+    assert {e.answer for e in blind} == {None}
+
+
+def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
+    rows = [
+        {"context": ["A day .", "So ?"], "response": "Fine .", "candidates": ["No .", "Fine ."]},
+        {"context": "One .\nTwo .\n", "response": "Three ."},
+    ]
+    path = written(tmp_path, "r.jsonl", "\n".join(map(json.dumps, rows)))
+    found = examples_of(path)
+    assert found[0] == Example("A day .\nSo ?", ("No .", "Fine ."), 1, where=f"{path}:1")
+    assert found[1].text == "One .\nTwo ."
+    assert set(found[1].choices) == {"Three .", "Fine ."}
+    bare = [{"context": "Hello .", "candidates": ["Hi .", "Bye ."]}]
+    path = written(tmp_path, "bare.jsonl", json.dumps(bare[0]))
+    assert examples_of(path, labelled=False)[0].choices == ("Hi .", "Bye .")
+    with pytest.raises(DataError, match=r"bare\.jsonl:1: no response; give one"):
+        examples_of(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("t.json", "{}", r"t\.json: not a JSON list of .*Expected `array`"),
+        ("t.json", "[{}]", r"t\.json: not a JSON list .*missing required field `dialogue`"),
+        ("t.json", '[{"dialogue": [["a"]]}]', r"t\.json: not a .*\$\[0\]\.dialogue\[0\]"),
+        (
+            "t.json",
+            '[{"dialogue": [["a", ""], ["b", "c"]]}]',
+            r"dialogue 1, pair 1: a turn is empty",
+        ),
+        ("t.json", '[{"dialogue": [[" ", "c"]]}]', r"dialogue 1, pair 1: a turn is empty"),
+        ("t.json", '[{"dialogue": [["a", "c"]]}]', r"dialogue 1, pair 1: no other dialogue"),
+        ("t.json", '[{"dialogue": [["a", ""]]}]', r"t\.json: no response in it"),
+        ("t.json", "", r"t\.json: the file is empty"),
+        ("t.jsonl", '{"response": "a"}', r"t\.jsonl:1: .*missing required field `context`"),
+        ("t.jsonl", '{"context": " ", "response": "a"}', r"t\.jsonl:1: the context is empty"),
+        ("t.jsonl", '{"context": [], "response": "a"}', r"t\.jsonl:1: the context is empty"),
+        ("t.jsonl", '{"context": "a", "response": ""}', r"t\.jsonl:1: the response is empty"),
+        ("t.jsonl", '{"context": "a"}', r"t\.jsonl:1: no response"),
+        (
+            "t.jsonl",
+            '{"context": "a", "response": "b", "candidates": ["c", "d"]}',
+            r"t\.jsonl:1: 'b' is not among the choices",
+        ),
+        (
+            "t.jsonl",
+            '{"context": "a", "response": "b", "candidates": ["b"]}',
+            r"t\.jsonl:1: only one choice",
+        ),
+        (
+            "t.jsonl",
+            '{"context": "a", "response": "b", "candidates": ["b", "b"]}',
+            r"t\.jsonl:1: the right choice, 'b', stands there twice",
+        ),
+        (
+            "t.jsonl",
+            '{"context": "a", "response": "b", "candidates": ["b", ""]}',
+            r"t\.jsonl:1: choice 2 of 2 is empty",
+        ),
+        ("t.txt", "a", r"t\.txt: dialogues are read from"),
+    ],
+)
+def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        examples_of(written(tmp_path, name, text))
+
+
+def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="text: the files of respond need none"):
+        Respond.read(tmp_path / "t.json", Reading(text="x"), labelled=True)
+    task = Respond.restore((), Respond((), Options(turns=7)).settings())
+    assert task.options == Options(turns=7)
+    assert find("respond") is Respond
+
+
+# ---- what the model reads and learns
+
+
+def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> None:
+    example = Example("a b\nc\nd\ne", ("f", "g"), 1)
+    task = Respond((), Options(turns=3))
+    features = task.features([example], tokenizer, 32, long="error", learn=False)
+    pieces = tokenizer.pieces(features[0].encoding.ids)
+    assert pieces == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
+    assert features[0].encoding.types.tolist() == [0] * 7 + [1] * 2
+    # too long: the oldest tokens go, the response stays
+    with pytest.raises(DataError, match="9 tokens with choice 1, and the model reads 7"):
+        task.features([example], tokenizer, 7, long="error", learn=False)
+    [cut, _] = task.features([example], tokenizer, 7, long="truncate", learn=False)
+    assert tokenizer.pieces(cut.encoding.ids) == ["[CLS]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
+    assert cut.encoding.truncated
+
+
+def test_learning_takes_the_first_wrong_ones(tokenizer: Tokenizer) -> None:
+    example = Example("a", tuple("bcdefghijk"), 2)
+    for negatives in (1, 3, 9):
+        task = Respond((), Options(negatives=negatives))
+        features = task.features([example], tokenizer, 32, long="error", learn=True)
+        read = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
+        assert read == ["d", *"bcefghijk"[:negatives]]
+        assert [f.target for f in features] == [True] + [False] * negatives
+        everything = task.features([example], tokenizer, 32, long="error", learn=False)
+        assert len(everything) == 10
+
+
+def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    letters = "abcdefghijklmnop"
+    path = dialogues(
+        tmp_path, *([(x, y)] for x, y in zip(letters[::2], letters[1::2], strict=True))
+    )
+    examples, task, model = examples_of(path), Respond((), Options(negatives=7)), tiny()
+    before = task.score(answered(model.eval(), tokenizer, examples), examples)
+    assert before["recall@1"] < 0.6
+    batch = packed(task, task.features(examples, tokenizer, 32, long="error", learn=True))
+    assert batch.example is not None
+    assert torch.bincount(batch.example).tolist() == [8] * 8
+    optimizer = torch.optim.Adam(model.train().parameters(), 3e-3)
+    for _ in range(60):
+        loss = task.loss(model, batch, totals([batch]))
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+    assert int(loss.correct["choose"]) == 8
+    answers = answered(model.eval(), tokenizer, examples)
+    scores = task.score(answers, examples)
+    assert scores["recall@1"] == scores["mrr"] == 1.0
+    assert {task.verdict(a, e).badness for a, e in zip(answers, examples, strict=True)} == {0.0}
+
+
+# ---- what it answers
+
+LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".join)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    context=st.lists(LINE, min_size=1, max_size=6).map("\n".join),
+    candidates=st.lists(LINE, min_size=2, max_size=5),
+    data=st.data(),
+)
+def test_order_and_company_change_no_answer(
+    context: str, candidates: list[str], data: st.DataObject, tokenizer: Tokenizer
+) -> None:
+    model = tiny().eval()
+    order = data.draw(st.permutations(range(len(candidates))))
+    mixed = [candidates[i] for i in order]
+    first, moved, _ = answered(
+        model,
+        tokenizer,
+        [
+            Respond.example(context, candidates),
+            Respond.example(context, mixed),
+            Respond.example("a", ["b", "c d e f"]),
+        ],
+    )
+    [alone] = answered(model, tokenizer, [Respond.example(context, candidates)])
+    assert alone.scores == pytest.approx(first.scores, abs=1e-5)
+    assert moved.scores == pytest.approx([first.scores[i] for i in order], abs=1e-5)
+    assert sorted(first.order) == list(range(len(candidates)))
+    assert [first.scores[i] for i in first.order] == sorted(first.scores, reverse=True)
+    assert first.index == first.order[0]
+    assert first.best == candidates[first.index]
+    assert first.score == first.scores[first.index]
+    assert json.loads(msgspec.json.encode(first))["order"] == first.order
+
+
+def test_scores_are_ranks_and_ties_gain_nothing() -> None:
+    examples = [Example("a", ("b", "c", "d"), n) for n in (0, 1, 2)]
+    task = Respond()
+    ranked = [Ranked("b", 0, 0.5, [0.5, 0.3, 0.2], [0, 1, 2])] * 3
+    scores = task.score(ranked, examples)
+    assert scores == pytest.approx(
+        {"recall@1": 1 / 3, "recall@2": 2 / 3, "mrr": (1 + 1 / 2 + 1 / 3) / 3}
+    )
+    same = [Ranked("b", 0, 1 / 3, [1 / 3] * 3, [0, 1, 2])] * 3
+    assert task.score(same, examples) == pytest.approx({"recall@1": 0, "recall@2": 0, "mrr": 1 / 3})
+    verdict = task.verdict(ranked[2], examples[2])
+    assert (verdict.expected, verdict.answered) == ("d", "b (0.50)")
+    assert verdict.badness == pytest.approx(0.8)
+    assert task.metric in scores
+
+
+@pytest.mark.parametrize(("name", "count"), [("dailydialog", 3851), ("personachat", 7316)])
+def test_real_dialogues(name: str, count: int, data_folder: Path, tokenizer: Tokenizer) -> None:
+    path = data_folder / name / "valid.json"
+    found, said = Respond.read(path, Reading(), labelled=True)
+    assert f"1,000 dialogues; {count:,} responses, each among 10" in said
+    assert len(found) == count
+    assert all(len(set(e.choices)) == 10 for e in found)
+    features = Respond().features(found[:40], tokenizer, 48, long="truncate", learn=True)
+    assert len(features) == 160
+    assert max(len(f.encoding) for f in features) <= 48

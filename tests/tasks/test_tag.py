@@ -1,0 +1,686 @@
+"""Tagging: whole words only, valid tags only, every word read once, and scores as seqeval's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.checkpoint.folder import save
+from bertkit.config import plain
+from bertkit.data.tags import Entity, encode, scheme_of, spans
+from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.nn.crf import scheme_transitions
+from bertkit.objectives.loss import totals
+from bertkit.pipelines import answering
+from bertkit.tasks import find
+from bertkit.tasks.tag import PIECE, Entities, EntityAnswer, Example, Options, Tag, windows
+from bertkit.tasks.task import Feature, Reading
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
+
+LETTERS = "abcdefghij"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{a}" for a in LETTERS), "."]
+IOB2 = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+BIOES = ("O", *(f"{p}-{kind}" for kind in ("LOC", "PER") for p in "BIES"))
+CRF = Options(crf=True, scheme="iob2")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_repeatable: None) -> None:
+    torch.set_num_threads(1)  # models this small only wait for a second one
+
+
+@lru_cache
+def shared() -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "vocab.txt")
+        path.write_text("\n".join(WORDS), encoding="utf-8")
+        return Tokenizer.load(path)
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return shared()
+
+
+def model_of(task: Tag, length: int = 64) -> Model:
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(WORDS), hidden=32, layers=1, heads=2, intermediate=64, length=length, dropout=0.0
+    )
+    model = build(config, {task.head: task.build_head}, labels=task.labels)
+    with torch.no_grad():  # larger than at birth, so that answers differ
+        for weight in model.heads.parameters():
+            weight.normal_()
+    return model.eval()
+
+
+def tagged(words: str, tags: str) -> Example:
+    parts = words.split(" ")
+    ends = np.cumsum([len(part) + 1 for part in parts]) - 1
+    places = [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]
+    return Example(words, places, tags.split(" "))
+
+
+def write(path: Path, content: str) -> Path:
+    data = content.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def fit(task: Tag, model: Model, features: Sequence[Feature], steps: int) -> float:
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    last = 0.0
+    for _ in range(steps):
+        batches = [task.batch([features[i] for i in part]) for part in task.cut(features, 256)]
+        optimizer.zero_grad()
+        losses = [task.loss(model, batch, totals(batches)) for batch in batches]
+        total = torch.stack([loss.total for loss in losses]).sum()
+        total.backward()
+        optimizer.step()
+        last = total.item()
+    model.eval()
+    return last
+
+
+def answered(
+    task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
+) -> list[Entities]:
+    features = task.features(examples, tokenizer, length, long="window", learn=False)
+    outputs = task.run(model, features, 512)
+    return task.answers(outputs, features, examples, model.heads[task.head])
+
+
+# ---- reading
+
+
+def test_columns_are_read_with_the_place_of_each_word(tmp_path: Path) -> None:
+    text = "-DOCSTART- O\n\nAda I-PER\nof O\nYork I-LOC\n\nran O\n"
+    path = write(tmp_path / "a.iob.gz", text)
+    (first, second), said = Tag.read(path, Reading(), labelled=True)
+    assert first.text == "Ada of York"
+    assert first.words == ["Ada", "of", "York"]
+    assert (first.tags, second.tags) == (["I-PER", "O", "I-LOC"], ["O"])
+    assert (first.where, second.where) == (f"{path}:3", f"{path}:7")
+    assert [first.where_is(word) for word in range(3)] == [f"{path}:{line}" for line in (3, 4, 5)]
+    assert said == f"{path}: 2 sentences, 4 words; tags in IOB1: LOC, PER"
+    (bare, _), said = Tag.read(path, Reading(), labelled=False)
+    assert bare == replace(first, tags=None)
+    assert said == f"{path}: 2 sentences, 4 words"
+
+
+def test_columns_are_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
+    [found], _ = Tag.read(path, Reading(text="1"), labelled=True)
+    assert (found.words, found.tags) == (["Ada", "ran"], ["B-PER", "O"])
+    [found], said = Tag.read(path, Reading(text="1", label="-2"), labelled=True)
+    assert found.tags == ["NNP", "VBD"]
+    assert said.endswith("; 2 different tags")
+
+
+def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
+    rows = [
+        {"text": "Ada's  York!", "entities": [[0, 3, "PER"], [8, 11, "LOC"], [5, 6, "X"]]},
+        {"text": "", "entities": []},
+    ]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    (first, second), said = Tag.read(path, Reading(), labelled=True)
+    assert first.words == ["Ada", "'", "s", "York", "!"]
+    assert first.tags == ["B-PER", "O", "O", "B-LOC", "O"]
+    assert [first.text[a:b] for a, b in first.places] == first.words
+    assert (second.words, second.tags, second.where) == ([], [], f"{path}:2")
+    assert second.where_is(0) == f"{path}:2"
+    assert said == (
+        f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; entities grown "
+        "to whole words: 1; entities left out, as no word is theirs alone: 1"
+    )
+    bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
+    [found], _ = Tag.read(bare, Reading(), labelled=False)
+    assert (found.words, found.tags) == (["Ada", "ran"], None)
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        (Reading(pair="x"), "pair: .* have none; leave it out"),
+        (Reading(header=False), "header: .* leave it out"),
+        (Reading(text="word"), "text: 'word' is no column; they are counted from 0"),
+        (Reading(label="1.5"), "label: '1.5' is no column"),
+    ],
+)
+def test_options_that_columns_have_not(tmp_path: Path, reading: Reading, message: str) -> None:
+    path = write(tmp_path / "a.txt", "Ada B-PER\n")
+    with pytest.raises(ConfigError, match=message):
+        Tag.read(path, reading, labelled=True)
+
+
+def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "entities": []}\n{"text": "a"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
+        Tag.read(path, Reading(), labelled=True)
+    for name in ("text", "label"):
+        with pytest.raises(ConfigError, match=f"{name}: rows of .jsonl hold"):
+            Tag.read(path, Reading(**{name: "0"}), labelled=True)
+    with pytest.raises(DataError, match=r"b\.jsonl: no field 'text'; did you mean 'texts'"):
+        Tag.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
+    with pytest.raises(DataError, match=r"c\.jsonl:1, character 0: half of a surrogate pair"):
+        Tag.read(write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False)
+    with pytest.raises(DataError, match=r"a\.txt:2: only words and no tags"):
+        Tag.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labelled=True)
+    with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' does not fit IOB2"):
+        Tag.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labelled=True)
+    with pytest.raises(DataError, match=r"gone\.txt: no such file"):
+        Tag.read(tmp_path / "gone.txt", Reading(), labelled=True)
+
+
+def test_texts_that_cannot_be_tagged() -> None:
+    with pytest.raises(DataError, match="give one text"):
+        Tag.example("a", ("b",))
+    with pytest.raises(DataError, match="nothing to tag"):
+        Tag.example(" \n", ())
+    with pytest.raises(DataError, match="character 1: half of a surrogate pair"):
+        Tag.example("a\ud800", ())
+
+
+# ---- the task that tags pose
+
+
+def test_labels_are_complete_and_in_order() -> None:
+    train = [tagged("a b c", "B-PER O B-LOC"), tagged("a b", "B-LOC I-LOC")]
+    task = Tag.of(train, Options())
+    assert (task.labels, task.options.scheme, task.metric, task.head) == (IOB2, "iob2", "f1", "tag")
+    iob1 = [tagged("a b c d", "I-PER I-PER B-PER I-LOC")]
+    assert Tag.of(iob1, Options()).labels == IOB2
+    task = Tag.of(train, Options(crf=True, scheme="bioes"))
+    assert (task.labels, task.head) == (BIOES, "crf")
+    assert Tag.of([tagged("a b", "S-LOC S-PER")], Options()).labels == BIOES
+    task = Tag.of([tagged("a b c d", "VB NN NN IN")], Options())
+    assert task.labels == ("NN", "IN", "VB")
+    assert (task.options.scheme, task.metric) == ("none", "accuracy")
+
+
+def test_what_the_folder_keeps_restores_the_task() -> None:
+    task = Tag.of([tagged("a b", "S-LOC S-PER")], Options(crf=True))
+    again = Tag.restore(task.labels, json.loads(json.dumps(task.settings())))
+    assert (again.labels, plain(again.options)) == (task.labels, plain(task.options))
+    for labels, scheme in (
+        (IOB2, "iob2"),
+        (("O", "I-PER", "I-LOC"), "iob2"),
+        (BIOES, "bioes"),
+        (("O", "PER", "LOC"), "none"),
+        (("NN", "VB"), "none"),
+    ):
+        assert Tag.restore(labels, {}).options == Options(scheme=scheme)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("example", "options", "message"),
+    [
+        (tagged("a b", "O O"), Options(), "only one tag, 'O'"),
+        (tagged("a b", "NN NN"), Options(), "only one tag, 'NN'"),
+        (Example("", [], []), Options(), "no words"),
+        (tagged("a b", "NN VB"), Options(scheme="iob2"), "'iob2', and the tags mark no entities"),
+        (tagged("a b", "B-A O"), Options(scheme="none"), "'none', and the tags follow IOB2"),
+        (Example("a", [(0, 1)]), Options(), "1 words and no tags"),
+        (Example("a", [(0, 1)], ["O", "O"]), Options(), "1 words and 2 tags"),
+    ],
+)
+def test_examples_that_pose_no_task(example: Example, options: Options, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Tag.of([example], options)
+
+
+def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    path = write(tmp_path / "dev.txt", "a O\n\nb B-PER\nc B-LOK\n")
+    dev, _ = Tag.read(path, Reading(), labelled=True)
+    with pytest.raises(
+        DataError, match=r"dev\.txt:4: entity type 'LOK' is not in the training .* mean 'LOC'"
+    ):
+        task.check(dev)
+    with pytest.raises(DataError, match=r"dev\.txt:4: entity type 'LOK'"):
+        Tag(("O", *BIOES[5:]), Options(scheme="bioes")).check(dev)
+    row = {"text": "a b", "entities": [[2, 3, "PRE"]]}
+    dev, _ = Tag.read(write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labelled=True)
+    with pytest.raises(DataError, match=r"dev\.jsonl:1: entity type 'PRE' .* mean 'PER'"):
+        task.check(dev)
+    with pytest.raises(DataError, match="a text: tag 'NN' is not in the training file"):
+        task.check([tagged("a", "NN")])
+    with pytest.raises(DataError, match=r"tag 'B-PER' is not .*known: 'NN', 'VB'"):
+        Tag(("NN", "VB"), Options(scheme="none")).check([tagged("a b", "NN B-PER")])
+    task.check([tagged("a b", "I-PER I-LOC"), tagged("a b", "S-PER E-LOC")])
+
+
+# ---- windows
+
+
+@given(
+    st.lists(st.integers(0, 9) | st.integers(0, 3), max_size=60),
+    st.integers(4, 40),
+)
+@settings(max_examples=150)
+def test_every_word_stands_in_one_window_where_most_is_seen(sizes: list[int], length: int) -> None:
+    encoding = shared().encode(["a" * n or "\x00" for n in sizes], max_length=NO_LIMIT)
+    whole = np.array([-1 if word is None else word for word in encoding.words])
+    found = list(windows(encoding, length))
+    seen = [window.words[place] for window, places in found for place in places.tolist()]
+    assert seen == [word for word, size in enumerate(sizes) if size]
+    overlap, room = length // 4, length - 2
+    every = range(1, max(len(encoding) - 2 - overlap, 1) + 1, room - overlap)
+    for window, places in found:
+        assert len(window) <= length
+        assert (window.ids[0], window.ids[-1]) == (shared().cls, shared().sep)
+        assert window.truncated == (len(encoding) > length)
+        own = np.array([-1 if word is None else word for word in window.words])
+        for place in places.tolist():
+            word = own[place]
+            first, last = np.flatnonzero(whole == word)[[0, -1]]
+            assert own[place - 1] != word
+            if sizes[word] <= overlap or len(encoding) <= length:
+                assert (own == word).sum() == sizes[word]  # whole
+
+            def context(start: int, first: int = first, last: int = last) -> int:
+                stop = min(start + room, len(encoding) - 1)
+                # the end of the text hides nothing
+                after = length if stop == len(encoding) - 1 else stop - 1 - last
+                return min(first - start if start > 1 else length, after)
+
+            if sizes[word] <= overlap and len(encoding) > length:
+                start = int(first) - place + 1
+                inside = [s for s in every if s <= first < s + room]
+                assert context(start) == max(map(context, inside))
+
+
+def test_windows_need_room(tokenizer: Tokenizer) -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    with pytest.raises(DataError, match="of 2 tokens 0 are left"):
+        task.features([tagged("a b", "O O")], tokenizer, 2, long="window", learn=False)
+
+
+def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    train = [tagged("abc d ef", "I-PER O B-LOC")]
+    [feature] = task.features(train, tokenizer, 64, long="window", learn=True)
+    assert feature.places is not None
+    assert feature.places.tolist() == [1, 4, 5]
+    assert feature.target.tolist() == [3, 0, 1]
+    batch = task.batch([feature, feature])
+    assert batch.places is not None
+    assert batch.places.tolist() == [1, 4, 5, 9, 12, 13]
+    assert totals([batch]) == {"tag": 6}
+
+
+def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    example = tagged("a \x00 b \x00 c \x00", "B-PER B-LOC I-LOC I-LOC I-LOC B-PER")
+    [feature] = task.features([example], tokenizer, 64, long="window", learn=True)
+    assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
+    other = tagged("\x00", "O")
+    assert len(task.features([example, other], tokenizer, 64, long="window", learn=True)) == 1
+    with pytest.raises(DataError, match="knows no piece of any word"):
+        task.features([other], tokenizer, 64, long="window", learn=True)
+
+
+# ---- answers
+
+
+def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    examples = [
+        Tag.example("a \x00 b \x00", ()),
+        Tag.example("\x00", ()),
+        Example("", []),
+    ]
+    features = task.features(examples, tokenizer, 64, long="window", learn=False)
+    rows = np.eye(5, dtype=np.float32)[[3, 4]] * 9
+    outputs = [rows, rows[:0], rows[:0]]
+    first, second, third = task.answers(outputs, features, examples, torch.nn.Identity())
+    [entity] = first.entities
+    assert (entity.text, entity.type, entity.start, entity.end) == ("a \x00 b", "PER", 0, 5)
+    assert entity.score > 0.99
+    assert first.tags == ["B-PER", "I-PER", "I-PER", "O"]
+    assert (second.tags, third.tags) == (["O"], [])
+    speech = Tag(("NN", "VB"), Options(scheme="none"))
+    outputs = [rows[:, 3:], rows[:0, 3:], rows[:0, 3:]]
+    first = speech.answers(outputs, features, examples, torch.nn.Identity())[0]
+    assert first.tags == ["NN", "NN", "VB", "NN"]
+    assert first.entities == []
+
+
+@lru_cache
+def ready(crf: bool, labels: tuple[str, ...]) -> tuple[Tag, Model]:
+    task = Tag(labels, Tag.restore(labels, {}).options)
+    task.options = msgspec.structs.replace(task.options, crf=crf)
+    return task, model_of(task, length=16)
+
+
+texts = st.text() | st.text("abcj .\x00\u200b\u0301北'\n", max_size=60)
+
+
+@pytest.mark.parametrize("labels", [IOB2, BIOES], ids=["iob2", "bioes"])
+@pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
+def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, ...]) -> None:
+    task, model = ready(crf, labels)
+    allowed, starts, ends = scheme_transitions(labels)
+    many = 0
+
+    @given(st.lists(texts.filter(lambda text: bool(text.strip())), min_size=1, max_size=4))
+    @settings(max_examples=40)
+    def check(several: list[str]) -> None:
+        nonlocal many
+        examples = [Tag.example(text, ()) for text in several]
+        for example, answer in zip(
+            examples, answered(task, model, shared(), examples, length=16), strict=True
+        ):
+            assert answer.words == example.words
+            assert len(answer.tags) == len(answer.words)
+            assert spans(answer.tags) == [
+                (
+                    [a for a, _ in example.places].index(entity.start),
+                    [b for _, b in example.places].index(entity.end) + 1,
+                    entity.type,
+                )
+                for entity in answer.entities
+            ]
+            for entity in answer.entities:
+                assert example.text[entity.start : entity.end] == entity.text
+                assert 0.0 < entity.score <= 1.0 + 1e-5
+            many += len(answer.entities)
+            tags = [labels.index(tag) for tag in answer.tags]
+            if tags:
+                assert starts[tags[0]]
+                assert ends[tags[-1]]
+                assert all(allowed[a, b] for a, b in pairwise(tags))
+            assert json.loads(msgspec.json.encode(answer))["tags"] == answer.tags
+
+    check()
+    assert many > 20
+
+
+def test_a_packed_batch_answers_as_each_alone(tokenizer: Tokenizer) -> None:
+    task, model = ready(True, IOB2)
+    examples = [Tag.example(text, ()) for text in ("a bc d", "j", "abc. " * 30, "c a")]
+    together = answered(task, model, tokenizer, examples, length=16)
+    for example, answer in zip(examples, together, strict=True):
+        [alone] = answered(task, model, tokenizer, [example], length=16)
+        assert alone.tags == answer.tags
+        for one, other in zip(alone.entities, answer.entities, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
+    task, model = ready(True, IOB2)
+    model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
+    model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
+    example = Tag.example("a bc j d " * PIECE, ())
+    features = task.features([example], tokenizer, 16, long="window", learn=False)
+    outputs = task.run(model, features, 4096)
+    [answer] = task.answers(outputs, features, [example], model.heads["crf"])
+    crf = model.heads["crf"].crf
+    exact = crf.marginals(torch.from_numpy(np.concatenate(outputs)), [4 * PIECE]).numpy()  # type: ignore[union-attr]
+    tags = [IOB2.index(tag) for tag in answer.tags]
+    scores = [
+        exact[np.arange(start, end), tags[start:end]].mean() for start, end, _ in spans(answer.tags)
+    ]
+    off = np.abs(np.array([e.score for e in answer.entities]) - scores)
+    assert len(scores) > 100
+    assert np.median(off) < 1e-3  # those beside a cut are given a start or an end
+
+
+# ---- learning
+
+TRAIN = [
+    tagged("a bc d", "O B-PER I-PER"),
+    tagged("bc a", "B-LOC O"),
+    tagged("j abc f f", "B-PER B-PER O B-LOC"),
+    tagged("d e . c", "I-LOC I-LOC O O"),
+    tagged("h", "S-PER"),
+]
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "bioes"])
+@pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
+def test_a_small_set_is_learned(crf: bool, scheme: Any, tokenizer: Tokenizer) -> None:
+    labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
+    task = Tag(labels, Options(crf=crf, scheme=scheme))
+    model = model_of(task)
+    before = answered(task, model, tokenizer, TRAIN)
+    assert task.score(before, TRAIN)["f1"] < 1.0
+    features = task.features(TRAIN, tokenizer, 64, long="window", learn=True)
+    fit(task, model, features, 40)
+    answers = answered(task, model, tokenizer, TRAIN)
+    assert task.score(answers, TRAIN) == {"precision": 1, "recall": 1, "f1": 1, "accuracy": 1}
+    assert all(task.verdict(a, e).badness == 0 for a, e in zip(answers, TRAIN, strict=True))
+    assert all(entity.score > 0.5 for answer in answers for entity in answer.entities)
+
+
+def test_parts_of_speech_are_learned(tokenizer: Tokenizer) -> None:
+    train = [tagged("a bc d", "DT NN VB"), tagged("bc a", "NN DT"), tagged("d .", "VB .")]
+    for crf in (False, True):
+        task = Tag.of(train, Options(crf=crf))
+        model = model_of(task)
+        fit(task, model, task.features(train, tokenizer, 64, long="window", learn=True), 40)
+        answers = answered(task, model, tokenizer, train)
+        assert task.score(answers, train) == {"accuracy": 1.0}
+        assert [answer.tags for answer in answers] == [example.tags for example in train]
+
+
+@pytest.mark.parametrize("scheme", ["iob2", "bioes"])
+def test_an_entity_of_600_words_is_learned_across_windows(
+    scheme: Any, tokenizer: Tokenizer
+) -> None:
+    labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
+    task = Tag(labels, Options(crf=True, scheme=scheme))
+    text = "j a " + "bc d " * 299 + "e" + " j" * 5
+    tags = encode([Entity(1, 601, "PER")], 606, scheme)
+    example = tagged(text, " ".join(tags))
+    model = model_of(task, length=128)
+    features = task.features([example], tokenizer, 128, long="window", learn=True)
+    assert len(features) > 5
+    crf = model.heads["crf"].crf
+    batch = task.batch(sorted(features, key=lambda f: len(f.encoding)))
+    lengths = [len(f.target) for f in sorted(features, key=lambda f: len(f.encoding))]
+    naive = crf(task.outputs(model, batch), batch.targets["crf"], lengths)  # type: ignore[operator]
+    assert naive.max() > 1e20  # control: a window cannot begin with I-
+    assert fit(task, model, features, 12) < 0.1
+    [answer] = answered(task, model, tokenizer, [example], length=128)
+    assert task.score([answer], [example])["f1"] == 1.0
+    [entity] = answer.entities
+    assert entity.text == text[2:-10]
+
+
+def test_a_window_within_an_entity_is_scored_given_that_it_is_open() -> None:
+    """p(I I | B before) by enumeration over the window's tags."""
+    task = Tag(("O", "B-X", "I-X"), CRF)
+    crf = model_of(task).heads["crf"].crf
+    emissions, targets = torch.randn(2, 3), torch.tensor([2, 2])
+    nll = crf(*task._whole(crf, emissions, targets, [2])).sum()  # type: ignore[operator,arg-type]
+    scores = crf.transitions.double().masked_fill(~crf.allowed, -torch.inf)  # type: ignore[operator,union-attr]
+    table = scores[1][:, None] + emissions[0][:, None] + scores + emissions[1] + crf.end
+    expected = table.logsumexp((0, 1)) - table[2, 2]
+    torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
+    for options in (Options(scheme="iob2"), CRF):
+        task = Tag(IOB2, options)
+        model = model_of(task)
+        features = task.features(TRAIN, tokenizer, 64, long="window", learn=True)
+        features.sort(key=lambda feature: len(feature.encoding))
+        whole = [task.batch(features)]
+        parts = [task.batch(features[:2]), task.batch(features[2:])]
+        one, two = (
+            sum(task.loss(model, batch, totals(cut)).total.item() for batch in cut)
+            for cut in (whole, parts)
+        )
+        assert one == pytest.approx(two, rel=1e-5)
+    task.loss(model, whole[0], totals(whole)).total.backward()
+    assert all(weight.grad is not None for weight in model.heads.parameters())
+
+
+# ---- scores
+
+
+names = st.sampled_from(IOB2)
+
+
+@given(st.lists(st.lists(st.tuples(names, names), min_size=1, max_size=9), min_size=1))
+@settings(max_examples=50)
+def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str, str]]]) -> None:
+    metrics = pytest.importorskip("seqeval.metrics", reason="pip install 'bertkit[parity]'")
+    task = Tag(IOB2, Options(scheme="iob2"))
+    said = [[IOB2.index(tag) for _, tag in one] for one in pairs]
+    gold = [encode(spans([tag for tag, _ in one]), len(one), "iob2") for one in pairs]
+    examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
+    features = task.features(examples, shared(), 64, long="window", learn=False)
+    outputs = [np.eye(5, dtype=np.float32)[tags] for tags in said]
+    answers = task.answers(outputs, features, examples, torch.nn.Identity())
+    scores = task.score(answers, examples)
+    raw = [[tag for _, tag in one] for one in pairs]
+    for tags in (raw, [answer.tags for answer in answers]):
+        report = (gold, tags)
+        assert scores["f1"] == pytest.approx(metrics.f1_score(*report, zero_division=0))
+        assert scores["precision"] == pytest.approx(
+            metrics.precision_score(*report, zero_division=0)
+        )
+        assert scores["recall"] == pytest.approx(metrics.recall_score(*report, zero_division=0))
+    assert accuracy_of(answers, gold) == pytest.approx(scores["accuracy"])
+
+
+def accuracy_of(answers: Sequence[Entities], gold: Sequence[Sequence[str]]) -> float:
+    pairs = [p for a, g in zip(answers, gold, strict=True) for p in zip(a.tags, g, strict=True)]
+    return float(np.mean([a == b for a, b in pairs]))
+
+
+def test_verdicts_name_what_is_wrong() -> None:
+    task = Tag(IOB2, Options(scheme="iob2"))
+    example = tagged("Ada met Joe", "B-PER O B-PER")
+    answer = Entities(
+        [EntityAnswer("Ada", "LOC", 0, 3, 0.25), EntityAnswer("Joe", "PER", 8, 11, 0.9)],
+        example.words,
+        ["B-LOC", "O", "B-PER"],
+    )
+    verdict = task.verdict(answer, example)
+    assert verdict.shown == "Ada met Joe"
+    assert verdict.expected == "Ada (PER), Joe (PER)"
+    assert verdict.answered == "Ada (LOC 0.25), Joe (PER 0.90)"
+    assert verdict.badness == pytest.approx(1.25)
+    speech = Tag(("NN", "VB"), Options(scheme="none"))
+    said = Entities([], example.words, ["NN", "NN", "NN"])
+    verdict = speech.verdict(said, tagged("Ada met Joe", "NN VB NN"))
+    assert (verdict.expected, verdict.answered, verdict.badness) == ("met/VB", "met/NN", 1)
+
+
+# ---- folders
+
+
+def test_a_folder_keeps_the_task_and_its_crf(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert find("tag") is Tag
+    for crf in (False, True):
+        task, model = ready(crf, BIOES)
+        folder = tmp_path / f"model-{crf}"
+        save(folder, model, tokenizer, BERT, labels=task.labels, settings=task.settings())
+        pipe = answering(folder)
+        assert pipe.task.options == task.options
+        text = "abc. d ej " * 20
+        [expected] = answered(task, model, tokenizer, [Tag.example(text, ())], length=16)
+        found = pipe(text)
+        assert found.tags == expected.tags
+        assert [(e.text, e.type) for e in found.entities] == [
+            (e.text, e.type) for e in expected.entities
+        ]
+
+
+def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        id2label=dict(enumerate(IOB2)),
+        label2id={name: i for i, name in enumerate(IOB2)},
+    )
+    theirs = transformers.BertForTokenClassification(config).eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    assert "bertkit" not in json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    pipe = answering(tmp_path)
+    assert isinstance(pipe.task, Tag)
+    assert pipe.task.options == Options(scheme="iob2")
+    examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
+    features = pipe.task.features(examples, tokenizer, 64, long="window", learn=False)
+    outputs = pipe.task.run(pipe.loaded.model, features, 512)
+    for feature, rows in zip(features, outputs, strict=True):
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]
+        np.testing.assert_allclose(rows, logits[feature.places].numpy(), atol=1e-5)
+    answers = pipe([example.text for example in examples])
+    for answer, rows in zip(answers, outputs, strict=True):
+        assert spans(answer.tags) == spans([IOB2[i] for i in rows.argmax(-1)])
+    save(tmp_path / "again", pipe.loaded.model, tokenizer, BERT, labels=IOB2)
+    back = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "again")
+    torch.testing.assert_close(back.classifier.weight, theirs.classifier.weight)
+
+
+# ---- real data
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "said"),
+    [
+        (
+            "conll2003/valid.txt",
+            3250,
+            "3,250 sentences, 51,362 words; tags in IOB2: LOC, MISC, ORG, PER",
+        ),
+        (
+            "wnut17/emerging.dev.conll",
+            1009,
+            "1,009 sentences, 15,733 words; tags in IOB2: corporation, creative-work, group, "
+            "location, person, product",
+        ),
+    ],
+)
+def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -> None:
+    tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
+    examples, told = Tag.read(data_folder / name, Reading(), labelled=True)
+    assert told == f"{data_folder / name}: {said}"
+    assert len(examples) == count
+    for options in (Options(), Options(scheme="bioes")):
+        task = Tag.of(examples, options)
+        for length in (512, 24):
+            features = task.features(examples[:300], tokenizer, length, long="window", learn=True)
+            places = sum(len(f.target) for f in features)
+            assert places == sum(len(e.words) for e in examples[:300])
+            assert max(len(f.encoding) for f in features) <= length
+            tags: dict[int, list[str]] = {}
+            for feature in features:
+                names = tags.setdefault(feature.example, [])
+                names += [task.labels[tag] for tag in feature.target]
+            gold = [spans(e.tags or []) for e in examples[:300]]
+            assert [spans(tags[i]) for i in range(300)] == gold
+            assert scheme_of([*tags.values()]) == task.options.scheme

@@ -1,0 +1,101 @@
+"""What every task shares: names, folders, batches, and outputs in the order of the features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit import tasks
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import HEADS, build
+from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.task import Feature, Task, group
+from bertkit.text.tokenizer import Tokenizer
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_every_task_is_complete(name: str) -> None:
+    task = tasks.find(name)
+    assert task.name == name
+    assert task.__doc__
+    assert task.long
+    assert not task.__abstractmethods__
+    labels = ("summary",) if name == "summarize" else ("O", "B-x", "I-x")
+    first = task.restore(labels, {})
+    again = task.restore(labels, first.settings())
+    assert (again.labels, again.options) == (first.labels, first.options)
+    assert again.head in HEADS
+    with pytest.raises(CheckpointError, match=r"bertkit\.task\.options"):
+        task.restore(labels, {"bertkit": {"task": {"name": name, "options": {"nothing": 1}}}})
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        task.restore(labels, {"bertkit": {"task": {"name": name, "options": 3}}})
+
+
+def test_names_lead_to_tasks_or_are_refused() -> None:
+    assert tasks.find("classify") is Classify
+    assert tasks.find("bertkit.tasks.classify:Classify") is Classify
+    for name, message in (
+        ("clasify", "did you mean 'classify'"),
+        ("nowhere:Task", "cannot be imported"),
+        ("bertkit.tasks.classify:Nothing", "cannot be imported"),
+        ("bertkit.tasks.classify:Options", "no subclass of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            tasks.find(name)
+
+
+def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:
+    record = {"bertkit": {"task": {"name": "respond"}}}
+    assert tasks.name_in(record, ("choose",)) == "respond"
+    assert tasks.name_in({}, ("choose",)) == "choose"
+    assert tasks.name_in({}, ("crf",)) == "tag"
+    assert tasks.name_in({}, ("mlm", "nsp")) is None
+    broken: tuple[Any, ...] = (3, {"task": 3}, {"task": {"name": 3}})
+    for value in broken:
+        assert tasks.name_in({"bertkit": value}, ("answer",)) == "answer"
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return Tokenizer.load(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize("budget", [1, 16, 4096])
+def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget: int) -> None:
+    config = TransformerConfig(vocab=9, hidden=8, layers=1, heads=2, intermediate=8, length=16)
+    task: Task[Any, Any] = Classify(("x", "y"), Options())
+    model = build(config, ("classify",), labels=task.labels).eval()
+    for weight in model.parameters():  # larger than at birth, so that texts differ
+        weight.data *= 20
+    examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
+    features = task.features(examples, tokenizer, 16, long="error", learn=False)
+    outputs = task.run(model, features, budget)
+    for place, feature in enumerate(features):
+        alone = task.outputs(model, task.batch([feature])).detach().numpy()
+        np.testing.assert_allclose(outputs[place], alone, atol=1e-5)
+    assert abs(outputs[0] - outputs[1]).max() > 1e-4
+    assert task.run(model, [], budget) == []
+
+
+def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
+    encodings = [tokenizer.encode(text) for text in ("a b c", "a b c d")]
+    task: Task[Any, Any] = Classify(("x", "y"), Options())
+    features = [Feature(e, i, places=np.array([1, 3])) for i, e in enumerate(encodings)]
+    batch = task.batch(features)
+    assert batch.places is not None
+    assert batch.places.tolist() == [1, 3, 6, 8]
+    assert torch.equal(batch.ids[batch.places], torch.tensor([5, 7, 5, 7]))
+    assert batch.targets == {}
+
+
+def test_features_are_grouped_by_their_example(tokenizer: Tokenizer) -> None:
+    encoding = tokenizer.encode("a")
+    features = [Feature(encoding, place) for place in (0, 0, 2, 3, 3)]
+    assert [len(found) for found in group(features)] == [2, 0, 1, 2]

@@ -1,0 +1,63 @@
+"""Commands made from settings: every setting is an option with its meaning and its bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bertkit import cli, commands
+from bertkit.config import Count, Settings
+from bertkit.recipes.finetune import Finetune
+from bertkit.tasks import TASKS, find
+
+Captured = pytest.CaptureFixture[str]
+
+
+def help_of(words: list[str], capsys: Captured) -> str:
+    assert cli.run([*words, "--help"]) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
+    text = help_of(["finetune", name], capsys)
+    for kind in (Finetune, find(name).Options):
+        for field in msgspec.structs.fields(kind):
+            assert f"--{field.name.replace('_', '-')}" in text
+    assert "Examples a step" in text  # a setting's docstring
+
+
+def test_the_group_lists_its_tasks(capsys: Captured) -> None:
+    text = help_of(["finetune"], capsys)
+    assert all(f" {name} " in text for name in TASKS)
+
+
+class Bread(Settings, frozen=True):
+    loaves: Count = 1
+    """How many."""
+
+
+def test_settings_reach_the_recipe_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def bake(shop: Path, bread: Bread, hot: bool = False) -> None:
+        print(json.dumps([str(shop), bread.loaves, hot]))
+
+    own: Any = {"shop": (Path, "Where."), "hot": (bool, "Fresh.", False)}
+    cli.app.command(commands.command(bake, "Bake bread.", own, bread=Bread), name="bake")
+    try:
+        assert cli.run(["bake", "--shop", "here", "--loaves", "3"]) == 0
+        assert json.loads(capsys.readouterr().out) == ["here", 3, False]
+        assert cli.run(["bake", "--shop", "here", "--hot"]) == 0
+        assert json.loads(capsys.readouterr().out) == ["here", 1, True]
+        assert cli.run(["bake", "--shop", "here", "--loaves", "0"]) == 2
+        assert "loaves: expected `int` >= 1" in capsys.readouterr().err
+        assert cli.run(["bake", "--loaves", "2"]) == 2
+        assert "--shop" in capsys.readouterr().err
+        assert "How many." in help_of(["bake"], capsys)
+    finally:
+        del cli.app["bake"]
