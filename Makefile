@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-embed bench-prepare bench-startup bench-report
+	bench-pretrain bench-finetune bench-embed bench-prepare bench-startup bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ format: install ## rewrite the files as `make check` wants them
 
 bench-pretrain: install ## pretraining steps, against transformers
 	$(BIN)/python -m benchmarks pretrain
+
+bench-finetune: install ## fine-tuning, against Trainer (hours, goes on where it stopped)
+	$(BIN)/python -m benchmarks finetune
 
 bench-embed: install ## sentence embeddings, against sentence-transformers
 	$(BIN)/python -m benchmarks embed
