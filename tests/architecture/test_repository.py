@@ -33,6 +33,7 @@ WITHOUT_TESTS: dict[str, str] = {
     "nn/feedforward.py": _PARITY,
     "nn/init.py": "tests/models/test_model.py",
     "objectives/loss.py": "tests/objectives/test_pretrain.py",
+    "recipes/fit.py": "tests/recipes/test_probe.py and test_compare.py train with it",
     "recipes/console.py": "words for people; nothing to hold it against",
     "recipes/workers.py": "tests/recipes/test_prepare.py runs and kills them",
     "text/folder.py": "tests/text/test_tokenizer.py and tests/parity/test_tokenizer.py",

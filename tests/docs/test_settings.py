@@ -1,4 +1,4 @@
-"""The guide to run files names every setting with its default, and none that is not there."""
+"""The guides name every setting with its default, and none that is not there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
+import pytest
 
 from bertkit.config import Settings
+from bertkit.recipes import card, finetune
 from bertkit.recipes.pretrain import FREE, PretrainConfig
+from bertkit.tasks import TASKS, find
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "pretrain.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| `(\w+\.\w+)` \| ([^|]+) \| ([^|]+) \|$", re.M)
+GUIDES = Path(__file__).parents[2] / "docs" / "guide"
+GUIDE = (GUIDES / "pretrain.md").read_text(encoding="utf-8")
+TUNING = (GUIDES / "fine-tuning.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+) \| ([^|]+) \|$", re.M)
 
 
 def documented(page: str) -> dict[str, str]:
@@ -28,9 +33,19 @@ def settings() -> dict[str, str]:
     found = {}
     for group, kind in get_type_hints(PretrainConfig).items():
         assert issubclass(kind, Settings)
-        for field in msgspec.structs.fields(kind):
-            found[f"{group}.{field.name}"] = _written(field.default)
+        found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
     return {**found, "model.vocab": "the tokenizer's"}  # read_config fills it in
+
+
+def defaults(kind: type[Settings]) -> dict[str, str]:
+    """The settings of one group, each with its default as TOML has it."""
+    return {field.name: _written(field.default) for field in msgspec.structs.fields(kind)}
+
+
+def section(page: str, title: str) -> str:
+    """What stands below a heading, down to the next one; "" where there is no such heading."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", page, re.M | re.S)
+    return found[1] if found else ""
 
 
 def _written(default: object) -> str:
@@ -43,10 +58,34 @@ def test_every_setting_is_documented_with_its_default() -> None:
     assert documented(GUIDE) == settings()
 
 
-def test_what_may_change_on_resume_is_documented() -> None:
-    sentence = re.search(r"may differ when a run is resumed: (.*?)\.\s", GUIDE, re.S)
+def test_every_setting_of_fine_tuning_is_documented_with_its_default() -> None:
+    assert documented(section(TUNING, "Settings of every task")) == defaults(finetune.Finetune)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_option_of_a_task_is_documented_with_its_default(name: str) -> None:
+    assert documented(section(TUNING, f"Options of `{name}`")) == defaults(find(name).Options)
+
+
+def test_no_options_are_documented_of_a_task_that_is_not_there() -> None:
+    assert set(re.findall(r"^### Options of `(\w+)`$", TUNING, re.M)) <= set(TASKS)
+
+
+def test_the_table_of_tasks_has_each_with_its_class_and_policies() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section(TUNING, "The tasks").splitlines()
+        if line.startswith("| `")
+    ]
+    told = {row[0].strip("`"): (row[5].strip("`"), row[6].replace("`", "")) for row in rows}
+    assert told == {name: (card.AUTO[name], ", ".join(find(name).long)) for name in TASKS}
+
+
+@pytest.mark.parametrize(("page", "free"), [(GUIDE, FREE), (TUNING, finetune.FREE)])
+def test_what_may_change_on_resume_is_documented(page: str, free: tuple[str, ...]) -> None:
+    sentence = re.search(r"may\s+differ when a run is resumed: (.*?)\.\s", page, re.S)
     assert sentence is not None
-    assert tuple(re.findall(r"`(\w+)`", sentence[1])) == FREE
+    assert tuple(re.findall(r"`(\w+)`", sentence[1])) == free
 
 
 def test_a_setting_left_out_or_made_up_is_caught() -> None:
@@ -54,3 +93,10 @@ def test_a_setting_left_out_or_made_up_is_caught() -> None:
     assert documented(row) == {"train.clip": "`1.0`"}
     assert documented(row) != settings()
     assert documented("| `train.clip` | `1.0` |  |\n") == {}
+
+
+def test_a_section_ends_at_the_next_heading() -> None:
+    page = "## one\n| `a` | `1` | A. |\n### two\n| `b` | `2` | B. |\n"
+    assert documented(section(page, "one")) == {"a": "`1`"}
+    assert documented(section(page, "two")) == {"b": "`2`"}
+    assert section(page, "three") == ""

