@@ -142,7 +142,8 @@ def test_random_starts_have_the_models_shape_and_tokens_but_not_its_weights(
 ) -> None:
     train = tsv(tmp_path / "train.tsv", 8)
     compare(base, train=train, dev=train, vectors=vectors, out=tmp_path / "out", settings=QUICK)
-    start, before = load(tmp_path / "out" / "random-start" / "seed-0", heads=()), load(base)
+    assert not (tmp_path / "out" / "random-start").exists()
+    start, before = load(tmp_path / "out" / "random-weights" / "seed-0", heads=()), load(base)
     assert start.model.config == before.model.config
     assert start.tokenizer.pieces(range(300)) == before.tokenizer.pieces(range(300))
     ours, theirs = (x.model.encoder.embedding.tokens.weight for x in (start, before))

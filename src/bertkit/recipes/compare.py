@@ -129,8 +129,8 @@ def compare(
 ) -> dict[str, Any]:
     """Learn the same labelled examples three ways and score each on dev, with several seeds.
 
-    The ways: the model fine-tuned; a network of the same shape from random weights, trained the
-    same; and word vectors (GloVe or word2vec text) into a BiLSTM, the mean of its states and a
+    The ways: the model fine-tuned; a network of the same shape from random weights, with the
+    epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the mean of its states and a
     classifier. Labels may be classes, several a text, or numbers, as for `classify`.
     `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
     give the same scores on one machine. Returns: what compare.json holds.
@@ -199,6 +199,7 @@ def compare(
         if not any(out.rglob(WEIGHTS)):  # nothing of use is there yet
             shutil.rmtree(out, ignore_errors=True)
         raise
+    shutil.rmtree(out / "random-start")
     result = {
         "model": str(model),
         "train": {"file": str(train), "rows": len(learn)},
@@ -308,23 +309,26 @@ def _learned(
 def _write_page(out: Path, result: dict[str, Any]) -> None:
     metric, coverage = result["metric"], result["vectors"]["coverage"]
     first = result["scores"][PRETRAINED]
+    others = [name for name in first if name != metric]
+    several = result["settings"]["seeds"] > 1
     rows: list[list[str | float]] = []
     for way, scores in result["scores"].items():
         found = scores[metric]
-        each = ", ".join(f"{one:.3f}" for one in found["each"])
-        others = [scores[name]["mean"] for name in first if name != metric]
-        rows.append([way, found["mean"], found["sd"], each, *others])
-    head = ["way", f"{metric}, mean", "standard deviation", "each seed"]
+        rows.append([way, found["mean"]])
+        if several:
+            rows[-1] += [found["sd"], ", ".join(f"{one:.3f}" for one in found["each"])]
+        rows[-1] += [scores[name]["mean"] for name in others]
+    head = ["way", metric, *(["standard deviation", "each seed"] if several else []), *others]
     picture = (out / "compare.svg").read_text(encoding="utf-8")
     body = [
         "<h1>What pretraining is worth</h1>",
         f"<p>{result['train']['rows']:,} rows of {escape(result['train']['file'])} to learn from, "
         f"{result['dev']['rows']:,} of {escape(result['dev']['file'])} to score on; each score is "
         "that of the best epoch, chosen on the same rows.</p>",
-        table(rows, [*head, *(f"{name}, mean" for name in first if name != metric)]),
+        table(rows, head),
         picture[picture.index("<svg") :],
         "<p>Pretrained: the model fine-tuned. Random weights: a network of the same shape, "
-        "trained the same way from nothing. Word vectors: one for each word, whatever its context, "
+        "learning from nothing, with its own epochs and rate. Word vectors: one for each word, whatever its context, "
         "into a BiLSTM, the mean of its states, and a classifier; the file has vectors of "
         f"{coverage['train']:.1%} of the words of train and {coverage['dev']:.1%} of dev.</p>",
         "<h2>Settings</h2>",

@@ -13,7 +13,7 @@ from bertkit.storage import write_text, writing
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1c1e21; background: #fff; }
-h1, h2 { line-height: 1.2; } svg { max-width: 100%; height: auto; }
+h1, h2 { line-height: 1.2; } svg { max-width: 100%; height: auto; margin: 1rem 0; }
 table { border-collapse: collapse; } td, th { padding: .3rem .8rem; text-align: left;
   border-bottom: 1px solid #8884; vertical-align: top; }
 td { max-width: 40rem; overflow-wrap: break-word; }

@@ -107,13 +107,13 @@ class Combination:
         found = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|-[1-9][0-9]{0,3})", name)
         if found is None:
             raise ConfigError(
-                f"combinations: {name!r} is none; write embeddings, a layer (3, or -1 for the "
+                f"combination: {name!r} is none; write embeddings, a layer (3, or -1 for the "
                 "last), or sum:, mix: or concat: before -4 (the last four) or all"
             )
         one, how, last = found.groups()
         count = layers if last == "all" else abs(int(one or last))
         if count > layers:
-            raise ConfigError(f"combinations: {name!r}; the model has {layers} layers")
+            raise ConfigError(f"combination: {name!r}; the model has {layers} layers, name fewer")
         if one:
             return Combination(name, "one", (range(1, layers + 1)[int(one) - (int(one) > 0)],))
         chosen = tuple(range(layers + 1 - count, layers + 1))
@@ -276,7 +276,7 @@ def encode(
 def _chosen(names: Sequence[str] | None, layers: int) -> list[Combination]:
     if names is not None:
         if not names:
-            raise ConfigError("combinations: none is named; leave it out for those of the paper")
+            raise ConfigError("combination: none is named; leave it out for those of the paper")
         return [Combination.of(name, layers) for name in dict.fromkeys(names)]
     found = []
     for name in COMBINATIONS:
