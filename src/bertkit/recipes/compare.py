@@ -130,8 +130,8 @@ def compare(
     """Learn the same labelled examples three ways and score each on dev, with several seeds.
 
     The ways: the model fine-tuned; a network of the same shape from random weights, with the
-    epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the mean of its states and a
-    classifier. Labels may be classes, several a text, or numbers, as for `classify`.
+    epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the
+    mean of its states and a classifier. Labels may be classes, several a text, or numbers, as for `classify`.
     `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
     give the same scores on one machine. Returns: what compare.json holds.
     Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
@@ -328,8 +328,8 @@ def _write_page(out: Path, result: dict[str, Any]) -> None:
         table(rows, head),
         picture[picture.index("<svg") :],
         "<p>Pretrained: the model fine-tuned. Random weights: a network of the same shape, "
-        "learning from nothing, with its own epochs and rate. Word vectors: one for each word, whatever its context, "
-        "into a BiLSTM, the mean of its states, and a classifier; the file has vectors of "
+        "learning from nothing, with its own epochs and rate. Word vectors: one for each word, "
+        "whatever its context, into a BiLSTM, the mean of its states, and a classifier; the file has vectors of "
         f"{coverage['train']:.1%} of the words of train and {coverage['dev']:.1%} of dev.</p>",
         "<h2>Settings</h2>",
         table(
