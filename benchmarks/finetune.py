@@ -364,7 +364,9 @@ class Labels(Peer):
         return [self.labels[place] for place in predictions.argmax(-1).tolist()]
 
     def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        return metrics.classification(answers, [example.label for example in examples])
+        return metrics.classification(
+            answers, [example.label for example in examples], sorted(self.labels)
+        )
 
 
 class Numbers(Labels):

@@ -151,3 +151,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(model: Path) -> None:
         err = process.stderr.read()
     assert process.returncode == 0
     assert not err
+
+
+def test_words_that_would_be_ignored_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "a.tsv").write_text("text\nx\n", encoding="utf-8")
+    file = ["--file", str(tmp_path / "a.tsv")]
+    for words in (["text", *file], [*file, "--pair", "b"], ["text", "--text-column", "t"]):
+        assert cli.run(["predict", "m", *words]) == 2
+        assert "--file" in capsys.readouterr().err
+
+
+def test_stdin_may_come_from_windows(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffa day\r\na day\n"))
+    assert cli.run(["embed", str(model)]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other

@@ -11,6 +11,7 @@ import pytest
 
 from bertkit import cli, commands
 from bertkit.config import Count, Settings
+from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune
 from bertkit.tasks import TASKS, find
 
@@ -34,6 +35,14 @@ def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
 def test_the_group_lists_its_tasks(capsys: Captured) -> None:
     text = help_of(["finetune"], capsys)
     assert all(f" {name} " in text for name in TASKS)
+
+
+def test_settings_of_one_name_are_refused() -> None:
+    class Length(Settings, frozen=True):
+        length: int = 1
+
+    with pytest.raises(ConfigError, match=r"Length\.length: another setting has this name"):
+        commands.command(print, "", {}, settings=Finetune, options=Length)
 
 
 class Bread(Settings, frozen=True):

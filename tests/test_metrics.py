@@ -14,7 +14,7 @@ from bertkit.data.tags import spans
 
 def test_two_labels_by_hand() -> None:
     # of three "1" two are found, one "0" is taken for "1": precision 2/3, recall 2/3
-    scores = metrics.classification(["1", "1", "1", "0", "0"], ["1", "1", "0", "1", "0"])
+    scores = metrics.classification(["1", "1", "1", "0", "0"], ["1", "1", "0", "1", "0"], "01")
     assert scores["accuracy"] == pytest.approx(3 / 5)
     assert scores["f1"] == pytest.approx(2 / 3)
     # (tp·tn - fp·fn) / √((tp+fp)(tp+fn)(tn+fp)(tn+fn)) = (2·1 - 1·1) / √(3·3·2·2)
@@ -22,13 +22,13 @@ def test_two_labels_by_hand() -> None:
 
 
 def test_more_labels_are_averaged() -> None:
-    scores = metrics.classification(["a", "b", "c", "c"], ["a", "b", "c", "b"])
+    scores = metrics.classification(["a", "b", "c", "c"], ["a", "b", "c", "b"], "abc")
     # f1: a 1, b 2/3, c 2/3
     assert scores["f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
 
 
 def test_one_label_alone_is_no_error() -> None:
-    assert metrics.classification(["a", "a"], ["a", "a"])["accuracy"] == 1.0
+    assert metrics.classification(["a", "a"], ["a", "a"], "ab")["accuracy"] == 1.0
 
 
 def test_regression_by_hand() -> None:
@@ -217,3 +217,9 @@ def test_a_spread_needs_two() -> None:
     found = metrics.spread([1.0, 2.0, 4.0])
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["sd"] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]))
+
+
+def test_f1_means_the_same_whatever_labels_a_file_has() -> None:
+    three = metrics.classification(["a", "b"], ["a", "a"], "abc")["f1"]
+    assert three == pytest.approx((2 / 3 + 0) / 2)  # macro, over the two that occur
+    assert metrics.classification(["a", "b"], ["a", "a"], "ab")["f1"] == 0.0  # of b

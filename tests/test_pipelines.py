@@ -218,3 +218,21 @@ def test_weights_rule_over_a_stale_list_of_heads(folders: Path, tmp_path: Path) 
     settings["bertkit"] = {"heads": ["mlm", "nsp"]}
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert tuple(bertkit.load(folder).model.heads) == ("classify",)
+
+
+def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(folders / "classifier")
+    task = bertkit.tasks.find("tag")(("O", "B-x"))
+    config = loaded.model.config
+    save(
+        tmp_path / "tagger",
+        build(config, ("tag",), labels=task.labels),
+        loaded.tokenizer,
+        BERT,
+        labels=task.labels,
+        settings=task.settings(),
+    )
+    with pytest.raises(CheckpointError, match=r"tagger: was fine-tuned for tag, not for classify"):
+        bertkit.pipeline("classify", tmp_path / "tagger")
+    with pytest.raises(CheckpointError, match="no tag head"):
+        bertkit.pipeline("tag", folders / "classifier")

@@ -303,6 +303,10 @@ def predict(
     from bertkit.recipes.finetune import read_examples
     from bertkit.tasks.task import Reading
 
+    if file is not None and (text or pair):
+        raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
+    if file is None and (text_column, pair_column, header) != (None, None, None):
+        raise ConfigError("--text-column, --pair-column, --header: go with --file")
     ready = answering(model, task, precision=precision)
     if file is not None:
         reading = Reading(text=text_column, pair=pair_column, header=header)
@@ -407,8 +411,9 @@ def _own_task(words: list[str]) -> list[str]:
 
     `finetune module:Class`, or `finetune --task module:Class`, becomes a command there is.
     """
-    if words[:2] == ["finetune", "--task"]:
-        words = ["finetune", *words[2:]]
+    if words[:1] == ["finetune"] and "--task" in words[:-1]:
+        place = words.index("--task")
+        words = ["finetune", words[place + 1], *words[1:place], *words[place + 2 :]]
     new = words[1] if words[:1] == ["finetune"] and ":" in "".join(words[1:2]) else ""
     if (new or "--task" in words) and "" not in sys.path:
         sys.path.insert(0, "")
@@ -461,7 +466,7 @@ def _lines() -> Iterator[str]:
         raise DataError("no text; give it as an argument or on stdin, one text a line")
     if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
+    lines = (line.strip("\ufeff\r\n") for line in sys.stdin if line.strip())
     first = next(lines, None)
     if first is None:
         raise DataError("stdin: no text; give one text a line")

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from bertkit.config import Settings, decode, explained
+from bertkit.config import Count, Settings, decode, explained
+from bertkit.errors import ConfigError
 from bertkit.recipes import compare as comparing
 from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
@@ -47,6 +48,11 @@ def command(
     for kind in groups.values():
         meant = explained(kind)
         for field in msgspec.structs.fields(kind):
+            if field.name in all_of:
+                raise ConfigError(
+                    f"{kind.__qualname__}.{field.name}: another setting has this name; choose one "
+                    "of your own"
+                )
             all_of[field.name] = (field.type, meant.get(field.name, ""), field.default)
     arguments = [
         Argument(
@@ -86,7 +92,7 @@ def _finetune(task: type[Task[Any, Any]]) -> Any:
 
     own = {
         **FILES,
-        "seeds": (int, "Run as many seeds, and report mean and standard deviation.", 1),
+        "seeds": (Count, "Run as many seeds, and report mean and standard deviation.", 1),
         "resume": (bool, "Go on with a run that was stopped.", False),
     }
     meaning = (task.__doc__ or task.name).split("\n\n")[0]

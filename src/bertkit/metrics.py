@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-def classification(predicted: Sequence[str], actual: Sequence[str]) -> dict[str, float]:
+def classification(
+    predicted: Sequence[str], actual: Sequence[str], labels: Sequence[str]
+) -> dict[str, float]:
     """accuracy, F1 and Matthews correlation.
 
-    F1 is that of the second label in sorted order when there are two (GLUE's "1"), else the
-    mean over labels (macro).
+    `labels` are all there are. F1 is that of the second when there are two (GLUE's "1"), else the
+    mean over those that occur (macro).
     """
     from sklearn import metrics
 
-    labels = sorted({*predicted, *actual})
     binary = len(labels) == 2
     f1 = metrics.f1_score(
         actual,
@@ -30,7 +31,9 @@ def classification(predicted: Sequence[str], actual: Sequence[str]) -> dict[str,
         pos_label=labels[1] if binary else 1,
         zero_division=0.0,
     )
-    matthews = metrics.matthews_corrcoef(actual, predicted) if len(labels) > 1 else 0.0
+    matthews = (
+        metrics.matthews_corrcoef(actual, predicted) if len({*predicted, *actual}) > 1 else 0.0
+    )
     return {
         "accuracy": float(np.mean(np.asarray(predicted) == np.asarray(actual))),
         "f1": float(f1),

@@ -19,7 +19,7 @@ from bertkit.engine.engine import Engine, Read, first, mean, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
 from bertkit.nn.precision import Precision
-from bertkit.tasks import Task, name_in
+from bertkit.tasks import Task, name_in, recorded
 from bertkit.tasks.task import refuse_segments
 from bertkit.text.long import Long, encode
 
@@ -288,7 +288,17 @@ def answering(
                 f"trust it, name it: --task {task}"
             )
     kind = tasks.find(task) if isinstance(task, str) else task
-    ready = kind.restore(loaded.labels, loaded.settings)
+    made_for = recorded(loaded.settings)
+    if made_for is not None and made_for != kind.full_name():
+        raise CheckpointError(
+            f"{loaded.folder}: was fine-tuned for {made_for}, not for {kind.full_name()}; ask it "
+            f"that, or fine-tune it"
+        )
+    try:
+        ready = kind.restore(loaded.labels, loaded.settings)
+    except CheckpointError as error:
+        raise CheckpointError(f"{loaded.folder}: {error}") from None
+    ready.labels_are = "a label of the model"
     if ready.head not in HEADS:
         heads = {ready.head: ready.build_head}
         loaded = load(loaded.folder, heads=heads, labels=loaded.labels)

@@ -50,6 +50,10 @@ def test_heads_are_told_by_their_weights() -> None:
     assert found("choose", ours=("choose",)) == ("choose",)
     assert found("tag") == ("tag",)
     assert found("crf") == ("crf",)
+    token = "BertForTokenClassification"
+    assert found("classify", architecture=token) == ("pooler", "tag")  # old ones have a pooler
+    assert found("crf", "pooler", architecture=token) == ("pooler", "crf")
+    assert found("crf", architecture=token, ours=("crf",)) == ("crf",)
     assert found("answer", "pooler") == ("pooler", "answer")
     assert found("classify", ours=("mlm", "nsp")) == ("classify",)
     own = {"heads.own.out.weight": torch.ones(1)}

@@ -16,7 +16,7 @@ import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.config import plain
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
@@ -247,10 +247,70 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         assert again == whole
         assert weights_of(out) == weights_of(tmp_path / "whole")
         assert (out / "errors.jsonl").read_bytes() == (tmp_path / "whole/errors.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match="this run is finished"):
-        finetune(Classify, base, **data, out=out, settings=settings, resume=True)
+    assert finetune(Classify, base, **data, out=out, settings=settings, resume=True) == whole
     with pytest.raises(ConfigError, match="no run to resume"):
         finetune(Classify, base, **data, out=tmp_path / "none", settings=settings, resume=True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precision: str) -> None:
+    """Also where bf16 weights learn: what is saved are their fp32 masters."""
+    rows_of = [Example(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
+    settings = Finetune(**{**plain(SETTINGS), "precision": precision, "epochs": 2})
+    scores = finetune(
+        Classify, base, train=rows_of, dev=rows_of, out=tmp_path / "out", settings=settings
+    )
+    found = evaluate(bertkit.pipeline("classify", tmp_path / "out"), rows_of)
+    assert found["pearson"] == pytest.approx(scores["pearson"], abs=1e-6)
+
+
+def test_a_run_that_ends_on_a_full_disk_goes_on(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Finetune(**{**plain(SETTINGS), "epochs": 2, "save_minutes": 0.0})
+    data = {"train": rows(16), "dev": rows(4)}
+    whole = finetune(Classify, base, **data, out=tmp_path / "whole", settings=settings)
+
+    def full(*_: Any) -> None:
+        raise StorageError("errors.jsonl: the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "write_mistakes", full)
+        with pytest.raises(StorageError, match="the disk is full"):
+            finetune(Classify, base, **data, out=tmp_path / "out", settings=settings)
+    assert (tmp_path / "out" / "checkpoints").exists()
+    out = tmp_path / "out"
+    assert finetune(Classify, base, **data, out=out, settings=settings, resume=True) == whole
+    assert weights_of(out) == weights_of(tmp_path / "whole")
+
+
+def test_seeds_of_other_data_are_not_averaged(base: Path, tmp_path: Path) -> None:
+    settings = Finetune(epochs=1, batch_size=8, precision="fp32")
+    out = tmp_path / "out"
+    first = finetune_seeds(
+        1, Classify, base, train=rows(8), dev=rows(4), out=out, settings=settings
+    )
+    again = {"out": out, "settings": settings, "resume": True}
+    with pytest.raises(ConfigError, match=r"seed-0: data differ from what this run began with"):
+        finetune_seeds(2, Classify, base, train=rows(10), dev=rows(4), **again)
+    more = finetune_seeds(2, Classify, base, train=rows(8), dev=rows(4), **again)
+    assert more["accuracy"]["each"][0] == first["accuracy"]["each"][0]
+    with pytest.raises(ConfigError, match="seeds: 0; run one at least"):
+        finetune_seeds(0, Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "no")
+
+
+def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
+    settings = Finetune(epochs=1, batch_size=8, precision="fp32")
+    hashes = []
+    for name, count in (("a", 8), ("b", 8), ("c", 10)):
+        (tmp_path / name).mkdir()
+        train = tsv(tmp_path / name / "train.tsv", rows(count))
+        finetune(
+            Classify, base, train=train, dev=train, out=tmp_path / f"out-{name}", settings=settings
+        )
+        kept = json.loads((tmp_path / f"out-{name}" / "run.json").read_text(encoding="utf-8"))
+        hashes.append(kept["data"]["train"]["sha256"])
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,4 +366,4 @@ def test_the_folder_explains_itself(tuned: tuple[Path, dict[str, float]]) -> Non
     names: dict[str, Any] = {}
     with chdir(out.parent):
         exec(code, names)
-    assert names["classify"]("the loop number 3").label == "doing"
+    assert names["ready"]("the loop number 3").label == "doing"

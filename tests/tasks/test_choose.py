@@ -523,3 +523,8 @@ def test_arc_itself(data_folder: Path) -> None:
         assert len(found) == count
         assert f"{lost} left out" in said
         assert {e.answer for e in found} == {0, 1, 2, 3}
+
+
+def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:
+    with pytest.raises(DataError, match="f:2: no right choice is marked"):
+        Choose().check([Example("a", ("b", "c"), 0), Example("a", ("b", "c"), where="f:2")])

@@ -226,6 +226,19 @@ def test_a_folder_remembers_the_kind_of_labels() -> None:
         Classify.restore(("a", "b"), {"bertkit": {"task": {"options": {"treshold": 1}}}})
 
 
+def test_a_regression_of_several_numbers_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="a regression with 3 numbers"):
+        Classify.restore(("a", "b", "c"), {"problem_type": "regression"})
+
+
+def test_rows_without_a_label_are_refused() -> None:
+    bare = [Example("a", None, "x"), Example("a", where="f:2")]
+    with pytest.raises(DataError, match="f:2: no label"):
+        Classify.of(bare, Options())
+    with pytest.raises(DataError, match="f:2: no label"):
+        of("x", "y").check(bare)
+
+
 def test_pairs_come_with_pairs() -> None:
     with pytest.raises(DataError, match="3 texts; give one, or a pair"):
         Classify.example("a", ("b", "c"))
@@ -241,7 +254,7 @@ def test_pairs_come_with_pairs() -> None:
     with pytest.raises(DataError, match="a text: has a pair, and the model labels single texts"):
         single.check([Example("a", "b", "x")])
     with pytest.raises(DataError, match="f:7: has no second text, and the model labels pairs"):
-        pairs.check(rows[1:])
+        pairs.check([Example("a", None, "x", "f:7")])
 
 
 @pytest.mark.parametrize(

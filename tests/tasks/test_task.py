@@ -44,9 +44,21 @@ def test_names_lead_to_tasks_or_are_refused() -> None:
         ("nowhere:Task", "cannot be imported"),
         ("bertkit.tasks.classify:Nothing", "cannot be imported"),
         ("bertkit.tasks.classify:Options", "no subclass of"),
+        (":Task", "names no module"),
+        ("..classify:Classify", "names no module"),
     ):
         with pytest.raises(ConfigError, match=message):
             tasks.find(name)
+
+
+def test_code_that_cannot_be_imported_is_said_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, code in (("raises", "raise ValueError('no')"), ("broken", "def (:")):
+        (tmp_path / f"{name}_task.py").write_text(code, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"cannot be imported \((ValueError: no|SyntaxError)"):
+            tasks.find(f"{name}_task:Task")
 
 
 def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:

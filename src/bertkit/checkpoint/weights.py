@@ -99,17 +99,21 @@ def heads_in(
 ) -> tuple[str, ...]:
     """The heads whose weights are all there, and no head whose weights are part of another's.
 
-    Some heads have the same weights by name (nsp and sop, classify and choose): `ours`, the heads
-    that a bertkit folder names, and their `architecture` tell which it is, else the first.
+    Some heads have the same weights by name (nsp and sop, classify and choose), and a tagger's are
+    part of a classifier's, if its folder has a pooler: the heads `ours` that a bertkit folder
+    names, and those of their `architecture`, go before others.
     """
     own = {name.split(".")[1]: None for name in named if name.startswith("heads.")}
     rows = {head: head_weights(family, head, named) for head in (*family.heads, *own)}
     theirs = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
     whole = [head for head, names in rows.items() if names <= set(named)]
+    named_ones = [h for h in whole if h in ours] or [h for h in whole if h in theirs]
     by_weights: dict[frozenset[str], str] = {}
     for head in sorted(whole, key=lambda head: (head not in ours, head not in theirs)):
         by_weights.setdefault(rows[head], head)
-    found = {h for rows, h in by_weights.items() if not any(rows < more for more in by_weights)}
+    said = {rows[head] for head in named_ones if head != "pooler"}
+    kept = [r for r in by_weights if r in said or not any(s < r for s in said)]
+    found = {by_weights[r] for r in kept if not any(r < more for more in kept)}
     return tuple(head for head in rows if head in found)
 
 

@@ -131,7 +131,8 @@ def compare(
 
     The ways: the model fine-tuned; a network of the same shape from random weights, with the
     epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the
-    mean of its states and a classifier. Labels may be classes, several a text, or numbers, as for `classify`.
+    mean of its states and a classifier. Labels may be classes, several a text, or numbers, as
+    for `classify`.
     `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
     give the same scores on one machine. Returns: what compare.json holds.
     Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
@@ -195,6 +196,10 @@ def compare(
             runs[RANDOM].append(
                 tuned(start, RANDOM, seed, settings.random_epochs, settings.random_learning_rate)
             )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped; what was fine-tuned stays in {out}; remove it to begin again"
+        ) from None
     except BaseException:
         if not any(out.rglob(WEIGHTS)):  # nothing of use is there yet
             shutil.rmtree(out, ignore_errors=True)
@@ -329,7 +334,8 @@ def _write_page(out: Path, result: dict[str, Any]) -> None:
         picture[picture.index("<svg") :],
         "<p>Pretrained: the model fine-tuned. Random weights: a network of the same shape, "
         "learning from nothing, with its own epochs and rate. Word vectors: one for each word, "
-        "whatever its context, into a BiLSTM, the mean of its states, and a classifier; the file has vectors of "
+        "whatever its context, into a BiLSTM, the mean of its states, and a classifier; the file "
+        "has vectors of "
         f"{coverage['train']:.1%} of the words of train and {coverage['dev']:.1%} of dev.</p>",
         "<h2>Settings</h2>",
         table(

@@ -8,6 +8,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from bertkit.checkpoint.folder import load, save
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
+from bertkit.engine.linear import packed
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
@@ -28,7 +30,7 @@ from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.recipes.card import write_card
 from bertkit.recipes.console import progress, say
 from bertkit.recipes.mistakes import write_mistakes
-from bertkit.storage import link_or_copy, sweep, write_json
+from bertkit.storage import link_or_copy, sha256, sweep, write_json, writing
 from bertkit.tasks.task import Feature, Reading, Task, group, refuse_segments
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal
@@ -73,7 +75,17 @@ class Finetune(Settings, frozen=True):
 FREE = ("save_minutes", "budget_tokens")
 """Settings that may differ when a run is resumed."""
 
-Rows = Path | str | Sequence[Any]
+
+@dataclass(frozen=True)
+class Data:
+    """Labelled examples, and by what a run knows them again."""
+
+    examples: Sequence[Any]
+    file: str | None
+    sha256: str
+
+
+Rows = Path | str | Sequence[Any] | Data
 """A labelled file, or its examples."""
 
 
@@ -117,22 +129,32 @@ def finetune(
     _refuse_used(out, resume)
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
-    learn = _rows(kind, train, reading, "train")
-    check = _rows(kind, dev, reading, "dev")
+    train, dev = _data(kind, train, reading, "train"), _data(kind, dev, reading, "dev")
+    learn, check = train.examples, dev.examples
     ready = kind.of(learn, options)
+    ready.check(learn)
     ready.check(check)
+    record = {
+        "task": ready.settings()["bertkit"]["task"],
+        "model": str(model),
+        "settings": plain(settings),
+        "reading": plain(reading or Reading()),
+        "data": {
+            name: {"file": d.file, "rows": len(d.examples), "sha256": d.sha256}
+            for name, d in (("train", train), ("dev", dev))
+        },
+    }
+    if resume:
+        _check_resumed(out, record)
+        if (out / SCORES).exists():
+            say(f"{out}: this run is finished")
+            finished: dict[str, float] = _read(out / SCORES)["dev"]
+            return finished
     torch.manual_seed(settings.seed)
     loaded = load(model, heads={ready.head: ready.build_head}, labels=ready.labels)
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.length)
     frozen = _freeze(network, settings.frozen_layers)
-    record = {
-        "task": ready.settings()["bertkit"]["task"],
-        "model": str(model),
-        "settings": plain(settings),
-        "data": {"train": _described(train, learn), "dev": _described(dev, check)},
-    }
-    _check_resumed(out, record, resume)
     policy = "truncate" if "truncate" in ready.long else ready.long[0]
     features = {
         name: ready.features(rows, loaded.tokenizer, length, long=policy, learn=name == "train")
@@ -193,9 +215,9 @@ def finetune(
                 bar.update(shown, completed=step.number, note=f"loss {step.loss:.3f}")
                 journal.write({"step": step.number, "loss": step.loss})
                 if step.number % per_epoch == 0:
-                    network.eval()
-                    outputs = ready.run(network, features["dev"], settings.budget_tokens)
-                    head = network.heads[ready.head]
+                    scored = packed(masters.whole(), torch.float32)
+                    outputs = ready.run(scored, features["dev"], settings.budget_tokens)
+                    head = scored.heads[ready.head]
                     given = ready.answers(outputs, features["dev"], check, head)
                     tuned = ready.tuned(given, check)
                     if tuned is not ready:
@@ -244,10 +266,11 @@ def finetune(
             shutil.rmtree(out, ignore_errors=True)
         raise
     assert best is not None
-    shutil.rmtree(out / FOLDER, ignore_errors=True)
     if answers is None:  # the best epoch was before the resumption
         answers = _answered(out, ready, features["dev"], check, settings)
-    return _finish(out, ready, record, epochs, best, answers, check)
+    scores = _finish(out, ready, record, epochs, best, answers, check)
+    shutil.rmtree(out / FOLDER, ignore_errors=True)
+    return scores
 
 
 def finetune_seeds(
@@ -255,8 +278,11 @@ def finetune_seeds(
     task: str | type[Task[Any, Any]],
     model: str | Path,
     *,
+    train: Rows,
+    dev: Rows,
     out: Path | str,
     settings: Finetune | None = None,
+    reading: Reading | None = None,
     resume: bool = False,
     **rest: Any,
 ) -> dict[str, dict[str, Any]]:
@@ -265,27 +291,37 @@ def finetune_seeds(
     Each run is a folder seed-N in `out`; `out` itself becomes the model of the best.
     """
     settings, out = settings or Finetune(), Path(out)
+    if count < 1:
+        raise ConfigError(f"seeds: {count}; run one at least")
     _refuse_used(out, resume)
     kind = tasks.find(task) if isinstance(task, str) else task
+    train, dev = _data(kind, train, reading, "train"), _data(kind, dev, reading, "dev")
     runs = {}
     for seed in range(settings.seed, settings.seed + count):
-        run = out / f"seed-{seed}"
-        if resume and (run / SCORES).exists():
-            runs[run] = json.loads((run / SCORES).read_text(encoding="utf-8"))["dev"]
-            continue
         say(f"seed {seed}")
+        run = out / f"seed-{seed}"
         one = decode(Finetune, {**plain(settings), "seed": seed})
         going = resume and (run / RUN).exists()
-        runs[run] = finetune(kind, model, out=run, settings=one, resume=going, **rest)
-    metric = json.loads((next(iter(runs)) / SCORES).read_text(encoding="utf-8"))["metric"]
+        runs[run] = finetune(
+            kind,
+            model,
+            train=train,
+            dev=dev,
+            out=run,
+            settings=one,
+            reading=reading,
+            resume=going,
+            **rest,
+        )
+    metric = _read(next(iter(runs)) / SCORES)["metric"]
     best = max(runs, key=lambda run: runs[run][metric])
     for file in best.iterdir():
         if file.is_file():
-            (out / file.name).unlink(missing_ok=True)
-            link_or_copy(file, out / file.name)
+            with writing(out / file.name) as partial:
+                link_or_copy(file, partial)
     summary = {name: spread([scores[name] for scores in runs.values()]) for name in runs[best]}
     write_json(out / SEEDS, {"best": best.name, "scores": summary})
-    write_card(out, json.loads((out / SCORES).read_text(encoding="utf-8")), summary)
+    write_card(out, _read(out / SCORES), summary)
     return summary
 
 
@@ -322,25 +358,26 @@ def _answered(
     """The answers of the saved model to the dev examples."""
     loaded = load(out, heads={task.head: task.build_head}, labels=task.labels)
     task = type(task).restore(loaded.labels or task.labels, loaded.settings)
-    outputs = task.run(loaded.model, features, settings.budget_tokens)
-    return task.answers(outputs, features, dev, loaded.model.heads[task.head])
+    scored = packed(loaded.model, torch.float32)
+    outputs = task.run(scored, features, settings.budget_tokens)
+    return task.answers(outputs, features, dev, scored.heads[task.head])
 
 
-def _rows(
-    kind: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str
-) -> Sequence[Any]:
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _data(kind: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str) -> Data:
+    if isinstance(rows, Data):
+        return rows
     if isinstance(rows, str | Path):
-        return read_examples(kind, rows, reading)
+        found = read_examples(kind, rows, reading)
+        return Data(found, str(rows), sha256(Path(rows)))
     if not rows:
         raise DataError(f"{name}: no rows")
-    return rows
-
-
-def _described(rows: Rows, examples: Sequence[Any]) -> dict[str, Any]:
-    """What a run remembers of its data: where it was, how much, and a hash of all of it."""
-    digest = hashlib.sha256("\n".join(map(repr, examples)).encode("utf-8", "surrogatepass"))
-    file = str(rows) if isinstance(rows, str | Path) else None
-    return {"file": file, "rows": len(examples), "sha256": digest.hexdigest()}
+    text = "\n".join(map(repr, rows)).encode("utf-8", "surrogatepass")
+    return Data(rows, None, hashlib.sha256(text).hexdigest())
 
 
 def _refuse_used(out: Path, resume: bool) -> None:
@@ -356,26 +393,26 @@ def _refuse_used(out: Path, resume: bool) -> None:
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
 
 
-def _check_resumed(out: Path, record: Mapping[str, Any], resume: bool) -> None:
-    """Raises: ConfigError when `out` holds a run that is finished, damaged or another."""
-    if not resume:
-        return
-    if (out / SCORES).exists():
-        raise ConfigError(f"{out}: this run is finished; evaluate it, or choose another --out")
+def _check_resumed(out: Path, record: Mapping[str, Any]) -> None:
+    """Raises: ConfigError when `out` holds no run, a damaged one or another."""
     try:
-        before = json.loads((out / RUN).read_text(encoding="utf-8"))
-        was = {**before["settings"], **{key: record["settings"][key] for key in FREE}}
-        held = {**before, "settings": was}
+        before = _compared(json.loads((out / RUN).read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
-    changed = [key for key in record if held.get(key) != record[key]]
+    changed = [key for key, value in _compared(record).items() if before.get(key) != value]
     if changed:
         raise ConfigError(
             f"{out}: {', '.join(changed)} differ from what this run began with; resume with the "
             "same, or start another run"
         )
+
+
+def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same when a run is resumed; files may have moved."""
+    settings = {key: value for key, value in record["settings"].items() if key not in FREE}
+    return {**record, "settings": settings, "data": [d["sha256"] for d in record["data"].values()]}
 
 
 def _length(settings: Finetune, usual: int, longest: int) -> int:

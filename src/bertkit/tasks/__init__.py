@@ -28,15 +28,21 @@ def find(name: str) -> type[Task[Any, Any]]:
     module, _, attribute = TASKS.get(name, name).partition(":")
     if not attribute:
         raise ConfigError(
-            f"no task is named {name!r}; {did_you_mean(name, TASKS)} "
-            "One of your own is named module:Class."
+            f"no task is named {name!r}; {did_you_mean(name, TASKS)}; one of your own is named "
+            "module:Class"
         )
+    if not module or module.startswith("."):
+        raise ConfigError(f"task {name}: names no module; write module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        if name in TASKS:  # a mistake of ours
+    except Exception as error:  # whatever the code of others raises
+        if name in TASKS:
             raise
-        raise ConfigError(f"task {name}: cannot be imported ({error}); check PYTHONPATH") from None
+        kind = type(error).__name__
+        raise ConfigError(
+            f"task {name}: cannot be imported ({kind}: {error}); mend it, or set PYTHONPATH to "
+            "where it is"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise ConfigError(f"task {name}: is no subclass of bertkit.tasks.task.Task")
     return found
@@ -52,13 +58,18 @@ BY_HEAD = {
 """The task of a folder that names none, by its head."""
 
 
-def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
-    """The task a folder was made for: as its config.json says, else by its head."""
+def recorded(settings: Mapping[str, Any]) -> str | None:
+    """The task a folder's config.json names."""
     ours = settings.get("bertkit")
     record = ours.get("task") if isinstance(ours, dict) else None
     name = record.get("name") if isinstance(record, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
+    """The task a folder was made for: as its config.json says, else by its head."""
     by_head = [BY_HEAD[head] for head in heads if head in BY_HEAD]
-    return name if isinstance(name, str) else (*by_head, None)[0]
+    return recorded(settings) or (*by_head, None)[0]
 
 
-__all__ = ["TASKS", "Task", "find", "name_in"]
+__all__ = ["TASKS", "Task", "find", "name_in", "recorded"]

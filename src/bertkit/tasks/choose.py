@@ -77,6 +77,11 @@ class ChoiceTask(Task[Example, A], Generic[A]):
             raise DataError(f"{text[:40]!r}: give two choices or more (--pair for each)")
         return checked(Example(text, tuple(others)))
 
+    def check(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            if example.answer is None:
+                raise DataError(f"{example.where}: no right choice is marked; mark one")
+
     def features(
         self,
         examples: Sequence[Example],
@@ -99,7 +104,7 @@ class ChoiceTask(Task[Example, A], Generic[A]):
                     if long == "error":
                         raise DataError(
                             f"{example.where}: {len(encoding)} tokens with choice {place + 1}, and "
-                            f"the model reads {length}; shorten it or cut it (long = truncate)"
+                            f"the model reads {length}; shorten it or cut it (--long truncate)"
                         )
                     encoding = _cut(encoding, length, self.cut_text)
                 right = place == example.answer if learn else None

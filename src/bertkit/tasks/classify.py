@@ -20,7 +20,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings, Share
 from bertkit.data.tables import Table, rows
-from bertkit.errors import DataError, did_you_mean
+from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
@@ -215,6 +215,9 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         Raises: DataError for fewer than two labels.
         """
         assert isinstance(options, Options)
+        for example in train:
+            if example.label is None:
+                raise DataError(f"{example.where}: no label; give one or remove the row")
         written = {cast(str, example.label) for example in train}
         multi = options.multi_label
         if multi is None:
@@ -254,6 +257,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         task = super().restore(labels, settings)
         kind = settings.get("problem_type")
+        if kind == PROBLEMS["regression"] and len(labels) > 1:
+            raise CheckpointError(
+                f"config.json: a regression with {len(labels)} numbers a text; bertkit knows one"
+            )
         options = msgspec.structs.replace(
             task.options,
             regression=len(labels) == 1 and kind != PROBLEMS["multi_label"],
@@ -291,7 +298,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         for label in labels:
             if label not in self.index:
                 raise DataError(
-                    f"{example.where}: label {label!r} is not in the training file; "
+                    f"{example.where}: label {label!r} is not {self.labels_are}; "
                     f"{did_you_mean(label, self.labels)}"
                 )
         if self.options.multi_label:
@@ -300,6 +307,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def check(self, examples: Sequence[Example]) -> None:
         for example in examples:
+            if example.label is None:
+                raise DataError(f"{example.where}: no label; give one or remove the row")
             self._refuse_pair(example)
             self.target(example)
 
@@ -330,7 +339,14 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             lone = next(example for example in examples if example.pair is None)
             raise DataError(f"{lone.where}: has no second text, and others have; give pairs")
         texts = [example.text for example in examples]
-        encodings, owner = encode(tokenizer, texts, paired or None, length=length, long=long)
+        encodings, owner = encode(
+            tokenizer,
+            texts,
+            paired or None,
+            length=length,
+            long=long,
+            where=[example.where for example in examples],
+        )
         return [
             Feature(encoding, place, target=self.target(examples[place]) if learn else None)
             for encoding, place in zip(encodings, owner, strict=True)
@@ -400,7 +416,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         if self.options.multi_label:
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
         predicted = [cast(LabelAnswer, answer).label for answer in answers]
-        return metrics.classification(predicted, [labels[0] for labels in actual])
+        return metrics.classification(predicted, [names[0] for names in actual], self.labels)
 
     def verdict(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> Verdict:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"

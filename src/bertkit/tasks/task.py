@@ -105,6 +105,8 @@ class Task(ABC, Generic[E, A]):
     Options: ClassVar[type[Settings]] = NoOptions
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
     """What may be done with texts longer than the model; the first is the default."""
+    labels_are: str = "in the training file"
+    """Where the labels are from, for messages."""
     together: ClassVar[bool] = False
     """Whether the features of an example must be learned from in one batch."""
 
@@ -150,9 +152,13 @@ class Task(ABC, Generic[E, A]):
 
     def settings(self) -> dict[str, Any]:
         """What the folder's config.json says of the task; `restore` reads it."""
-        ours = type(self).__module__.startswith("bertkit.")
-        name = self.name if ours else f"{type(self).__module__}:{type(self).__qualname__}"
-        return {"bertkit": {"task": {"name": name, "options": plain(self.options)}}}
+        return {"bertkit": {"task": {"name": self.full_name(), "options": plain(self.options)}}}
+
+    @classmethod
+    def full_name(cls) -> str:
+        """The name, or module:Class of one from outside the package."""
+        ours = cls.__module__.startswith("bertkit.")
+        return cls.name if ours else f"{cls.__module__}:{cls.__qualname__}"
 
     # ---- what the model reads and learns
 

@@ -19,11 +19,12 @@ def encode(
     *,
     length: int,
     long: Long,
+    where: Sequence[str] | None = None,
 ) -> tuple[list[Encoding], list[int]]:
     """Encodings of at most `length` tokens, and which text each belongs to.
 
     Only windows are several for one text; a quarter of each overlaps the next, and of a pair it is
-    the second that is cut into windows.
+    the second that is cut into windows. `where` says where each text stands, for messages.
     Raises: DataError for a text that is too long, where `long` is error.
     """
     if long == "window":
@@ -41,10 +42,12 @@ def encode(
         return found, owner
     limit = length if long == "truncate" else NO_LIMIT
     encodings = tokenizer.encode_batch(texts, pairs, max_length=limit, truncate="longest")
-    for text, encoding in zip(texts, encodings, strict=True):
+    for place, encoding in enumerate(encodings):
         if len(encoding) > length:
+            stands = f"{where[place]}: " if where else ""
             raise DataError(
-                f"{text[:40]!r}…: {len(encoding)} tokens, and the model reads {length}; "
-                "shorten it, cut it (long = truncate) or read it in parts (long = window)"
+                f"{stands}{texts[place][:40]!r}…: {len(encoding)} tokens, and the model reads "
+                f"{length}; shorten it, cut it (--long truncate), or read it in parts "
+                "(--long window)"
             )
     return encodings, list(range(len(texts)))

@@ -327,10 +327,15 @@ class Tokenizer:
                 f"specials and the other text, which leaves {max(room, 0)} for an overlap of "
                 f"{overlap}; raise max_length, lower the overlap or shorten the other text"
             )
+        whole = _encoding(raw, sequence, None)
         spans = _spans(length, room, overlap)
         if len(spans) == 1:
-            return [_encoding(raw, sequence, None)]
-        return [_encoding(raw, sequence, _kept(sequence, {which: span})) for span in spans]
+            return [whole]
+        first = sequence.index(which)
+        return [
+            whole.only(np.r_[:first, first + start : first + end, first + length : len(sequence)])
+            for start, end in spans
+        ]
 
 
 # ---- encoding

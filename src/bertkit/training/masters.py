@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,12 @@ class Masters:
                 for name, p in model.named_parameters()
             }
             model.to(dtype)
+
+    def whole(self) -> Model:
+        """A copy of the model with the weights that learn, in fp32: what is saved."""
+        model = copy.deepcopy(self.model).float()
+        model.load_state_dict(self.weights, strict=False)
+        return model
 
     def pull(self) -> None:
         """Hand the gradients of the working weights to the masters."""
