@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 WITH_DATASETS := .venv/.installed-datasets
+# One process a core: the models of tests are too small for a second thread.
+PARALLEL := -n auto --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -29,10 +31,10 @@ demo: install ## raw text to a fine-tuned BERT on this machine, with a report (m
 	$(BIN)/bertkit demo
 
 test: install ## the tests without the slow ones
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL)
 
 test-all: install ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: install ## format, lint, types, floors
 	$(BIN)/ruff format --check .
