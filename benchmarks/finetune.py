@@ -47,7 +47,6 @@ from bertkit.recipes.finetune import SCORES, Finetune, finetune, read_examples
 from bertkit.storage import write_text
 from bertkit.tasks import find
 from bertkit.tasks.classify import Example
-from bertkit.text.long import Long
 
 LOG = harness.RESULTS / "finetune.jsonl"
 PEER = "transformers Trainer, fp32"
@@ -239,7 +238,7 @@ def ours(work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed:
         trained = time.perf_counter() - start
         kept = json.loads((out / SCORES).read_text(encoding="utf-8"))
         answer = answering(out, work.task, precision="auto")
-    policy: Long = "truncate" if "truncate" in answer.task.long else answer.task.long[0]
+    policy = answer.task.long_of_files()
     answer.answers(dev[:BATCH], long=policy)
     start = time.perf_counter()
     answers = answer.answers(dev, long=policy)

@@ -146,14 +146,15 @@ def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict
     """
     rows = []
     for text, several in zip(predicted, references, strict=True):
-        words = _rouge_words(text)
-        each = [_rouge_f1(words, _rouge_words(reference)) for reference in several]
+        words = rouge_words(text)
+        each = [_rouge_f1(words, rouge_words(reference)) for reference in several]
         rows.append(np.max(each, axis=0))
     one, two, longest = np.mean(rows, axis=0).tolist()
     return {"rouge1": one, "rouge2": two, "rougeL": longest}
 
 
-def _rouge_words(text: str) -> list[str]:
+def rouge_words(text: str) -> list[str]:
+    """The words that ROUGE counts."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 

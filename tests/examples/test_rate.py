@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import bertkit
 from bertkit import cli
@@ -26,7 +25,6 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dire", "fair", "fine"]
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the task, a model, and texts of one to three stars."""
-    torch.set_num_threads(1)
     shutil.copy(EXAMPLE, tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     tokenizer = Tokenizer.load(tmp_path / "vocab.txt")

@@ -79,11 +79,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World
     )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 Refused = Callable[..., str]
 
 

@@ -52,11 +52,6 @@ EASY = Compare(
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     torch.manual_seed(0)

@@ -30,11 +30,6 @@ from bertkit.training.loop import steps
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     torch.manual_seed(0)

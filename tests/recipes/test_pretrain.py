@@ -39,11 +39,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     place = tmp_path_factory.mktemp("pretrain")

@@ -38,11 +38,6 @@ from bertkit.text.train import train as train_tokenizer
 SETTINGS = Probe(epochs=8, batch_size=8, learning_rate=1e-2, width=16, layers=1, dropout=0.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     torch.manual_seed(0)

@@ -285,7 +285,6 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
     ours, net = Summarize.of(examples, Options(sentences=1)), model().train()
     features = ours.features(examples, tokenizer, LENGTH, long="window", learn=True)
     batch = ours.batch(sorted(features, key=lambda f: len(f.encoding)))
-    torch.set_num_threads(1)  # tiny products only wait for a second one
     losses = []
     for _ in range(150):
         loss = ours.loss(net, batch, totals([batch])).total

@@ -41,11 +41,6 @@ BIOES = ("O", *(f"{p}-{kind}" for kind in ("LOC", "PER") for p in "BIES"))
 CRF = Options(crf=True, scheme="iob2")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # models this small only wait for a second one
-
-
 @lru_cache
 def shared() -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:

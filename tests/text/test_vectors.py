@@ -180,8 +180,8 @@ def test_words_and_table_must_fit() -> None:
 
 def test_rows_of_words() -> None:
     found = Vectors(["us", "US", "dog"], np.eye(3, dtype=np.float32))
-    assert [found.get(w) for w in ("us", "US", "Us", "DOG", "cat")] == [0, 1, 0, 2, None]
-    assert found["Dog"] == 2
+    assert [found.row(w) for w in ("us", "US", "Us", "DOG", "cat")] == [0, 1, 0, 2, None]
+    assert found["Dog"].tolist() == [0.0, 0.0, 1.0]
     assert len(found) == 3
     assert "DOG" in found
     assert "cat" not in found
@@ -222,7 +222,7 @@ def test_a_real_sample(data_folder: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     for row, line in enumerate(lines):
         word, *numbers = line.split(" ")
-        assert found.get(word) == row
+        assert found.row(word) == row
         np.testing.assert_array_equal(found.table[row], np.float32(numbers))
     unit = found.table / np.linalg.norm(found.table, axis=1, keepdims=True)
     cosine = unit @ unit[0]

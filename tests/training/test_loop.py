@@ -24,11 +24,6 @@ from bertkit.training.optim import adamw
 VOCAB = 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(_repeatable: None) -> None:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
-
-
 def samples(count: int, seed: int) -> list[Sample]:
     rng = np.random.default_rng(seed)
     found = []

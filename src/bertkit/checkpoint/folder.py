@@ -23,7 +23,7 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
-from bertkit.models.model import HEADS, HeadMaker, Model, empty
+from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
 
@@ -89,8 +89,9 @@ def load(
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
     theirs = _labels(config, named, inner / "config.json")
     names = tuple(labels) or theirs
-    for head in set(wanted) & {"classify", "tag", "crf"} if not names else ():
-        raise CheckpointError(f"{inner}: has no {head} head; name the labels of a new one")
+    unnamed = [head for head in LABELLED if head in wanted and not names]
+    if unnamed:
+        raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
     model = empty(shape, wanted, labels=names)
     for head in wanted:
         if head not in held or (labels and names != theirs):  # new outputs, on the old pooler

@@ -19,6 +19,9 @@ HEADS = ("mlm", "nsp", "sop", "pooler", "classify", "choose", "answer", "tag", "
 labels (or one number) of a text or pair, a score of a choice, the span of an answer, labels of
 words, and those with a CRF over them."""
 
+LABELLED = ("classify", "tag", "crf")
+"""Those whose outputs have names."""
+
 HeadMaker = Callable[[Transformer], nn.Module]
 """What builds a head that is not among `HEADS`."""
 
@@ -82,7 +85,7 @@ def _heads(
 def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Module:
     """A head of `HEADS` for this encoder. Raises: ConfigError for another name."""
     config = encoder.config
-    if name in ("classify", "tag", "crf") and not labels:
+    if name in LABELLED and not labels:
         raise ConfigError(f"heads: {name} needs the names of its labels")
     match name:
         case "mlm":

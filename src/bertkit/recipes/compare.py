@@ -237,7 +237,7 @@ class _Words:
     @staticmethod
     def of(vectors: Vectors, examples: Sequence[Example]) -> _Words:
         words = sorted({w for e in examples for text in _texts(e) for w in tokens(text)})
-        rows = {word: row for word in words if (row := vectors.get(word)) is not None}
+        rows = {word: row for word in words if (row := vectors.row(word)) is not None}
         chosen = vectors.table[list(rows.values())]
         # files differ tenfold in scale, and one learning rate is to serve all
         chosen = chosen / max(float(np.sqrt(np.square(chosen).mean())), 1e-6) if rows else chosen

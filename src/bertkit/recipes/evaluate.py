@@ -23,8 +23,7 @@ def evaluate(
         raise DataError("no rows to score")
     task = ready.task
     task.check(examples)
-    long = "truncate" if "truncate" in task.long else task.long[0]
-    answers = ready.answers(examples, long=long)
+    answers = ready.answers(examples, long=task.long_of_files())
     if errors is not None:
         write_mistakes(errors, task, answers, examples)
     cut = sum(getattr(answer, "truncated", False) for answer in answers)

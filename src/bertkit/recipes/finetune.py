@@ -155,7 +155,7 @@ def finetune(
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.length)
     frozen = _freeze(network, settings.frozen_layers)
-    policy = "truncate" if "truncate" in ready.long else ready.long[0]
+    policy = ready.long_of_files()
     features = {
         name: ready.features(rows, loaded.tokenizer, length, long=policy, learn=name == "train")
         for name, rows in (("train", learn), ("dev", check))
@@ -215,13 +215,7 @@ def finetune(
                 bar.update(shown, completed=step.number, note=f"loss {step.loss:.3f}")
                 journal.write({"step": step.number, "loss": step.loss})
                 if step.number % per_epoch == 0:
-                    scored = packed(masters.whole(), torch.float32)
-                    outputs = ready.run(scored, features["dev"], settings.budget_tokens)
-                    head = scored.heads[ready.head]
-                    given = ready.answers(outputs, features["dev"], check, head)
-                    tuned = ready.tuned(given, check)
-                    if tuned is not ready:
-                        given = tuned.answers(outputs, features["dev"], check, head)
+                    tuned, given = _asked(ready, masters.whole(), features["dev"], check, settings)
                     scores = tuned.score(given, check)
                     epoch: dict[str, Any] = {
                         "step": step.number,
@@ -255,19 +249,18 @@ def finetune(
                     raise KeyboardInterrupt(
                         f"stopped after step {step.number}, which is saved; go on with --resume"
                     )
-    except BertkitError as error:
+    except BaseException as error:
         if best is None and not (out / FOLDER).exists():  # nothing of use is there yet
             shutil.rmtree(out, ignore_errors=True)
-            raise
-        kept = f"{out} holds epoch {best['epoch']}, the best" if best else f"go on in {out}"
-        raise type(error)(f"{error}; {kept}") from None
-    except BaseException:
-        if best is None and not (out / FOLDER).exists():
-            shutil.rmtree(out, ignore_errors=True)
+        elif isinstance(error, BertkitError):
+            kept = f"{out} holds epoch {best['epoch']}, the best" if best else f"go on in {out}"
+            raise type(error)(f"{error}; {kept}") from None
         raise
     assert best is not None
     if answers is None:  # the best epoch was before the resumption
-        answers = _answered(out, ready, features["dev"], check, settings)
+        again = load(out, heads={ready.head: ready.build_head}, labels=ready.labels)
+        tuned = kind.restore(ready.labels, again.settings)
+        _, answers = _asked(tuned, again.model, features["dev"], check, settings)
     scores = _finish(out, ready, record, epochs, best, answers, check)
     shutil.rmtree(out / FOLDER, ignore_errors=True)
     return scores
@@ -348,19 +341,21 @@ def _finish(
     return scores
 
 
-def _answered(
-    out: Path,
+def _asked(
     task: Task[Any, Any],
+    model: Model,
     features: Sequence[Feature],
     dev: Sequence[Any],
     settings: Finetune,
-) -> Sequence[Any]:
-    """The answers of the saved model to the dev examples."""
-    loaded = load(out, heads={task.head: task.build_head}, labels=task.labels)
-    task = type(task).restore(loaded.labels or task.labels, loaded.settings)
-    scored = packed(loaded.model, torch.float32)
+) -> tuple[Task[Any, Any], Sequence[Any]]:
+    """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
+    scored = packed(model, torch.float32)
     outputs = task.run(scored, features, settings.budget_tokens)
-    return task.answers(outputs, features, dev, scored.heads[task.head])
+    answers = task.answers(outputs, features, dev, scored.heads[task.head])
+    tuned = task.tuned(answers, dev)
+    if tuned is not task:
+        answers = tuned.answers(outputs, features, dev, scored.heads[task.head])
+    return tuned, answers
 
 
 def _read(path: Path) -> dict[str, Any]:

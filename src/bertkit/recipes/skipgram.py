@@ -97,7 +97,7 @@ def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
             raise DataError(
                 f"{path}:{number}: not two words and a score; write them with tabs between"
             ) from None
-        one, other = vectors.get(first), vectors.get(second)
+        one, other = vectors.row(first), vectors.row(second)
         if one is None or other is None:
             missing += 1
             continue

@@ -215,10 +215,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         Raises: DataError for fewer than two labels.
         """
         assert isinstance(options, Options)
-        for example in train:
-            if example.label is None:
-                raise DataError(f"{example.where}: no label; give one or remove the row")
-        written = {cast(str, example.label) for example in train}
+        written = {_label(example) for example in train}
         multi = options.multi_label
         if multi is None:
             multi = all(label.startswith("[") for label in written)
@@ -274,7 +271,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def labels_of(self, example: Example) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
-        label = cast(str, example.label)
+        label = _label(example)
         if not self.options.multi_label:
             return [label]
         if not label.startswith("["):
@@ -290,7 +287,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def target(self, example: Example) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""
         if self.options.regression:
-            number = _number(cast(str, example.label))
+            number = _number(_label(example))
             if number is None:
                 raise DataError(f"{example.where}: label {example.label!r} is not a number")
             return number
@@ -307,8 +304,6 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def check(self, examples: Sequence[Example]) -> None:
         for example in examples:
-            if example.label is None:
-                raise DataError(f"{example.where}: no label; give one or remove the row")
             self._refuse_pair(example)
             self.target(example)
 
@@ -411,7 +406,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         """accuracy, F1 and Matthews; F1s of several labels; or Pearson and Spearman."""
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
-            return metrics.regression(numbers, [float(cast(str, e.label)) for e in examples])
+            return metrics.regression(numbers, [float(_label(e)) for e in examples])
         actual = [self.labels_of(example) for example in examples]
         if self.options.multi_label:
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
@@ -420,7 +415,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def verdict(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> Verdict:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
-        label = cast(str, example.label)
+        label = _label(example)
         if self.options.regression:
             assert isinstance(answer, LabelAnswer)
             off = abs(answer.score - float(label))
@@ -440,6 +435,13 @@ PROBLEMS = {
     "single": "single_label_classification",
 }
 """Our kinds -> the `problem_type` of transformers."""
+
+
+def _label(example: Example) -> str:
+    """Raises: DataError where there is none."""
+    if example.label is None:
+        raise DataError(f"{example.where}: no label; give one or remove the row")
+    return example.label
 
 
 def _number(label: str) -> float | None:

@@ -266,8 +266,8 @@ def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[i
     `metrics.rouge` gives them for the sentences chosen, until none adds or there are `most`.
     Source: `greedy_selection` of BertSum's code, which counts each n-gram once.
     """
-    words = [_rouge_words(text) for text in texts]
-    wanted = [_rouge_words(reference) for reference in references]
+    words = [metrics.rouge_words(text) for text in texts]
+    wanted = [metrics.rouge_words(reference) for reference in references]
     singles = [_Overlap(reference) for reference in wanted]
     pairs = [_Overlap(pairwise(reference)) for reference in wanted]
     known = set().union(*wanted)
@@ -381,11 +381,6 @@ def _join(parts: Sequence[Encoding], starts: NDArray[np.int64]) -> tuple[Encodin
         truncated=any(part.truncated for part in parts),
     )
     return encoding, np.cumsum(lengths) - lengths
-
-
-def _rouge_words(text: str) -> list[str]:
-    """As `metrics.rouge` sees them."""
-    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:

@@ -213,6 +213,11 @@ class Task(ABC, Generic[E, A]):
         out: Tensor = model.heads[self.head](model.encoder(batch), batch)
         return out.float()
 
+    @classmethod
+    def long_of_files(cls) -> Long:
+        """What is done with long texts where a whole file is read: they are cut, and it is said."""
+        return "truncate" if "truncate" in cls.long else cls.long[0]
+
     def rows(self, feature: Feature) -> int:
         """How many rows of the head's output belong to a feature: 1, or its places."""
         return 1 if feature.places is None else len(feature.places)

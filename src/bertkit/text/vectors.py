@@ -70,16 +70,17 @@ class Vectors:
         return len(self.words)
 
     def __contains__(self, word: str) -> bool:
-        return self.get(word) is not None
+        return self.row(word) is not None
 
-    def __getitem__(self, word: str) -> int:
-        """The row of a word: exactly this one, else in lower case. Raises: KeyError."""
-        row = self.get(word)
+    def __getitem__(self, word: str) -> NDArray[np.float32]:
+        """The vector of a word, exactly this one or in lower case. Raises: KeyError."""
+        row = self.row(word)
         if row is None:
             raise KeyError(word)
-        return row
+        vector: NDArray[np.float32] = self.table[row]
+        return vector
 
-    def get(self, word: str) -> int | None:
+    def row(self, word: str) -> int | None:
         """The row of a word: exactly this one, else in lower case, else None."""
         row = self._rows.get(word)
         return self._rows.get(word.lower()) if row is None else row
@@ -89,7 +90,7 @@ class Vectors:
 
         Raises: DataError when the word has no vector.
         """
-        row = self.get(word)
+        row = self.row(word)
         if row is None:
             raise DataError(f"{word!r}: no vector of this word; try another of its forms")
         cosine = self.table @ self.table[row] / (self._norms * self._norms[row])
