@@ -23,10 +23,13 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
@@ -91,10 +94,10 @@ def main(
     folder = data_folder()
     names = chosen(tasks, folder)
     wanted = numbers(seeds or ("0" if quick else "0,1,2"))
-    quiet_transformers()
     turns: list[tuple[int, Side]] = [(seed, side) for seed in wanted for side in SIDES]
     if quick:
-        runs = [measure(name, *turn, folder, quick=True) for name in names for turn in turns]
+        with processes() as run:
+            runs = [run(name, *turn, folder, quick=True) for name in names for turn in turns]
         harness.show("finetune, quick", rows_of(runs))
         print(markdown(runs))
         return
@@ -104,15 +107,16 @@ def main(
     refuse_others(runs)
     if fresh:
         write_text(LOG, "".join(map(line, runs)))
-    for name in names:
-        done = {(run.seed, run.side) for run in runs if run.task == name}
-        todo = [turn for turn in turns if turn not in done]
-        for side in SIDES if todo else ():
-            measure(name, 0, side, folder, quick=True)
-        for turn in todo:
-            runs.append(measure(name, *turn, folder))
-            with LOG.open("a", encoding="utf-8") as log:
-                log.write(line(runs[-1]))
+    with processes() as run:
+        for name in names:
+            done = {(r.seed, r.side) for r in runs if r.task == name}
+            todo = [turn for turn in turns if turn not in done]
+            for side in SIDES if todo else ():
+                run(name, 0, side, folder, quick=True)
+            for turn in todo:
+                runs.append(run(name, *turn, folder))
+                with LOG.open("a", encoding="utf-8") as log:
+                    log.write(line(runs[-1]))
     harness.write("finetune", rows_of(runs))
     print(markdown(runs))
 
@@ -183,6 +187,22 @@ class Measured(NamedTuple):
     answered: dict[str, float]
 
 
+@contextmanager
+def processes() -> Iterator[Callable[..., Run]]:
+    """`measure`, in a process for each side: what one sets, such as how memory is held, is not
+    to help the other."""
+    with ExitStack() as stack:
+        pools = {
+            side: stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+            for side in SIDES
+        }
+
+        def run(name: str, seed: int, side: Side, *rest: Any, **options: Any) -> Run:
+            return pools[side].submit(measure, name, seed, side, *rest, **options).result()
+
+        yield run
+
+
 def measure(name: str, seed: int, side: Side, folder: Path, *, quick: bool = False) -> Run:
     """One side's run of a task, on its first rows and for one epoch if `quick`."""
     work = WORKS[name]
@@ -251,6 +271,7 @@ def peers(work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed
     """`Trainer.train`, then `Trainer.predict` with the same model."""
     import transformers
 
+    quiet_transformers()
     train, dev = examples()
     transformers.set_seed(seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(minilm()))

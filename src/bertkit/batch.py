@@ -79,9 +79,10 @@ class Packed:
 
 
 RUN_STEP = 16
-"""Only lengths that round up to the same multiple may share a run (measured: docs/log.md)."""
+"""Only lengths that round up to the same multiple may share a run; it is then that long, so that
+few shapes come up (oneDNN compiles code for each new one: docs/log.md)."""
 
-RUN_TOKENS = 128
+RUN_TOKENS = 512
 """A run of equal lengths with fewer tokens than this is joined by longer neighbors: copying a few
 tokens into a rectangle costs less than another round of small matrix products."""
 
@@ -123,6 +124,7 @@ def _runs(layout: Packed) -> list[Run]:
         tokens, longest = int(part.sum()), int(part.max())
         rows = hidden = None
         if (part != longest).any():
+            longest += -longest % RUN_STEP
             seen = torch.arange(longest) < torch.from_numpy(part)[:, None]
             rows = seen.flatten().nonzero().squeeze(1).to(layout.owner.device)
             hidden = (~seen)[:, None, None, :].to(layout.owner.device)

@@ -20,9 +20,10 @@ LAYOUTS = {
 }
 
 
-def reference(q: Tensor, k: Tensor, v: Tensor, layout: Packed) -> Tensor:
+def reference(qkv: Tensor, layout: Packed) -> Tensor:
     """Softmax attention written out, one sequence and head at a time."""
-    out = torch.empty_like(q)
+    q, k, v = qkv.unbind(1)
+    out = torch.zeros_like(q)
     for start, end in itertools.pairwise(layout.starts.tolist()):
         for head in range(q.shape[1]):
             scores = q[start:end, head] @ k[start:end, head].T / q.shape[-1] ** 0.5
@@ -30,65 +31,92 @@ def reference(q: Tensor, k: Tensor, v: Tensor, layout: Packed) -> Tensor:
     return out
 
 
-def inputs(sizes: list[int], grad: bool = False) -> tuple[Tensor, Tensor, Tensor, Packed]:
+def inputs(sizes: list[int], behind: int = 0) -> tuple[Tensor, Packed]:
+    """Queries, keys and values of a layout, and of rows behind it."""
     layout = Packed.of(sizes)
-    q, k, v = torch.randn(3, layout.total, 2, 8).unbind(0)
-    return (*(x.clone().requires_grad_(grad) for x in (q, k, v)), layout)
+    return torch.randn(layout.total + behind, 3, 2, 8), layout
 
 
+@pytest.mark.parametrize("behind", [0, 3])
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_kernels_equal_the_formula(kernel: Kernel | None, sizes: list[int]) -> None:
-    q, k, v, layout = inputs(sizes)
-    reason = kernel.refuses(q, layout) if kernel else None
+def test_kernels_equal_the_formula(kernel: Kernel | None, sizes: list[int], behind: int) -> None:
+    qkv, layout = inputs(sizes, behind)
+    reason = kernel.refuses(qkv, layout) if kernel else None
     if reason:
         pytest.skip(reason)
-    torch.testing.assert_close(attend(q, k, v, layout, kernel=kernel), reference(q, k, v, layout))
+    torch.testing.assert_close(attend(qkv, layout, kernel=kernel), reference(qkv, layout))
 
 
+@pytest.mark.parametrize("behind", [0, 3])
 @pytest.mark.parametrize("kernel", KERNELS[:2], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_gradients_equal_the_formula(kernel: Kernel, sizes: list[int]) -> None:
-    q, k, v, layout = inputs(sizes, grad=True)
-    weight = torch.randn(layout.total, 2, 8)
-    ours = torch.autograd.grad((attend(q, k, v, layout, kernel=kernel) * weight).sum(), (q, k, v))
-    theirs = torch.autograd.grad((reference(q, k, v, layout) * weight).sum(), (q, k, v))
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+def test_gradients_equal_the_formula(kernel: Kernel, sizes: list[int], behind: int) -> None:
+    qkv, layout = inputs(sizes, behind)
+    qkv.requires_grad_()
+    weight = torch.randn(qkv.shape[0], 2, 8)
+    (ours,) = torch.autograd.grad((attend(qkv, layout, kernel=kernel) * weight).sum(), qkv)
+    (theirs,) = torch.autograd.grad((reference(qkv, layout) * weight).sum(), qkv)
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_gradients_with_dropout_are_those_of_the_same_factors(sizes: list[int]) -> None:
+    qkv, layout = inputs(sizes)
+    qkv = qkv.double().requires_grad_()
+
+    def mixed(x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return Bmm()(x, layout, dropout=0.3)
+
+    weight, along = torch.randn(2, *mixed(qkv).shape, dtype=torch.double)
+    along = along[:, None] * torch.randn_like(qkv)
+    (grad,) = torch.autograd.grad((mixed(qkv) * weight).sum(), qkv)
+    step = 1e-6
+    with torch.no_grad():
+        change = (mixed(qkv + step * along) - mixed(qkv - step * along)) * weight / (2 * step)
+    torch.testing.assert_close((grad * along).sum(), change.sum(), atol=1e-6, rtol=1e-6)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    qkv, layout = inputs([40] * 4)
+    drawn = torch.stack([Bmm()(qkv, layout, dropout=0.2) for _ in range(400)])
+    exact = reference(qkv, layout)
+    assert (drawn[0] - drawn[1]).abs().max() > 0.01
+    assert (drawn.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
 
 
 def test_control_another_scale_fails() -> None:
-    q, k, v, layout = inputs(LAYOUTS["mixed"])
-    wrong = attend(q * 1.05, k, v, layout)
-    assert (wrong - reference(q, k, v, layout)).abs().max() > 1e-3
+    qkv, layout = inputs(LAYOUTS["mixed"])
+    wrong = attend(qkv * torch.tensor([1.05, 1.0, 1.0])[:, None, None], layout)
+    assert (wrong - reference(qkv, layout)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("size", [3, 16, 100, SHORT, SHORT + 1, 300])
 def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int) -> None:
     sizes = sorted([1, 10, size, 64, 250])
-    q, k, v, layout = inputs(sizes)
+    qkv, layout = inputs(sizes)
     start = int(layout.starts[sizes.index(size)])
     part = slice(start, start + size)
-    alone = attend(q[part], k[part], v[part], Packed.of([size]))
-    together = attend(q, k, v, layout)[part]
-    torch.testing.assert_close(alone, together, atol=1e-6, rtol=1e-5)
+    alone = attend(qkv[part], Packed.of([size]))
+    torch.testing.assert_close(alone, attend(qkv, layout)[part], atol=1e-6, rtol=1e-5)
 
 
 def test_a_kernel_that_cannot_serve_says_why() -> None:
-    q, k, v, layout = inputs([4])
-    assert "CUDA only" in (Varlen().refuses(q, layout) or "")
+    qkv, layout = inputs([4])
+    assert "CUDA only" in (Varlen().refuses(qkv, layout) or "")
     with pytest.raises(ValueError, match="CUDA only"):
-        attend(q, k, v, layout, kernel=Varlen())
+        attend(qkv, layout, kernel=Varlen())
 
 
 def test_exact_weights_reproduce_the_output() -> None:
-    q, k, v, layout = inputs(LAYOUTS["mixed"])
-    parts = v.transpose(0, 1).split(list(layout.lengths), 1)
-    weights = attention_weights(q, k, layout)
+    qkv, layout = inputs(LAYOUTS["mixed"], behind=2)
+    parts = qkv[: layout.total, 2].transpose(0, 1).split(list(layout.lengths), 1)
+    weights = attention_weights(qkv, layout)
     for w in weights:
         torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:2]))
     mixed = torch.cat([(w @ p).transpose(0, 1) for w, p in zip(weights, parts, strict=True)])
-    torch.testing.assert_close(mixed, attend(q, k, v, layout), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(mixed, attend(qkv, layout)[: layout.total], atol=1e-5, rtol=1e-4)
 
 
 def test_a_trace_without_weights_collects_none() -> None:
@@ -103,7 +131,7 @@ def test_a_trace_without_weights_collects_none() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
 def test_varlen_equals_the_formula_on_cuda(sizes: list[int]) -> None:
-    q, k, v, layout = inputs(sizes)
-    moved = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]
-    ours = Varlen()(*moved, layout.to("cuda"), dropout=0.0).float().cpu()
-    torch.testing.assert_close(ours, reference(q, k, v, layout), atol=2e-2, rtol=2e-2)
+    qkv, layout = inputs(sizes)
+    moved = qkv.to("cuda", torch.bfloat16)
+    ours = Varlen()(moved, layout.to("cuda"), dropout=0.0).float().cpu()
+    torch.testing.assert_close(ours, reference(qkv, layout), atol=2e-2, rtol=2e-2)

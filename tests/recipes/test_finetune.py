@@ -24,7 +24,7 @@ from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds, read_examples
 from bertkit.tasks.classify import Classify, Example
-from bertkit.text.train import train
+from bertkit.text.train import train as train_tokenizer
 from bertkit.training.loop import steps
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
@@ -33,7 +33,7 @@ SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32"
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     torch.manual_seed(0)
-    tokenizer = train(english[:5], kind="wordpiece", size=300)
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
     config = TransformerConfig(
         vocab=tokenizer.vocab_size, hidden=32, layers=1, heads=2, intermediate=64, length=32
     )
@@ -64,9 +64,10 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("tuned") / "out"
     settings = Finetune(
-        epochs=16, batch_size=8, learning_rate=1e-2, precision="fp32", weight_decay=0.0
+        epochs=8, batch_size=8, learning_rate=1e-2, precision="fp32", weight_decay=0.0
     )
-    scores = finetune(Classify, base, train=rows(48), dev=rows(16, 100), out=out, settings=settings)
+    train, dev = rows(120), rows(16, 200)
+    scores = finetune(Classify, base, train=train, dev=dev, out=out, settings=settings)
     return out, scores
 
 
@@ -75,7 +76,8 @@ def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
     assert scores["accuracy"] == 1.0
     record = json.loads((out / "scores.json").read_text(encoding="utf-8"))
     assert record["dev"] == scores
-    assert {name: data["rows"] for name, data in record["data"].items()} == {"train": 48, "dev": 16}
+    counts = {name: data["rows"] for name, data in record["data"].items()}
+    assert counts == {"train": 120, "dev": 16}
     assert record["settings"]["learning_rate"] == 1e-2
     assert load(out).labels == ("doing", "thing")
 

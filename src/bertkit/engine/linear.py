@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from bertkit import memory
 from bertkit.models.model import Model
 from bertkit.nn.attention import Attention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
@@ -53,6 +54,7 @@ def unavailable(dtype: torch.dtype) -> str | None:
 
 def packed(model: Model, dtype: torch.dtype) -> Model:
     """A copy of the model for inference, its large linear layers packed where that is possible."""
+    memory.hold()
     model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
     if next(model.parameters()).device.type != "cpu" or unavailable(dtype) is not None:
         return model

@@ -11,8 +11,8 @@ from bertkit.batch import Packed
 from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen
 
 SHORT = 192
-"""Up to this many tokens `Bmm` is the faster kernel on CPUs (a multiple of RUN_STEP, so that the
-kernel of a sequence depends on its own length only)."""
+"""Up to this many tokens `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
+RUN_STEP, so that the kernel of a sequence depends on its own length only)."""
 
 
 @dataclass
@@ -31,52 +31,39 @@ class Trace:
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Packed,
-    *,
-    dropout: float = 0.0,
-    kernel: Kernel | None = None,
+    qkv: Tensor, layout: Packed, *, dropout: float = 0.0, kernel: Kernel | None = None
 ) -> Tensor:
-    """Each token's mixture of the tokens of its own sequence. Shapes: all (N, H, K).
+    """Each token's mixture of the tokens of its own sequence. Shapes: as of `Kernel`.
 
     Without a `kernel` the fastest that does not refuse is taken; the choice for a sequence depends
     on its own length alone, never on its neighbors.
     """
     if kernel is not None:
-        reason = kernel.refuses(q, layout, dropout=dropout)
+        reason = kernel.refuses(qkv, layout, dropout=dropout)
         if reason:
             raise ValueError(reason)
-        return kernel(q, k, v, layout, dropout=dropout)
+        return kernel(qkv, layout, dropout=dropout)
     varlen = Varlen()
-    if varlen.refuses(q, layout, dropout=dropout) is None:
-        return varlen(q, k, v, layout, dropout=dropout)
-    if q.device.type != "cpu" or layout.lengths[0] > SHORT:
-        return Fused()(q, k, v, layout, dropout=dropout)
-    if layout.lengths[-1] <= SHORT:
-        return Bmm()(q, k, v, layout, dropout=dropout)
+    if varlen.refuses(qkv, layout, dropout=dropout) is None:
+        return varlen(qkv, layout, dropout=dropout)
+    if qkv.device.type != "cpu":
+        return Fused()(qkv, layout, dropout=dropout)
+    if dropout or layout.lengths[-1] <= SHORT:
+        return Bmm()(qkv, layout, dropout=dropout)
+    if layout.lengths[0] > SHORT:
+        return Fused()(qkv, layout, dropout=dropout)
     short, long = layout.split(SHORT)
-    at = short.total
-    return torch.cat(
-        [
-            Bmm()(q[:at], k[:at], v[:at], short, dropout=dropout),
-            Fused()(q[at:], k[at:], v[at:], long, dropout=dropout),
-        ]
-    )
+    parts = qkv.split([short.total, qkv.shape[0] - short.total])
+    return torch.cat([Bmm()(parts[0], short, dropout=0.0), Fused()(parts[1], long, dropout=0.0)])
 
 
-def attention_weights(q: Tensor, k: Tensor, layout: Packed) -> list[Tensor]:
+def attention_weights(qkv: Tensor, layout: Packed) -> list[Tensor]:
     """The exact weights, one (H, T, T) a sequence: softmax(q kᵀ / √K), computed in fp32."""
-    lengths = list(layout.lengths)
-    return [
-        torch.softmax(a @ b.transpose(-1, -2) * a.shape[-1] ** -0.5, -1)
-        for a, b in zip(
-            q.float().transpose(0, 1).split(lengths, 1),
-            k.float().transpose(0, 1).split(lengths, 1),
-            strict=True,
-        )
-    ]
+    found = []
+    for part in qkv[: layout.total].float().split(list(layout.lengths)):
+        q, k, _ = part.permute(1, 2, 0, 3)  # each (H, T, K)
+        found.append(torch.softmax(q @ k.transpose(1, 2) * q.shape[-1] ** -0.5, -1))
+    return found
 
 
 class Attention(nn.Module):
@@ -89,10 +76,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, layout: Packed, trace: Trace | None = None) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)  # each (N, H, K)
-        mixed = attend(q, k, v, layout, dropout=self.dropout if self.training else 0.0)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        mixed = attend(qkv, layout, dropout=self.dropout if self.training else 0.0)
         if trace is not None and trace.weights:
-            trace.attention.append(attention_weights(q, k, layout))
-            trace.heads.append(mixed)
+            trace.attention.append(attention_weights(qkv, layout))
+            trace.heads.append(mixed[: layout.total])
         out: Tensor = self.out(mixed.flatten(1))
         return out

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each number with probability `rate` and scale the others to keep the mean.
-
-    On CPUs 64-bit random words are cut into four 16-bit draws: a third of the time of torch's own
-    (docs/log.md). The rate is thus met to within 1/65536.
-    """
+    """Zero each number with probability `rate` and scale the others to keep the mean."""
     if rate == 0.0:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    return x * _keep(x.shape, rate, x.dtype)
+    return x * keep(x.shape, rate, x)
 
 
-def _keep(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
-    """A factor for each number: 0 with probability `rate`, else 1 / (1 - rate)."""
-    words = torch.empty(-(-shape.numel() // 4), dtype=torch.int64)
-    draws = words.random_(-(2**63), None).view(torch.int16)[: shape.numel()]
-    kept = draws.view(shape).ge(round(rate * 65536) - 32768)
-    return kept.to(dtype).mul_(1.0 / (1.0 - rate))
+def keep(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
+    """A factor for each number: 0 with probability `rate`, else 1 / (1 - rate).
+
+    On CPUs 64-bit random words are cut into four 16-bit draws: a third of the time of torch's own
+    (docs/log.md). The rate is thus met to within 1/65536. The factors have the type of `like`.
+    """
+    if like.device.type != "cpu":
+        return F.dropout(like.new_ones(shape), rate)
+    count, scale = math.prod(shape), 1.0 / (1.0 - rate)
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = words.view(torch.int16)[:count].ge_(round(rate * 65536) - 32768)  # ones and zeros
+    if like.dtype.itemsize == 2:  # multiplied as integers, ones become the bits of the scale
+        bits = int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))
+        return kept.mul_(bits).view(like.dtype).view(shape)
+    return kept.to(like.dtype).mul_(scale).view(shape)
 
 
 class Dropout(nn.Module):

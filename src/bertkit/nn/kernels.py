@@ -6,7 +6,6 @@ answer and tests skip with reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -14,140 +13,191 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Packed, Run
-from bertkit.nn.dropout import dropout as drop
+from bertkit.nn.dropout import keep
 
 
 class Kernel(Protocol):
-    """One way to compute attention. Shapes: q, k, v and the result (N, H, K)."""
+    """One way to compute attention. Shapes: qkv (R, 3, H, K) -> (R, H, K).
 
-    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    Of the R rows those behind the layout's N tokens are padding: zeros come back in their place.
+    """
+
+    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         """None, or the reason why this kernel cannot serve this batch."""
         ...
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Packed, *, dropout: float
-    ) -> Tensor: ...
+    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor: ...
 
 
 class Bmm:
-    """Batched matrix products over runs of near-equal length: the fastest on CPUs for short texts.
+    """Batched matrix products over runs of near-equal length.
 
-    Below about 192 tokens it beats the fused kernel by 2.5 times on two cores (docs/log.md).
+    On CPUs the fastest for short texts, and with dropout for all (docs/log.md).
     """
 
-    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Packed, *, dropout: float
-    ) -> Tensor:
-        q = q * q.shape[-1] ** -0.5
-        done = []
-        for run, rq, rk, rv in rectangles(q, k, v, layout):
-            rq, rk, rv = (x.flatten(0, 1) for x in (rq, rk, rv))
-            scores = torch.bmm(rq, rk.transpose(1, 2)).unflatten(0, (run.sequences, -1))
-            if run.hidden is not None:
-                scores = scores.masked_fill(run.hidden, -torch.inf)
-            weights = drop(torch.softmax(scores, -1), dropout)
-            mixed = torch.bmm(weights.flatten(0, 1), rv).unflatten(0, (run.sequences, -1))
-            done.append(tokens(mixed, run))
-        return torch.cat(done)
+    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
+        mixed: Tensor = _Products.apply(qkv, layout, dropout)  # type: ignore[no-untyped-call]
+        return mixed
 
 
 class Fused:
     """torch's `scaled_dot_product_attention` over the same runs: no score matrix in memory."""
 
-    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Packed, *, dropout: float
-    ) -> Tensor:
+    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
+        runs, behind = layout.runs, qkv.shape[0] - layout.total
         done = []
-        for run, rq, rk, rv in rectangles(q, k, v, layout):
+        # `split` parts once, so its gradient is one concatenation; each slice would give back
+        # a whole tensor of zeros
+        for run, part in zip(runs, qkv.split([*(r.tokens for r in runs), behind]), strict=False):
+            if run.rows is not None:
+                part = _Spread.apply(part, run)  # type: ignore[no-untyped-call]
+            q, k, v = part.view(run.sequences, run.length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
             seen = None if run.hidden is None else ~run.hidden
-            mixed = F.scaled_dot_product_attention(rq, rk, rv, seen, dropout)
-            done.append(tokens(mixed, run))
-        return torch.cat(done)
+            mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout)
+            mixed = mixed.transpose(1, 2).flatten(0, 1)
+            if run.rows is not None:
+                mixed = _Pick.apply(mixed, run)  # type: ignore[no-untyped-call]
+            done.append(mixed)
+        return F.pad(torch.cat(done), (0, 0, 0, 0, 0, behind))
 
 
 class Varlen:
     """torch's variable-length flash attention: packed sequences as they are, on CUDA."""
 
-    def refuses(self, q: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         if dropout:
             return "the varlen kernel has no dropout on attention weights; set it to 0 to use it"
-        if q.device.type != "cuda":
-            return f"the varlen kernel runs on CUDA only, and the batch is on {q.device.type}"
-        if q.dtype not in (torch.float16, torch.bfloat16):
-            return f"the varlen kernel computes in bf16 or fp16, not in {q.dtype}"
-        if q.shape[-1] % 8:
-            return f"the varlen kernel needs heads a multiple of 8 wide, not {q.shape[-1]}"
+        if qkv.device.type != "cuda":
+            return f"the varlen kernel runs on CUDA only, and the batch is on {qkv.device.type}"
+        if qkv.dtype not in (torch.float16, torch.bfloat16):
+            return f"the varlen kernel computes in bf16 or fp16, not in {qkv.dtype}"
+        if qkv.shape[-1] % 8:
+            return f"the varlen kernel needs heads a multiple of 8 wide, not {qkv.shape[-1]}"
         return None
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layout: Packed, *, dropout: float
-    ) -> Tensor:
+    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         starts, longest = layout.starts.to(torch.int32), layout.lengths[-1]
+        q, k, v = qkv[: layout.total].unbind(1)
         mixed = varlen_attn(q, k, v, starts, starts, longest, longest)
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
-        return mixed
+        return F.pad(mixed, (0, 0, 0, 0, 0, qkv.shape[0] - layout.total))
 
 
-def rectangles(
-    q: Tensor, k: Tensor, v: Tensor, layout: Packed
-) -> Iterator[tuple[Run, Tensor, Tensor, Tensor]]:
-    """Queries, keys and values of each run as (sequences, H, T, K): views of equal lengths.
+class _Products(torch.autograd.Function):
+    """`Bmm`, with its gradient written out.
 
-    `split` parts each once, so its gradient is one concatenation; slices would each give back a
-    whole tensor of zeros.
+    Autograd's own is a third slower: it copies and adds up q, k and v one by one, and it keeps
+    tensors of hundreds of small operations.
     """
-    sizes = [run.tokens for run in layout.runs]
-    for run, *parts in zip(
-        layout.runs, q.split(sizes), k.split(sizes), v.split(sizes), strict=True
-    ):
-        a, b, c = (_rectangle(part, run) for part in parts)
-        yield run, a, b, c
-
-
-def _rectangle(x: Tensor, run: Run) -> Tensor:
-    if run.rows is not None:
-        x = _Spread.apply(x, run.rows, run.sequences * run.length)  # type: ignore[no-untyped-call]
-    return x.view(run.sequences, run.length, *x.shape[1:]).transpose(1, 2)
-
-
-def tokens(x: Tensor, run: Run) -> Tensor:
-    """The inverse of `rectangles`: (sequences, H, T, K) back to (tokens, H, K)."""
-    x = x.transpose(1, 2).flatten(0, 1)
-    return x if run.rows is None else _Pick.apply(x, run.rows)  # type: ignore[no-untyped-call]
-
-
-class _Spread(torch.autograd.Function):
-    """Rows to their places among zeros. Its gradient is a gather: autograd's own would scatter."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, rows: Tensor, length: int) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(rows)
-        return x.new_zeros(length, *x.shape[1:]).index_copy_(0, rows, x)
+    def forward(ctx, qkv: Tensor, layout: Packed, rate: float) -> Tensor:  # type: ignore[no-untyped-def]
+        _, _, heads, width = qkv.shape
+        mixed = qkv.new_zeros(qkv.shape[0], heads, width)
+        sizes = [run.sequences * heads * run.length**2 for run in layout.runs]
+        kept = keep((sum(sizes),), rate, qkv).split(sizes) if rate else [None] * len(sizes)
+        saved = []
+        for run, factors in zip(layout.runs, kept, strict=True):
+            x = _rectangle(qkv, run)
+            q, k, v = x.flatten(1, 2)
+            scores = _scaled(q, k.transpose(1, 2), width**-0.5)
+            if run.hidden is not None:
+                scores.unflatten(0, (run.sequences, heads)).masked_fill_(run.hidden, -torch.inf)
+            weights = torch.softmax(scores, -1)
+            if factors is not None:
+                factors = factors.view_as(weights)
+            out = torch.bmm(_times(weights, factors), v).unflatten(0, (1, run.sequences, heads))
+            _put(mixed.unsqueeze(1), out, run)
+            saved += [x, weights, factors]
+        ctx.save_for_backward(*saved)
+        ctx.layout = layout
+        return mixed
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
-        (rows,) = ctx.saved_tensors
-        return grad.index_select(0, rows), None, None
+        rows, heads, width = grad.shape
+        grad_qkv = grad.new_zeros(rows, 3, heads, width)
+        saved = iter(ctx.saved_tensors)
+        for run, x, weights, factors in zip(ctx.layout.runs, saved, saved, saved, strict=True):
+            q, k, v = x.flatten(1, 2)
+            (out,) = _rectangle(grad.unsqueeze(1), run).flatten(1, 2)
+            grad_x = torch.empty_like(x)
+            grad_q, grad_k, grad_v = grad_x.flatten(1, 2)
+            torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
+            grad_weights = _times(torch.bmm(out, v.transpose(1, 2)), factors)
+            scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            _scaled(scores, k, width**-0.5, grad_q)
+            _scaled(scores.transpose(1, 2), q, width**-0.5, grad_k)
+            _put(grad_qkv, grad_x, run)
+        return grad_qkv, None, None
+
+
+def _rectangle(x: Tensor, run: Run) -> Tensor:
+    """A run of (R, C, H, K) as (C, sequences, H, length, K), contiguous."""
+    x = x[run.start : run.start + run.tokens]
+    if run.rows is not None:
+        x = _spread(x, run)
+    x = x.view(run.sequences, run.length, *x.shape[1:])
+    return x.permute(2, 0, 3, 1, 4).contiguous()
+
+
+def _put(into: Tensor, x: Tensor, run: Run) -> None:
+    """The inverse of `_rectangle`, into its place."""
+    part = into[run.start : run.start + run.tokens]
+    x = x.permute(1, 3, 0, 2, 4)
+    if run.rows is None:
+        part.unflatten(0, (run.sequences, run.length)).copy_(x)
+    else:
+        torch.index_select(x.flatten(0, 1), 0, run.rows, out=part)
+
+
+def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """scale a b, in one call."""
+    start = a.new_empty(()) if out is None else out  # not read: beta is 0
+    product: Tensor = torch.baddbmm(start, a, b, beta=0, alpha=scale, out=out)
+    return product
+
+
+def _times(weights: Tensor, factors: Tensor | None) -> Tensor:
+    return weights if factors is None else weights * factors
+
+
+def _spread(x: Tensor, run: Run) -> Tensor:
+    """Rows to their places in the rectangle, among zeros."""
+    assert run.rows is not None
+    return x.new_zeros(run.sequences * run.length, *x.shape[1:]).index_copy_(0, run.rows, x)
+
+
+class _Spread(torch.autograd.Function):
+    """`_spread`; its gradient is a gather: autograd's own would scatter."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, run: Run) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.run = run
+        return _spread(x, run)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        return grad.index_select(0, ctx.run.rows), None
 
 
 class _Pick(torch.autograd.Function):
     """Rows from their places: the transpose of `_Spread`."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, rows: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(rows)
-        ctx.length = x.shape[0]
-        return x.index_select(0, rows)
+    def forward(ctx, x: Tensor, run: Run) -> Tensor:  # type: ignore[no-untyped-def]
+        assert run.rows is not None
+        ctx.run = run
+        return x.index_select(0, run.rows)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        (rows,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.length, *grad.shape[1:]).index_copy_(0, rows, grad), None
+        return _spread(grad, ctx.run), None

@@ -34,7 +34,7 @@ from bertkit.storage import link_or_copy, sha256, sweep, write_json, writing
 from bertkit.tasks.task import Feature, Reading, Task, group, refuse_segments
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal
-from bertkit.training.loop import ahead, steps
+from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
@@ -196,16 +196,12 @@ def finetune(
     answers: Sequence[Any] | None = None
 
     try:
-        with (
-            progress() as bar,
-            Interrupt() as interrupt,
-            ahead(_groups(ready, units, settings, start)) as groups,
-        ):
+        with progress() as bar, Interrupt() as interrupt:
             shown = bar.add_task("fine-tuning", total=total, completed=start, note="")
             for step in steps(
                 masters,
                 ready.loss,
-                groups,
+                _groups(ready, units, settings, start),
                 optimizer,
                 plan,
                 clip=settings.clip,

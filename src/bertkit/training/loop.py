@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from bertkit import memory
 from bertkit.batch import Batch
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
@@ -51,6 +52,7 @@ def steps(
     Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
+    memory.hold()
     rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
     for number, group in enumerate(groups, start + 1):
