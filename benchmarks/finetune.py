@@ -13,7 +13,8 @@ Prediction goes from the texts of dev to answers, tokenizing included, with the 
 warm: ours at precision auto, the peer's by `Trainer.predict` at its default of 8 rows a batch.
 
 Scores are those after the last epoch, which is what the peer ends with; bertkit would keep the
-best epoch. Each run is a line of `results/finetune.jsonl`, and the command goes on behind the last.
+best epoch. Each run is a line of `results/finetune.jsonl`, and the command goes on behind the last;
+the runs of a task are all of one machine.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def main(
     runs = read_log(LOG)
     if fresh:
         runs = [run for run in runs if run.task not in names or run.seed not in wanted]
-    refuse_others(runs)
+    refuse_others([run for run in runs if run.task in names])
     if fresh:
         write_text(LOG, "".join(map(line, runs)))
     with processes() as run:
@@ -117,7 +118,7 @@ def main(
                 runs.append(run(name, *turn, folder))
                 with LOG.open("a", encoding="utf-8") as log:
                     log.write(line(runs[-1]))
-    harness.write("finetune", rows_of(runs))
+            harness.write(f"finetune-{name}", rows_of([r for r in runs if r.task == name]))
     print(markdown(runs))
 
 
