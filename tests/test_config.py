@@ -4,11 +4,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from bertkit.config import Settings, decode, explained, override, plain, read_toml
 from bertkit.errors import ConfigError
-from bertkit.models.config import TransformerConfig
-from bertkit.recipes.pretrain import PretrainConfig, Train
+from bertkit.families import FAMILIES
+from bertkit.models.model import build
+from bertkit.recipes.pretrain import PretrainConfig, Train, complete
 
 MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
 RUN = {"model": MODEL, "train": {"steps": 10}}
@@ -67,28 +69,27 @@ def test_toml_faults_are_named(tmp_path: Path) -> None:
 
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
-SHAPES = {  # layers, hidden, heads, and parameters with 30,522 pieces (Turc et al. 2019, millions)
+SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers and folders have them
     "bert-tiny": (2, 128, 2, 4.4),
     "bert-mini": (4, 256, 4, 11.2),
     "bert-small": (4, 512, 8, 28.8),
     "bert-base": (12, 768, 12, 109.5),
     "bert-large": (24, 1024, 16, 335.1),
+    "roberta-base": (12, 768, 12, 124.6),
+    "albert-base": (12, 768, 12, 11.7),
 }
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_run_files_are_complete_and_of_their_size(path: Path) -> None:
     data = read_toml(path)
-    config = decode(PretrainConfig, {**data, "model": {"vocab": 30522, **data["model"]}})
+    family = FAMILIES[data.get("family", "bert")]
+    model = complete(data, vocab=family.vocab, pad=1).model
     layers, hidden, heads, millions = SHAPES[path.stem]
-    assert (config.model.layers, config.model.hidden, config.model.heads) == (layers, hidden, heads)
-    assert round(_parameters(config.model) / 1e6, 1) == millions
-
-
-def _parameters(c: TransformerConfig) -> int:
-    """The paper's count: embeddings, layers and pooler."""
-    block = 4 * c.hidden**2 + 2 * c.hidden * c.intermediate + 9 * c.hidden + c.intermediate
-    return (c.vocab + c.length + c.types + 2) * c.hidden + c.layers * block + c.hidden**2 + c.hidden
+    assert (model.layers, model.hidden, model.heads) == (layers, hidden, heads)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in build(model, ("pooler",)).parameters())
+    assert round(parameters / 1e6, 1) == millions
 
 
 def test_there_is_a_run_file_for_each_size() -> None:

@@ -26,6 +26,7 @@ vocab = App(name="vocab", help="Vocabularies.")
 app.command(vocab)
 LATE = {
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
+    "distill": "Teach a small model what a fine-tuned one does; prints JSON.",
     "probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
     "vectors": "Learn static word vectors from text.",
     "compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
@@ -46,7 +47,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
-        words = _join(arguments) if arguments[:1] == ["pretrain"] else list(arguments)
+        words = _join(arguments) if arguments[:1] in (["pretrain"], ["adapt"]) else list(arguments)
         words = _own_task(words)
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
@@ -218,8 +219,7 @@ def pretrain(
     Parameters
     ----------
     config
-        The run file: a path, or the name of one that comes with bertkit (bert-tiny, bert-mini,
-        bert-small, bert-base, bert-large).
+        The run file: a path, or the name of one that comes with bertkit: see bertkit families.
     corpus
         A prepared corpus.
     out
@@ -233,6 +233,36 @@ def pretrain(
     data = override(read_toml(_config(config)), _overrides(settings))
     scores = recipe(data, corpus=corpus, out=out, resume=resume)
     _say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
+
+
+@app.command
+def adapt(
+    model: str,
+    /,
+    *settings: Annotated[str, Parameter(show=False)],
+    corpus: Path,
+    out: Path,
+    resume: bool = False,
+) -> None:
+    """Go on pretraining a model on text of your own field; prints held-out losses as JSON.
+
+    Any setting of a run file can be given: --train.steps 5000.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id.
+    corpus
+        A corpus prepared with the model's vocabulary.
+    out
+        The run's folder; it is a model folder from the start.
+    resume
+        Go on after the newest complete checkpoint.
+    """
+    from bertkit.recipes.adapt import adapt as recipe
+
+    found = recipe(model, corpus=corpus, out=out, settings=_overrides(settings), resume=resume)
+    _print(found)
 
 
 @app.command
@@ -385,6 +415,33 @@ def info(model: str, /) -> None:
     from bertkit.recipes.info import info as recipe
 
     print(json.dumps(recipe(load(model)), indent=2))
+
+
+@app.command
+def families(*, json: bool = False) -> None:
+    """The run files that come with bertkit, side by side: parameters, shape, method, data.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    """
+    from bertkit.recipes.variants import variants
+
+    found = variants()
+    if json:
+        _print(found)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("run file", "family", "parameters", "layers/hidden/heads", "method", "data")
+    for v in found:
+        shape = f"{v.layers}/{v.hidden}/{v.heads}"
+        shape += f", {v.weights} set of weights" if v.weights < v.layers else ""
+        shape += f", embedding {v.embedding}" if v.embedding != v.hidden else ""
+        table.add_row(v.name, v.family, f"{v.parameters / 1e6:.1f} M", shape, v.method, v.data)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 @app.command

@@ -36,7 +36,7 @@ def drawn(masker: Masker, count: int, length: int = 128):  # type: ignore[no-unt
         yield ids, *masker(ids, generator(0, 0, sample, Purpose.MASK))
 
 
-@pytest.mark.parametrize("unit", ["token", "word", "span"])
+@pytest.mark.parametrize("unit", ["token", "word", "span", "ngram"])
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
 def test_rates_hold(tokenizer: Tokenizer, unit: str, rate: float) -> None:
     masker = Masker(Masking(rate=rate, unit=unit), tokenizer)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_control_another_share_fails(tokenizer: Tokenizer) -> None:
 
 @given(st.data())
 def test_specials_are_never_chosen_or_drawn(tokenizer: Tokenizer, data: st.DataObject) -> None:
-    unit = data.draw(st.sampled_from(["token", "word", "span"]))
+    unit = data.draw(st.sampled_from(["token", "word", "span", "ngram"]))
     masker = Masker(
         Masking(rate=data.draw(st.floats(0.01, 0.99)), unit=unit, mask=0.0, random=1.0), tokenizer
     )

@@ -1,25 +1,40 @@
-"""A family's table names every weight once, both ways."""
+"""A family's table names every weight once, both ways; so do its settings."""
+
+from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 
 from bertkit.errors import ConfigError
-from bertkit.families import FAMILIES, Family
+from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, ROBERTA, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 
-CONFIG = TransformerConfig(vocab=30, hidden=16, layers=3, heads=2, intermediate=24, length=20)
+
+def config_of(family: Family, **more: Any) -> TransformerConfig:
+    small = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
+    values = {**family.defaults, "head_dropout": 0.3, **small, **family.fixed, **more}
+    return TransformerConfig(**values)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_every_setting_has_its_place(family: Family) -> None:
+    places = [*family.settings, *family.fixed, "activation"]
+    places += ["layers", "order"] if family.order else []
+    assert sorted(places) == sorted(TransformerConfig.__struct_fields__)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_table_is_a_bijection(family: Family) -> None:
+    config = config_of(family, **({"order": (0, 1, 0, 1)} if family.order else {}))
     for heads in family.architectures:
-        state = build(CONFIG, sorted(heads), labels=("O", "B-x")).state_dict()
-        theirs = list(itertools.chain(*family.names(state).values()))
+        state = build(config, sorted(heads), labels=("O", "B-x")).state_dict()
+        theirs = list(itertools.chain(*family.names(state, config).values()))
         assert len(theirs) == len(set(theirs))
-        back = family.read(state, family.write(state))
+        back = family.read(state, family.write(state, config), config)
         assert back.keys() == state.keys()
         assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -27,26 +42,92 @@ def test_the_table_is_a_bijection(family: Family) -> None:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_settings_go_there_and_back(family: Family) -> None:
     for activation in ("gelu", "gelu_tanh", "relu", "silu"):
-        values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
-        config = TransformerConfig(**{**values, "activation": activation, "dropout": 0.25})
+        more = {"order": (0, 0, 1, 1)} if family.order else {}
+        config = config_of(family, activation=activation, dropout=0.25, pad=3, **more)
         assert family.read_config(family.write_config(config)) == config
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"position_embedding_type": "relative_key"}, "absolute positions only"),
-        ({"is_decoder": True}, "as an encoder only"),
+        ({"position_embedding_type": "relative_key"}, "is read with 'absolute' only"),
+        ({"is_decoder": True}, "is read with False only"),
         ({"hidden_act": "mish"}, "known are gelu"),
     ],
 )
 def test_settings_that_bert_has_not_are_refused(wrong: dict[str, object], message: str) -> None:
-    written = FAMILIES["bert"].write_config(CONFIG)
     with pytest.raises(ValueError, match=message):
-        FAMILIES["bert"].read_config({**written, **wrong})
+        BERT.read_config({**BERT.write_config(config_of(BERT)), **wrong})
 
 
 def test_impossible_settings_are_refused() -> None:
-    written = FAMILIES["bert"].write_config(CONFIG)
+    written = BERT.write_config(config_of(BERT))
     with pytest.raises(ConfigError, match="cannot be divided"):
-        FAMILIES["bert"].read_config({**written, "num_attention_heads": 3})
+        BERT.read_config({**written, "num_attention_heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [(BERT, {"order": (0,) * 4}), (ROBERTA, {"embedding": 8}), (DISTILBERT, {"types": 2})],
+)
+def test_what_a_family_has_not_is_not_written(family: Family, more: dict[str, Any]) -> None:
+    (name,) = more
+    with pytest.raises(ConfigError, match=f"model.{name} = .*every model of {family.name} has"):
+        family.write_config(config_of(family, **more))
+
+
+@pytest.mark.parametrize(
+    ("order", "theirs"),
+    [
+        ((0, 0, 0, 0), (4, 1, 1)),
+        ((0, 0, 1, 1), (4, 2, 1)),
+        ((0, 1, 0, 1), (2, 1, 2)),
+        ((0, 1, 2, 3), (4, 4, 1)),
+        ((0, 1, 0, 1, 2, 3, 2, 3), (4, 2, 2)),
+    ],
+)
+def test_albert_says_which_layers_share_weights(
+    order: tuple[int, ...], theirs: tuple[int, int, int]
+) -> None:
+    config = config_of(ALBERT, layers=len(order), order=order)
+    written = ALBERT.write_config(config)
+    names = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
+    assert tuple(written[name] for name in names) == theirs
+    assert ALBERT.read_config(written) == config
+
+
+def test_an_order_that_albert_cannot_say_is_refused() -> None:
+    with pytest.raises(ConfigError, match="each equally often"):
+        ALBERT.write_config(config_of(ALBERT, order=(0, 0, 0, 1)))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 0, 2), (1, 1, 1, 1)])
+def test_an_order_that_does_not_fit_is_refused(order: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="order = "):
+        config_of(ALBERT, order=order)
+
+
+def test_roberta_counts_positions_on_from_the_padding_piece() -> None:
+    config = config_of(ROBERTA, pad=4)
+    assert ROBERTA.write_config(config)["max_position_embeddings"] == 25
+    state = build(config).state_dict()
+    theirs = ROBERTA.write(state, config)["roberta.embeddings.position_embeddings.weight"]
+    assert theirs.shape[0] == 25
+    assert not theirs[:5].any()
+    assert torch.equal(theirs[5:], state["encoder.embedding.positions.weight"])
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "layers", "millions"),
+    [(768, 12, 12, 11.7), (1024, 16, 24, 17.7), (2048, 16, 24, 58.7), (4096, 64, 12, 222.6)],
+)
+def test_albert_has_as_many_parameters_as_was_published(
+    hidden: int, heads: int, layers: int, millions: float
+) -> None:
+    """Those of the released checkpoints; Lan et al. 2020, table 1, says 12, 18, 60 and 235."""
+    shape = {"hidden": hidden, "heads": heads, "intermediate": 4 * hidden}
+    shape |= {"layers": layers, "order": (0,) * layers}
+    config = TransformerConfig(vocab=30000, **{**ALBERT.defaults, **ALBERT.fixed, **shape})
+    with torch.device("meta"):
+        model = build(config, ("pooler",))
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions

@@ -8,6 +8,7 @@ from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.heads import Pooler
 from bertkit.models.model import HEADS, build, empty
+from bertkit.models.transformer import rounded
 
 CONFIG = TransformerConfig(vocab=3000, hidden=64, layers=2, heads=4, intermediate=128)
 
@@ -45,6 +46,7 @@ def test_every_head_answers(head: str) -> None:
         "answer": (12, 2),
         "tag": (2, 3),
         "crf": (2, 3),
+        "rtd": (12,),
     }
     assert model(batch)[head].shape == shapes[head]
 
@@ -68,3 +70,24 @@ def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:
     assert {n: p.shape for n, p in hollow.named_parameters()} == {
         n: p.shape for n, p in full.named_parameters()
     }
+
+
+def test_rows_behind_the_tokens_change_nothing() -> None:
+    """The encoder computes on a few more rows than there are tokens; nobody sees them."""
+    model = build(CONFIG, ()).eval()
+    sizes = [30, 31, 32, 40]
+    layout = Packed.of(sizes)
+    assert rounded(layout.total) == 136 > layout.total == 133
+    ids = torch.randint(0, 3000, (layout.total,))
+    with torch.no_grad():
+        together = model.encoder(Batch(ids, torch.zeros_like(ids), layout))
+        assert together.shape == (133, 64)
+        for size, own, part in zip(sizes, ids.split(sizes), together.split(sizes), strict=True):
+            alone = model.encoder(Batch(own, torch.zeros_like(own), Packed.of([size])))
+            torch.testing.assert_close(part, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_few_numbers_of_rows_come_up() -> None:
+    found = {rounded(tokens) for tokens in range(1024, 2048)}
+    assert len(found) == 33
+    assert all(tokens <= rounded(tokens) <= tokens * 33 / 32 for tokens in range(1, 3000))

@@ -15,9 +15,12 @@ from bertkit.config import override
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
+from bertkit.engine.engine import pack
 from bertkit.errors import ConfigError, DataError
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
+from bertkit.tasks.classify import Example
 from bertkit.text.train import train
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate
@@ -171,3 +174,67 @@ def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
         pretrain(settings, corpus=corpus, out=tmp_path / name)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
+
+
+RELATIVES = {
+    "roberta": ("bpe", "none", {"types": 1, "norm_eps": 1e-5}),
+    "albert": ("unigram", "sop", {"layers": 2, "order": [0, 0], "embedding": 16, "dropout": 0.1}),
+}
+
+
+@pytest.mark.parametrize("family", RELATIVES)
+def test_a_relative_is_pretrained_fine_tuned_and_opened_elsewhere(
+    family: str, english: list[str], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    kind, pairs, model = RELATIVES[family]
+    files = [tmp_path / f"{i:02}.txt" for i in range(16)]
+    for file, text in zip(files, english, strict=False):
+        file.write_text(text, encoding="utf-8")
+    tokenizer = train(english[:16], kind=kind, size=400)  # type: ignore[arg-type]
+    corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
+    settings = {
+        "family": family,
+        "model": {**SETTINGS["model"], **model},
+        "sampling": {**SETTINGS["sampling"], "pairs": pairs},
+        "train": {**SETTINGS["train"], "steps": 20},
+    }
+    losses = pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    assert losses["mlm_loss"] < 5.9  # that of guessing among 400 pieces is 6.0
+    data = [Example(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])]
+    finetune(
+        "classify",
+        tmp_path / "run",
+        train=data,
+        dev=data,
+        out=tmp_path / "tuned",
+        settings=Finetune(epochs=1, precision="fp32"),
+    )
+    ours = load(tmp_path / "tuned")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned")
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned")("a class of objects")
+    encoding = ours.tokenizer.encode("a class of objects")
+    assert encoding.ids.tolist() == encoded["input_ids"]
+    with torch.no_grad():
+        mine = ours.model(pack([encoding]))["classify"]
+        other = theirs.eval()(torch.tensor([encoded["input_ids"]])).logits
+    torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "roberts"}, "family: no family 'roberts'; did you mean 'roberta'"),
+        ({"family": "roberta"}, "sampling.pairs = 'nsp': a folder of roberta cannot hold the head"),
+        ({"family": "albert"}, "sampling.pairs = 'nsp': a folder of albert cannot hold the head"),
+        ({"model": {"order": [0]}}, "model.order = .*every model of bert has None"),
+        ({"model": {"order": [0, 0]}}, "order = .* names weights for 2 layers"),
+    ],
+)
+def test_what_a_family_has_not_is_refused_before_work(
+    settings: dict[str, Any], message: str, corpus: Path, tmp_path: Path
+) -> None:
+    model = {**SETTINGS["model"], **settings.get("model", {})}
+    with pytest.raises(ConfigError, match=message):
+        pretrain({**SETTINGS, **settings, "model": model}, corpus=corpus, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

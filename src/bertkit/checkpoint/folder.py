@@ -87,7 +87,7 @@ def load(
     for head in wanted:
         if not isinstance(wanted, Mapping) and head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
-    theirs = _labels(config, named, inner / "config.json")
+    theirs = _labels(config, family, named, inner / "config.json")
     names = tuple(labels) or theirs
     unnamed = [head for head in LABELLED if head in wanted and not names]
     if unnamed:
@@ -103,6 +103,12 @@ def load(
         model, family, named, fresh=tuple(wanted) if heads is not None else (), where=inner / FILE
     )
     tokenizer = Tokenizer.load(inner)
+    if family.positions_after_pad and tokenizer.pad != shape.pad:
+        raise CheckpointError(
+            f"{inner}: the tokenizer's padding piece has id {tokenizer.pad}, config.json says "
+            f"{shape.pad}; a {family.name} model counts positions from it, so that they do not "
+            "belong together"
+        )
     if tokenizer.vocab_size > shape.vocab:
         raise CheckpointError(
             f"{inner}: the tokenizer has {tokenizer.vocab_size} pieces, the model only "
@@ -153,7 +159,7 @@ def write_weights(
     path: Path, model: Model, family: Family, weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """The weights of a model in one safetensors file, under the family's names."""
-    theirs = family.write({**model.state_dict(), **(weights or {})})
+    theirs = family.write({**model.state_dict(), **(weights or {})}, model.config)
     with writing(path) as partial:
         write_tensors(partial, theirs)
 
@@ -172,6 +178,11 @@ def _config_json(
         raise CheckpointError(
             f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
             "save them apart"
+        )
+    if family.positions_after_pad and tokenizer.pad != model.config.pad:
+        raise CheckpointError(
+            f"the tokenizer's padding piece has id {tokenizer.pad}, the model's pad is "
+            f"{model.config.pad}; a {family.name} folder counts positions from it"
         )
     config = {
         "architectures": [family.architectures[known]],
@@ -201,7 +212,12 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
         )
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise CheckpointError(f"{path}: model_type = {kind!r}; bertkit knows {', '.join(FAMILIES)}")
+        known = ", ".join(FAMILIES)
+        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) else ""
+        raise CheckpointError(
+            f"{path}: model_type = {kind!r}, a family that bertkit has not (it has {known})"
+            + (f"; {near}" if near.endswith("?") else "; convert the model to one of them")
+        )
     return config, FAMILIES[kind]
 
 
@@ -230,11 +246,13 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _labels(config: Mapping[str, Any], named: Mapping[str, Tensor], path: Path) -> tuple[str, ...]:
+def _labels(
+    config: Mapping[str, Any], family: Family, named: Mapping[str, Tensor], path: Path
+) -> tuple[str, ...]:
     """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
     names = config.get("id2label")
     if not names:
-        outputs = len(named.get("classifier.weight", ()))
+        outputs = max(len(named.get(name, ())) for name in family.outputs)
         return tuple(f"LABEL_{i}" for i in range(outputs))
     try:
         return tuple(str(names[key]) for key in sorted(names, key=int))

@@ -73,13 +73,14 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
     Raises: CheckpointError when a copy differs from its original.
     """
     named: dict[str, Tensor] = {}
+    of_heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
     bare = not any(name.startswith(family.prefix) for name in theirs)
     for name, tensor in theirs.items():
         if name.endswith((".gamma", ".beta")):  # TensorFlow's names, in folders before 2019
             name = name.removesuffix(".gamma").removesuffix(".beta") + (
                 ".weight" if name.endswith("gamma") else ".bias"
             )
-        if bare and not name.startswith(("cls.", "classifier.", "qa_outputs.", "crf.", "heads.")):
+        if bare and name not in of_heads and not name.startswith("heads."):
             name = family.prefix + name
         if name not in family.ignored:
             named[name] = tensor
@@ -120,7 +121,7 @@ def heads_in(
 def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[str]:
     """Their names of a head's weights; of a head the family does not know, those in the file."""
     if head in family.heads:
-        return frozenset(t for value in family.heads[head].values() for t in _tuple(value))
+        return family.head_weights(head)
     return frozenset(name for name in named if name.startswith(f"heads.{head}."))
 
 
@@ -133,8 +134,8 @@ def fill(
     Raises: CheckpointError naming missing, unknown and reshaped weights.
     """
     ours = dict(model.state_dict())
-    found = {k: v.to(torch.float32) for k, v in family.read(ours, named).items()}
-    table = family.names(ours)
+    found = {k: v.to(torch.float32) for k, v in family.read(ours, named, model.config).items()}
+    table = family.names(ours, model.config)
     may_lack = tuple(f"heads.{head}." for head in fresh)
     missing = [name for name in ours if name not in found]
     lacking = [n for n in missing if not n.startswith(may_lack)] if may_lack else missing
@@ -145,7 +146,7 @@ def fill(
     ]
     used = {row for name in found for row in table[name]}
     unused = sorted(set(named) - used)
-    of_heads = {t for head in family.heads for t in head_weights(family, head, ())}
+    of_heads = {t for head in family.heads for t in family.head_weights(head)}
     unknown = [n for n in unused if n not in of_heads and not n.startswith("heads.")]
     problems = [
         *([f"missing {_some(' + '.join(table[n]) for n in lacking)}"] if lacking else []),
@@ -182,10 +183,6 @@ def _no_weights(folder: Path) -> str:
             "save_pretrained(folder)"
         )
     return f"{folder}: no {FILE}; is this the folder of a model?"
-
-
-def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
 
 
 def _shape(tensor: Tensor) -> str:

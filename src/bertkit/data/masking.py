@@ -17,8 +17,9 @@ class Masking(Settings, frozen=True):
 
     rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Share of a sample's tokens that are chosen."""
-    unit: Literal["token", "word", "span"] = "token"
-    """Tokens; whole words (google-research/bert, 2019); or spans of words (SpanBERT)."""
+    unit: Literal["token", "word", "span", "ngram"] = "token"
+    """Tokens; whole words (google-research/bert, 2019); spans of words (SpanBERT); or n-grams of
+    one to three words (ALBERT)."""
     mask: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.8
     """Share of the chosen that become [MASK]."""
     random: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
@@ -33,6 +34,13 @@ class Masking(Settings, frozen=True):
                 f"mask = {self.mask} and random = {self.random} are shares of the chosen; "
                 "together they cannot exceed 1"
             )
+
+
+SPANS = np.append(0.2 * 0.8 ** np.arange(9), 0.8**9)
+"""How likely a span is of 1, 2 … 10 words: geometric with p = 0.2, longer ones cut to 10."""
+
+NGRAMS = 1.0 / np.arange(1, 4)
+"""How likely an n-gram is of 1, 2 or 3 words, up to a factor."""
 
 
 class Masker:
@@ -65,8 +73,10 @@ class Masker:
             case "word":
                 words = self._words(ids, candidates)
                 places = _take(words, rng.permutation(len(words)), wanted)
-            case "span":
-                places = self._spans(ids, candidates, wanted, rng)
+            case "span":  # Joshi et al. 2020 (SpanBERT), section 3.1
+                places = self._runs(ids, candidates, wanted, rng, SPANS)
+            case "ngram":  # Lan et al. 2020 (ALBERT), section 4.1
+                places = self._runs(ids, candidates, wanted, rng, NGRAMS)
         places = np.sort(places)
         seen = ids.copy()
         draw = rng.random(len(places))
@@ -87,23 +97,22 @@ class Masker:
         apart[1:] |= np.diff(candidates) > 1
         return np.split(candidates, np.flatnonzero(apart[1:]) + 1)
 
-    def _spans(
+    def _runs(
         self,
         ids: NDArray[np.int64],
         candidates: NDArray[np.int64],
         wanted: int,
         rng: np.random.Generator,
+        chances: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Spans of whole words, their lengths geometric with p = 0.2, at most 10 words.
-
-        Source: Joshi et al. 2020 (SpanBERT), section 3.1.
-        """
+        """Whole words in a row; `chances` are those of one, two, three … at a time."""
+        bounds = np.cumsum(chances) / chances.sum()
         words = self._words(ids, candidates)
         free = np.ones(len(words), dtype=bool)
         chosen: list[NDArray[np.int64]] = []
         count = 0
         for first in rng.permutation(len(words)):
-            length = min(int(rng.geometric(0.2)), 10)
+            length = int(np.searchsorted(bounds, rng.random(), side="right")) + 1
             for word in range(first, min(first + length, len(words))):
                 if not free[word]:
                     break

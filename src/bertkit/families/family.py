@@ -3,26 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bertkit.config import decode
+from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
 
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
 
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}
+"""Theirs -> ours."""
+
+DEFAULTS_TO = {"embedding": "hidden", "head_dropout": "dropout"}
+"""Settings that mean another one's value where they are left out."""
+
+POSITIONS = "encoder.embedding.positions.weight"
+
 
 @dataclass(frozen=True)
+class Order:
+    """How a family's files speak of layers that share weights."""
+
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Their settings -> our `layers` and `order`."""
+    write: Callable[[TransformerConfig], dict[str, Any]]
+    """The inverse. Raises: ConfigError for an order they cannot say."""
+    name: Callable[[int, TransformerConfig], str]
+    """What stands for the number of a layer's weights in their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
-    """How one family of checkpoints is read and written; nothing else differs between families."""
+    """How one family of checkpoints is read and written; nothing else differs between families.
+
+    Every setting of `TransformerConfig` is among `settings` or `fixed`, or has a place of its own:
+    the activation, and the order of shared layers.
+    """
 
     name: str
     """The `model_type` in `config.json`."""
-    read_config: Callable[[Mapping[str, Any]], TransformerConfig]
-    write_config: Callable[[TransformerConfig], dict[str, Any]]
+    vocab: int = 30_522
+    """Pieces of its published vocabularies."""
+    settings: Mapping[str, str]
+    """Ours -> theirs, where the value is the same."""
+    fixed: Mapping[str, Any]
+    """Ours that all models of the family share, and their files do not mention."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Ours where their files are silent, if `TransformerConfig` has another default."""
+    activation: str = "hidden_act"
+    """Their name of the setting."""
+    must_be: Mapping[str, Any] = field(default_factory=dict)
+    """Theirs that bertkit reads with one value only, which is also their default."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """More of theirs to write, for those who read it."""
+    order: Order | None = None
+    """How they say which layers share weights, where they can."""
+    positions_after_pad: bool = False
+    """Whether their positions count on from the padding piece's id: so many rows are unused."""
+
     body: Names
     """The encoder's weights, theirs with the prefix of a model that carries heads."""
     prefix: str
@@ -31,16 +74,75 @@ class Family:
     """For each head bertkit knows, its weights. Heads of one's own keep their names."""
     derived: Mapping[str, str]
     """Names of theirs that hold a copy of another of theirs: checked, not kept."""
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
     """Names of theirs that hold no weight."""
     architectures: Mapping[frozenset[str], str]
     """Their class for each set of heads."""
 
-    def names(self, ours: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Their names for each of our weights, the layers filled in."""
-        return {name: self._theirs(name) for name in ours}
+    # ---- settings
 
-    def _theirs(self, name: str) -> tuple[str, ...]:
+    def read_config(self, theirs: Mapping[str, Any]) -> TransformerConfig:
+        """Raises: ConfigError or ValueError naming a setting that the family has not here."""
+        for name, only in self.must_be.items():
+            value = theirs.get(name, only)
+            if value != only:
+                raise ValueError(f"{name} = {value!r}: {self.name} is read with {only!r} only")
+        given = {
+            ours: theirs[name]
+            for ours, name in self.settings.items()
+            if theirs.get(name) is not None
+        }
+        values = {**self.defaults, **given, **self.fixed}
+        if self.activation in theirs:
+            activation = theirs[self.activation]
+            if activation not in ACTIVATIONS:
+                raise ValueError(
+                    f"{self.activation} = {activation!r}: known are {', '.join(ACTIVATIONS)}"
+                )
+            values["activation"] = ACTIVATIONS[activation]
+        if self.order is not None:
+            values |= self.order.read(theirs)
+        length, pad = values.get("length"), values.get("pad", 0)
+        if self.positions_after_pad and isinstance(length, int) and isinstance(pad, int):
+            values["length"] = length - pad - 1
+        return decode(TransformerConfig, values)
+
+    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+        """Raises: ConfigError for a setting that no model of the family can have."""
+        for name, only in self.fixed.items():
+            value = getattr(config, name)
+            if value != only:
+                raise ConfigError(
+                    f"model.{name} = {value!r}: every model of {self.name} has {only!r}; change "
+                    "it or choose another family"
+                )
+        back = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+        found: dict[str, Any] = {}
+        for ours, theirs in self.settings.items():
+            value = getattr(config, ours)
+            if value is None and ours in self.defaults:  # their default would be another
+                value = getattr(config, DEFAULTS_TO[ours])
+            found[theirs] = value
+        if self.order is not None:
+            found |= self.order.write(config)
+        if self.positions_after_pad:
+            found[self.settings["length"]] += config.pad + 1
+        return {
+            "model_type": self.name,
+            **found,
+            self.activation: back[config.activation],
+            "initializer_range": 0.02,
+            **self.must_be,
+            **self.written,
+        }
+
+    # ---- weights
+
+    def names(self, ours: Iterable[str], config: TransformerConfig) -> dict[str, tuple[str, ...]]:
+        """Their names for each of our weights, the layers filled in."""
+        return {name: self._theirs(name, config) for name in ours}
+
+    def _theirs(self, name: str, config: TransformerConfig) -> tuple[str, ...]:
         parts = name.split(".")
         layer = ""
         if parts[0] == "heads":
@@ -50,22 +152,42 @@ class Family:
         else:
             if parts[1] == "blocks":
                 layer, parts[2] = parts[2], "{}"
+                if self.order is not None:
+                    layer = self.order.name(int(layer), config)
             row = self.body[".".join(parts)]
         return tuple(t.format(layer) for t in ((row,) if isinstance(row, str) else row))
 
-    def read(self, ours: Iterable[str], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def head_weights(self, head: str) -> frozenset[str]:
+        """Their names of a head's weights."""
+        rows = self.heads[head].values()
+        return frozenset(t for row in rows for t in ((row,) if isinstance(row, str) else row))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Their weights with a row for each label."""
+        rows = (self.heads[head]["out.weight"] for head in ("classify", "tag"))
+        return tuple(row for row in rows if isinstance(row, str))
+
+    def read(
+        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: TransformerConfig
+    ) -> dict[str, Tensor]:
         """Our weights from theirs, those that are all there; the rest is for the caller to name."""
         found = {}
-        for name, rows in self.names(ours).items():
+        for name, rows in self.names(ours, config).items():
             if all(row in theirs for row in rows):
                 pieces = [theirs[row] for row in rows]
                 found[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        if self.positions_after_pad and POSITIONS in found:
+            found[POSITIONS] = found[POSITIONS][config.pad + 1 :].clone()
         return found
 
-    def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def write(self, ours: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
         """Their weights from ours."""
+        if self.positions_after_pad and POSITIONS in ours:
+            unused = ours[POSITIONS].new_zeros(config.pad + 1, ours[POSITIONS].shape[1])
+            ours = {**ours, POSITIONS: torch.cat([unused, ours[POSITIONS]])}
         theirs = {}
-        for name, rows in self.names(ours).items():
+        for name, rows in self.names(ours, config).items():
             for row, piece in zip(rows, ours[name].chunk(len(rows)), strict=True):
                 theirs[row] = piece.contiguous()
         return theirs
@@ -79,3 +201,50 @@ def module(ours: str, *theirs: str) -> dict[str, str | tuple[str, ...]]:
         key = f"{ours}.{part}" if ours else part
         table[key] = names[0] if len(names) == 1 else names
     return table
+
+
+def embeddings(prefix: str, *, types: bool = True) -> dict[str, str | tuple[str, ...]]:
+    """The table's rows of an embedding with the names that nearly all families share."""
+    return {
+        "encoder.embedding.tokens.weight": f"{prefix}word_embeddings.weight",
+        POSITIONS: f"{prefix}position_embeddings.weight",
+        **(
+            {"encoder.embedding.types.weight": f"{prefix}token_type_embeddings.weight"}
+            if types
+            else {}
+        ),
+        **module("encoder.embedding.norm", f"{prefix}LayerNorm"),
+    }
+
+
+def bert_layers(prefix: str) -> dict[str, str | tuple[str, ...]]:
+    """The table's rows of a stack of layers named as in BERT."""
+    qkv = (f"{prefix}attention.self.{part}" for part in ("query", "key", "value"))
+    return {
+        **module("encoder.blocks.{}.attention.qkv", *qkv),
+        **module("encoder.blocks.{}.attention.out", f"{prefix}attention.output.dense"),
+        **module("encoder.blocks.{}.attention_norm", f"{prefix}attention.output.LayerNorm"),
+        **module("encoder.blocks.{}.feedforward.up", f"{prefix}intermediate.dense"),
+        **module("encoder.blocks.{}.feedforward.down", f"{prefix}output.dense"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{prefix}output.LayerNorm"),
+    }
+
+
+BERT_SETTINGS = {
+    "vocab": "vocab_size",
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate": "intermediate_size",
+    "length": "max_position_embeddings",
+    "types": "type_vocab_size",
+    "pad": "pad_token_id",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+"""Names of settings that BERT's nearer relatives share with it."""
+
+AN_ENCODER = {"is_decoder": False, "add_cross_attention": False}
+CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
+"""In no folder but ours."""

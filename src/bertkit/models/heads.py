@@ -24,19 +24,19 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden)
-        self.norm = nn.LayerNorm(config.hidden, config.norm_eps)
+        self.dense = nn.Linear(config.hidden, config.width)
+        self.norm = nn.LayerNorm(config.width, config.norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
         self.activation = ACTIVATIONS[config.activation]
         self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
 
     @property
     def weight(self) -> Tensor:
-        """(V, D), the token embedding."""
+        """(V, E), the token embedding."""
         return self.tied[0].weight
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """The states at the masked places, ready for the output matrix. Shapes: (M, D)."""
+        """The states at the masked places, ready for the output matrix. Shapes: (M, E)."""
         out: Tensor = self.norm(self.activation(self.dense(_chosen(states, batch))))
         return out
 
@@ -45,14 +45,15 @@ class MaskedLM(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A vector for each sequence: tanh of a dense layer on [CLS]. Shapes: (N, D) -> (S, D)."""
+    """A vector for each sequence: a bent dense layer on [CLS]. Shapes: (N, D) -> (S, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.hidden)
+        self.activation = ACTIVATIONS[config.pooler]
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        return torch.tanh(self.dense(states.index_select(0, batch.layout.first)))
+        return self.activation(self.dense(states.index_select(0, batch.layout.first)))
 
 
 class Classifier(nn.Module):
@@ -86,7 +87,7 @@ class Tagger(nn.Module):
 
     def __init__(self, config: TransformerConfig, labels: int) -> None:
         super().__init__()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(head_dropout(config))
         self.out = nn.Linear(config.hidden, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -106,6 +107,23 @@ class CRFTagger(Tagger):
         self.crf = CRF(len(labels), allowed=allowed, starts=starts, ends=ends)
 
 
+class ReplacedTokens(nn.Module):
+    """How much each token looks replaced, a logit. Shapes: (N, D) -> (N,).
+
+    Source: Clark et al. 2020, section 3.1, the discriminator.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.activation = ACTIVATIONS[config.activation]
+        self.out = nn.Linear(config.hidden, 1)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(self.activation(self.dense(states)))
+        return out.squeeze(-1)
+
+
 class Span(nn.Module):
     """How likely an answer starts and ends at each token. Shapes: (N, D) -> (N, 2).
 
@@ -119,6 +137,10 @@ class Span(nn.Module):
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(states)
         return out
+
+
+def head_dropout(config: TransformerConfig) -> float:
+    return config.dropout if config.head_dropout is None else config.head_dropout
 
 
 def _chosen(states: Tensor, batch: Batch) -> Tensor:

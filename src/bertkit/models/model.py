@@ -10,12 +10,22 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.models.config import TransformerConfig
-from bertkit.models.heads import Classifier, CRFTagger, MaskedLM, Pooler, Span, Tagger
+from bertkit.models.heads import (
+    Classifier,
+    CRFTagger,
+    MaskedLM,
+    Pooler,
+    ReplacedTokens,
+    Span,
+    Tagger,
+    head_dropout,
+)
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
 
-HEADS = ("mlm", "nsp", "sop", "pooler", "classify", "choose", "answer", "tag", "crf")
-"""The heads bertkit knows by name: masked words, next sentence, sentence order, a pooled [CLS];
+HEADS = ("mlm", "nsp", "sop", "rtd", "pooler", "classify", "choose", "answer", "tag", "crf")
+"""The heads bertkit knows by name: masked words, next sentence, sentence order, replaced tokens, a
+pooled [CLS];
 labels (or one number) of a text or pair, a score of a choice, the span of an answer, labels of
 words, and those with a CRF over them."""
 
@@ -92,12 +102,14 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
             return MaskedLM(config, encoder.embedding.tokens)
         case "nsp" | "sop":
             return Classifier(config, 2)
+        case "rtd":
+            return ReplacedTokens(config)
         case "pooler":
             return Pooler(config)
         case "classify":
-            return Classifier(config, len(labels), config.dropout)
+            return Classifier(config, len(labels), head_dropout(config))
         case "choose":
-            return Classifier(config, 1, config.dropout)
+            return Classifier(config, 1, head_dropout(config))
         case "answer":
             return Span(config)
         case "tag":

@@ -23,6 +23,7 @@ class Transformer(nn.Module):
         self.config = config
         self.embedding = Embedding(
             vocab=config.vocab,
+            width=config.width,
             hidden=config.hidden,
             length=config.length,
             types=config.types,
@@ -39,7 +40,7 @@ class Transformer(nn.Module):
                 dropout=config.dropout,
                 attention_dropout=config.attention_dropout,
             )
-            for _ in range(config.layers)
+            for _ in range(max(config.depths) + 1)
         )
 
     def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
@@ -49,8 +50,8 @@ class Transformer(nn.Module):
             x = F.pad(x, (0, 0, 0, rounded(tokens) - tokens))
         if trace is not None:
             trace.states.append(x[:tokens])
-        for block in self.blocks:
-            x = block(x, batch.layout, trace)
+        for place in self.config.depths:
+            x = self.blocks[place](x, batch.layout, trace)
             if trace is not None:
                 trace.states.append(x[:tokens])
         return x[:tokens]

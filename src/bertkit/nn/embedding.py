@@ -9,20 +9,34 @@ from bertkit.nn.dropout import Dropout
 
 
 class Embedding(nn.Module):
-    """The sum of three vectors, normalized. Shapes: (N,) ids -> (N, D)."""
+    """The sum of three vectors of `width`, normalized, and widened. Shapes: (N,) ids -> (N, D).
+
+    Without `types` there are two. Source of the widening: Lan et al. 2020, section 3.1.
+    """
 
     def __init__(
-        self, *, vocab: int, hidden: int, length: int, types: int, norm_eps: float, dropout: float
+        self,
+        *,
+        vocab: int,
+        width: int,
+        hidden: int,
+        length: int,
+        types: int,
+        norm_eps: float,
+        dropout: float,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab, hidden)
-        self.positions = nn.Embedding(length, hidden)
-        self.types = nn.Embedding(types, hidden)
-        self.norm = nn.LayerNorm(hidden, norm_eps)
+        self.tokens = nn.Embedding(vocab, width)
+        self.positions = nn.Embedding(length, width)
+        self.types = nn.Embedding(types, width) if types else None
+        self.norm = nn.LayerNorm(width, norm_eps)
         self.dropout = Dropout(dropout)
+        self.widen = nn.Linear(width, hidden) if width != hidden else None
 
     def forward(self, batch: Batch) -> Tensor:
-        x = self.tokens(batch.ids)
-        x = x + self.positions(batch.layout.positions) + self.types(batch.types)
-        out: Tensor = self.dropout(self.norm(x))
-        return out
+        x: Tensor = self.tokens(batch.ids)
+        x = x + self.positions(batch.layout.positions)
+        if self.types is not None:
+            x = x + self.types(batch.types)
+        x = self.dropout(self.norm(x))
+        return x if self.widen is None else self.widen(x)

@@ -11,14 +11,14 @@ import torch
 from msgspec import Meta
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.folder import Loaded, save
 from bertkit.config import Count, Settings, decode, plain
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling, split_documents
-from bertkit.errors import ConfigError, DataError, StorageError, TrainingError
-from bertkit.families import BERT
+from bertkit.errors import ConfigError, DataError, StorageError, TrainingError, did_you_mean
+from bertkit.families import BERT, FAMILIES
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision, resolve, resolve_device
@@ -82,6 +82,8 @@ class PretrainConfig(Settings, frozen=True):
     train: Train
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
+    family: str = "bert"
+    """Whose folder the model is saved as, by its `model_type`."""
 
     def __post_init__(self) -> None:
         if self.sampling.pairs != "none" and self.model.types < 2:
@@ -107,10 +109,7 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
 
     Raises: ConfigError with the key path.
     """
-    model = data.get("model")
-    if isinstance(model, Mapping):
-        data = {**data, "model": {"vocab": tokenizer.vocab_size, **model}}
-    config = decode(PretrainConfig, data)
+    config = complete(data, vocab=tokenizer.vocab_size, pad=tokenizer.pad)
     if config.model.vocab < tokenizer.vocab_size:
         raise ConfigError(
             f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
@@ -119,10 +118,40 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
     return config
 
 
+def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig:
+    """A run's settings, with those that its family and its vocabulary decide.
+
+    Raises: ConfigError with the key path, also for what no model of the family can have.
+    """
+    name = data.get("family", BERT.name)
+    if name not in FAMILIES:
+        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
+    family = FAMILIES[name]
+    if isinstance(data.get("model"), Mapping):
+        known = {**family.defaults, **family.fixed, "vocab": vocab, "pad": pad}
+        data = {**data, "model": {**known, **data["model"]}}
+    config = decode(PretrainConfig, data)
+    family.write_config(config.model)
+    if frozenset(_heads(config)) not in family.architectures:
+        raise ConfigError(
+            f"sampling.pairs = {config.sampling.pairs!r}: a folder of {name} cannot hold the head "
+            "that learns it; choose another, or none"
+        )
+    return config
+
+
 def pretrain(
-    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: bool = False
+    settings: Mapping[str, Any],
+    *,
+    corpus: Path,
+    out: Path,
+    resume: bool = False,
+    start_from: Loaded | None = None,
 ) -> dict[str, float]:
     """Run (or go on with) a pretraining and return the held-out scores at its end.
+
+    It begins with fresh weights, or with those of a model that is open, whose shape the settings
+    have to name.
 
     `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
     a journal and a loss curve beside.
@@ -131,11 +160,16 @@ def pretrain(
     """
     text = Corpus.open(corpus)
     tokenizer = text.tokenizer()
+    if start_from is not None and start_from.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise DataError(
+            f"{corpus}: made with another vocabulary than {start_from.folder}; prepare it again "
+            f"with --tokenizer {start_from.folder}"
+        )
     config = read_config(settings, tokenizer)
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    heads = ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
+    heads, family = _heads(config), FAMILIES[config.family]
     if train.warmup_steps >= train.steps:
         say(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
@@ -149,7 +183,7 @@ def pretrain(
     write_json(out / RUN, record)
 
     torch.manual_seed(train.seed)
-    model = build(config.model, heads).to(device)
+    model = (build(config.model, heads) if start_from is None else start_from.model).to(device)
     masters = Masters(model, dtype)
     optimizer = adamw(
         masters.weights, learning_rate=train.learning_rate, weight_decay=train.weight_decay
@@ -165,11 +199,11 @@ def pretrain(
         folder, damaged = recover(out)
         for sentence in damaged:
             say(sentence)
-        start = restore(folder, masters, optimizer, BERT) if folder else 0
+        start = restore(folder, masters, optimizer, family) if folder else 0
         say(f"going on after step {start} of {train.steps}")
     journal.rewind(start)
     if start == 0:
-        save(out, model, tokenizer, BERT, weights=masters.weights)
+        save(out, model, tokenizer, family, weights=masters.weights)
         parameters = sum(w.numel() for w in masters.weights.values())
         say(
             f"{parameters:,} parameters, {'fp32' if dtype == torch.float32 else 'bf16'}, "
@@ -193,7 +227,7 @@ def pretrain(
         }
 
     def keep(number: int) -> None:
-        publish(save_checkpoint(out, number, masters, optimizer, BERT, keep=train.keep), out)
+        publish(save_checkpoint(out, number, masters, optimizer, family, keep=train.keep), out)
 
     scores = score(start)
     board = open_board(str(out / "tensorboard")) if open_board is not None else None
@@ -235,6 +269,10 @@ def pretrain(
         board.close()
     draw(out)
     return scores
+
+
+def _heads(config: PretrainConfig) -> tuple[str, ...]:
+    return ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
 
 
 class _Source:
@@ -309,11 +347,11 @@ def _checked_run(
         raise DataError(
             f"{corpus}: not the corpus that {out} began with; a resumed run would be another run"
         )
+    now = _flat(record["config"])
     changed = [
-        f"{group}.{key} (was {was!r})"
-        for group, values in settings.items()
-        for key, was in values.items()
-        if not (group == "train" and key in FREE) and record["config"][group].get(key) != was
+        f"{key} (was {was!r})"
+        for key, was in _flat(settings).items()
+        if key.removeprefix("train.") not in FREE and now.get(key) != was
     ]
     if changed:
         raise ConfigError(
@@ -321,6 +359,15 @@ def _checked_run(
             "start another run"
         )
     return record
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted paths."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = _flat(value) if isinstance(value, Mapping) else {"": value}
+        found |= {f"{name}.{key}".rstrip("."): v for key, v in inner.items()}
+    return found
 
 
 def _note(step: Step) -> str:

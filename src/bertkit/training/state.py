@@ -46,7 +46,7 @@ def save_checkpoint(
                 if moment in optimizer.state[w]:
                     state[f"{moment}.{name}"] = optimizer.state[w][moment].cpu()
         with new_folder(folder) as partial:
-            write_tensors(partial / FILE, family.write(weights))
+            write_tensors(partial / FILE, family.write(weights, masters.model.config))
             write_tensors(partial / OPTIMIZER, state)
             files = {name: sha256(partial / name) for name in (FILE, OPTIMIZER)}
             write_json(partial / MANIFEST, {"step": step, "sha256": files})
@@ -103,7 +103,7 @@ def restore(
 ) -> int:
     """Put a checkpoint back and return its step. Raises: CheckpointError when it does not fit."""
     try:
-        weights = family.read(masters.weights, load_file(folder / FILE))
+        weights = family.read(masters.weights, load_file(folder / FILE), masters.model.config)
         state = load_file(folder / OPTIMIZER)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error})") from None

@@ -1,0 +1,121 @@
+"""ALBERT: a narrow embedding, and layers that share their weights. Lan et al. 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import BERT_SETTINGS, CRF, Family, Order, embeddings, module
+from bertkit.models.config import TransformerConfig
+
+
+def _order(layers: int, groups: int, inner: int) -> tuple[int, ...]:
+    """`layers` times a group runs, each as often; a group is `inner` layers of their own."""
+    firsts = (layer * groups // layers * inner for layer in range(layers))
+    return tuple(first + place for first in firsts for place in range(inner))
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    layers, groups, inner = (
+        theirs.get(name, default)
+        for name, default in (
+            ("num_hidden_layers", 12),
+            ("num_hidden_groups", 1),
+            ("inner_group_num", 1),
+        )
+    )
+    if not all(isinstance(n, int) and 0 < n <= 1000 for n in (layers, groups, inner)):
+        raise ValueError(
+            f"num_hidden_layers = {layers!r}, num_hidden_groups = {groups!r}, inner_group_num = "
+            f"{inner!r}: each is a number from 1 to 1000"
+        )
+    return {"layers": layers * inner, "order": _order(layers, groups, inner)}
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    weights = max(config.depths) + 1
+    for inner in (n for n in range(1, weights + 1) if config.layers % n == weights % n == 0):
+        layers, groups = config.layers // inner, weights // inner
+        if groups <= layers and _order(layers, groups, inner) == config.depths:
+            return {
+                "num_hidden_layers": layers,
+                "num_hidden_groups": groups,
+                "inner_group_num": inner,
+            }
+    raise ConfigError(
+        f"model.order = {list(config.depths)}: an albert model runs groups of layers one after the "
+        "other, each equally often"
+    )
+
+
+def _name(weights: int, config: TransformerConfig) -> str:
+    group, inner = divmod(weights, _write(config)["inner_group_num"])
+    return f"{group}.albert_layers.{inner}"
+
+
+_LAYER = "albert.encoder.albert_layer_groups.{}."
+_QKV = (f"{_LAYER}attention.{part}" for part in ("query", "key", "value"))
+_POOLER = module("pooler.dense", "albert.pooler")
+_CLASSIFIER = {**_POOLER, **module("out", "classifier")}
+
+ALBERT = Family(
+    name="albert",
+    vocab=30_000,
+    settings={
+        **{ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "layers"},
+        "embedding": "embedding_size",
+        "head_dropout": "classifier_dropout_prob",
+    },
+    fixed={"pooler": "tanh"},
+    order=Order(_read, _write, _name),
+    defaults={
+        "embedding": 128,
+        "activation": "gelu_tanh",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "head_dropout": 0.1,
+    },
+    must_be={"position_embedding_type": "absolute"},
+    body={
+        **embeddings("albert.embeddings."),
+        **module("encoder.embedding.widen", "albert.encoder.embedding_hidden_mapping_in"),
+        **module("encoder.blocks.{}.attention.qkv", *_QKV),
+        **module("encoder.blocks.{}.attention.out", f"{_LAYER}attention.dense"),
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}attention.LayerNorm"),
+        **module("encoder.blocks.{}.feedforward.up", f"{_LAYER}ffn"),
+        **module("encoder.blocks.{}.feedforward.down", f"{_LAYER}ffn_output"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}full_layer_layer_norm"),
+    },
+    prefix="albert.",
+    heads={
+        "mlm": {
+            **module("dense", "predictions.dense"),
+            **module("norm", "predictions.LayerNorm"),
+            "bias": "predictions.bias",
+        },
+        "sop": {**_POOLER, **module("out", "sop_classifier.classifier")},
+        "pooler": module("dense", "albert.pooler"),
+        "classify": _CLASSIFIER,
+        "choose": _CLASSIFIER,
+        "answer": module("out", "qa_outputs"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    ignored=("albert.embeddings.position_ids",),
+    architectures={
+        frozenset(): "AlbertModel",
+        frozenset({"pooler"}): "AlbertModel",
+        frozenset({"mlm"}): "AlbertForMaskedLM",
+        frozenset({"mlm", "sop"}): "AlbertForPreTraining",
+        frozenset({"classify"}): "AlbertForSequenceClassification",
+        frozenset({"choose"}): "AlbertForMultipleChoice",
+        frozenset({"answer"}): "AlbertForQuestionAnswering",
+        frozenset({"tag"}): "AlbertForTokenClassification",
+        frozenset({"crf"}): "AlbertForTokenClassification",
+    },
+)

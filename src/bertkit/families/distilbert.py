@@ -1,0 +1,61 @@
+"""DistilBERT: half of BERT's layers, and no segments. Sanh et al. 2019."""
+
+from __future__ import annotations
+
+from bertkit.families.family import CRF, Family, embeddings, module
+
+_LAYER = "distilbert.transformer.layer.{}."
+_QKV = (f"{_LAYER}attention.{part}" for part in ("q_lin", "k_lin", "v_lin"))
+_CLASSIFIER = {**module("pooler.dense", "pre_classifier"), **module("out", "classifier")}
+
+DISTILBERT = Family(
+    name="distilbert",
+    settings={
+        "vocab": "vocab_size",
+        "hidden": "dim",
+        "layers": "n_layers",
+        "heads": "n_heads",
+        "intermediate": "hidden_dim",
+        "length": "max_position_embeddings",
+        "pad": "pad_token_id",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "head_dropout": "seq_classif_dropout",
+    },
+    fixed={"types": 0, "norm_eps": 1e-12, "embedding": None, "pooler": "relu", "order": None},
+    defaults={"layers": 6, "head_dropout": 0.2},
+    activation="activation",
+    must_be={"sinusoidal_pos_embds": False},
+    body={
+        **embeddings("distilbert.embeddings.", types=False),
+        **module("encoder.blocks.{}.attention.qkv", *_QKV),
+        **module("encoder.blocks.{}.attention.out", f"{_LAYER}attention.out_lin"),
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}sa_layer_norm"),
+        **module("encoder.blocks.{}.feedforward.up", f"{_LAYER}ffn.lin1"),
+        **module("encoder.blocks.{}.feedforward.down", f"{_LAYER}ffn.lin2"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}output_layer_norm"),
+    },
+    prefix="distilbert.",
+    heads={
+        "mlm": {
+            **module("dense", "vocab_transform"),
+            **module("norm", "vocab_layer_norm"),
+            "bias": "vocab_projector.bias",
+        },
+        "classify": _CLASSIFIER,
+        "choose": _CLASSIFIER,
+        "answer": module("out", "qa_outputs"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    architectures={
+        frozenset(): "DistilBertModel",
+        frozenset({"mlm"}): "DistilBertForMaskedLM",
+        frozenset({"classify"}): "DistilBertForSequenceClassification",
+        frozenset({"choose"}): "DistilBertForMultipleChoice",
+        frozenset({"answer"}): "DistilBertForQuestionAnswering",
+        frozenset({"tag"}): "DistilBertForTokenClassification",
+        frozenset({"crf"}): "DistilBertForTokenClassification",
+    },
+)

@@ -1,0 +1,71 @@
+"""ELECTRA: an encoder that tells replaced pieces from real ones. Clark et al. 2020."""
+
+from __future__ import annotations
+
+from bertkit.families.family import (
+    AN_ENCODER,
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    bert_layers,
+    embeddings,
+    module,
+)
+
+ELECTRA = Family(
+    name="electra",
+    settings={
+        **BERT_SETTINGS,
+        "embedding": "embedding_size",
+        "head_dropout": "classifier_dropout",
+    },
+    fixed={"pooler": "gelu", "order": None},
+    defaults={"embedding": 128, "hidden": 256, "heads": 4, "intermediate": 1024},
+    must_be={
+        "position_embedding_type": "absolute",
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        **AN_ENCODER,
+    },
+    body={
+        **embeddings("electra.embeddings."),
+        **module("encoder.embedding.widen", "electra.embeddings_project"),
+        **bert_layers("electra.encoder.layer.{}."),
+    },
+    prefix="electra.",
+    heads={
+        "mlm": {
+            **module("dense", "generator_predictions.dense"),
+            **module("norm", "generator_predictions.LayerNorm"),
+            "bias": "generator_lm_head.bias",
+        },
+        "rtd": {
+            **module("dense", "discriminator_predictions.dense"),
+            **module("out", "discriminator_predictions.dense_prediction"),
+        },
+        "classify": {
+            **module("pooler.dense", "classifier.dense"),
+            **module("out", "classifier.out_proj"),
+        },
+        "choose": {
+            **module("pooler.dense", "sequence_summary.summary"),
+            **module("out", "classifier"),
+        },
+        "answer": module("out", "qa_outputs"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    ignored=("electra.embeddings.position_ids",),
+    architectures={
+        frozenset(): "ElectraModel",
+        frozenset({"mlm"}): "ElectraForMaskedLM",
+        frozenset({"rtd"}): "ElectraForPreTraining",
+        frozenset({"classify"}): "ElectraForSequenceClassification",
+        frozenset({"choose"}): "ElectraForMultipleChoice",
+        frozenset({"answer"}): "ElectraForQuestionAnswering",
+        frozenset({"tag"}): "ElectraForTokenClassification",
+        frozenset({"crf"}): "ElectraForTokenClassification",
+    },
+)

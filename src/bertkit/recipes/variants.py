@@ -1,0 +1,78 @@
+"""What the run files that come with bertkit make: the variants of BERT side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import torch
+
+from bertkit.config import read_toml
+from bertkit.families import FAMILIES
+from bertkit.models.model import build
+from bertkit.recipes.pretrain import PretrainConfig, complete
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
+UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One run file."""
+
+    name: str
+    family: str
+    parameters: int
+    """With a vocabulary of the published size, and the pooler."""
+    layers: int
+    hidden: int
+    heads: int
+    embedding: int
+    """Width of the token embedding."""
+    weights: int
+    """Sets of weights that the layers use; fewer than `layers` where they share."""
+    method: str
+    """What it learns from."""
+    data: str
+    """How much it sees."""
+
+
+def variants() -> list[Variant]:
+    """The run files in the order of their families and sizes."""
+    found = []
+    for path in CONFIGS.glob("*.toml"):
+        data = read_toml(path)
+        family = FAMILIES[data.get("family", "bert")]
+        config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad", 0))
+        with torch.device("meta"):
+            parameters = sum(p.numel() for p in build(config.model, ("pooler",)).parameters())
+        model = config.model
+        found.append(
+            Variant(
+                name=path.stem,
+                family=family.name,
+                parameters=parameters,
+                layers=model.layers,
+                hidden=model.hidden,
+                heads=model.heads,
+                embedding=model.width,
+                weights=max(model.depths) + 1,
+                method=_method(config),
+                data=_data(config),
+            )
+        )
+    order = list(FAMILIES)
+    return sorted(found, key=lambda variant: (order.index(variant.family), variant.parameters))
+
+
+def _method(config: PretrainConfig) -> str:
+    masking, sampling = config.masking, config.sampling
+    drawn = f"of {masking.cycle} epochs" if masking.cycle else "new every epoch"
+    method = f"masked words{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
+    return f"{method}, {drawn}" + ("; across documents" if sampling.across else "")
+
+
+def _data(config: PretrainConfig) -> str:
+    train = config.train
+    return f"{train.steps:,} × {train.batch_size:,} samples of {config.sampling.length} tokens"

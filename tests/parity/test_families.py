@@ -1,0 +1,226 @@
+"""The relatives of BERT equal transformers' on tiny random models: body, every head, the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bertkit
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.folder import Loaded, save
+from bertkit.families import FAMILIES, Family
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import totals
+from bertkit.objectives.pretrain import pretrain
+
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+
+SIZES = [3, 9, 9, 12, 20, 31]
+VOCAB, PAD = 150, 1
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "camembert": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
+    "albert": {
+        "embedding_size": 16,
+        "num_hidden_layers": 4,
+        "num_hidden_groups": 2,
+        "inner_group_num": 2,
+        "classifier_dropout_prob": 0.0,
+    },
+    "distilbert": {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
+    "electra": {"embedding_size": 16, "summary_last_dropout": 0.0},
+}
+"""Theirs, beside those that all have."""
+
+CASES = [
+    (family, heads)
+    for family in FAMILIES.values()
+    for heads in family.architectures
+    if heads not in (frozenset(), {"crf"}, {"mlm", "sop"} if family.name == "bert" else None)
+]
+NAMES = [f"{family.name}-{'+'.join(sorted(heads))}" for family, heads in CASES]
+PRETRAINED = [(f, h) for f, h in CASES if "mlm" in h]
+LABELLED = ({"classify"}, {"tag"})
+
+
+def their_config(family: Family) -> Any:
+    ours = TransformerConfig(
+        vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, length=64, pad=PAD
+    )
+    shape = {
+        name: getattr(ours, name) for name in family.settings if getattr(ours, name) is not None
+    }
+    theirs = {family.settings[name]: value for name, value in shape.items()}
+    theirs |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    theirs |= SETTINGS[family.name]
+    if family.positions_after_pad:
+        theirs["max_position_embeddings"] += PAD + 1
+    return transformers.CONFIG_MAPPING[family.name](**theirs, num_labels=3)
+
+
+def their_model(family: Family, heads: frozenset[str]) -> Any:
+    torch.manual_seed(1)
+    config = their_config(family)
+    if heads == {"answer"} or "sop" in heads:
+        config.num_labels = 2
+    model = getattr(transformers, family.architectures[heads])(config)
+    with torch.no_grad():  # larger than at birth, so that mistakes show
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.tie_weights()
+    return model.eval()
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> bertkit.Tokenizer:
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(VOCAB - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return bertkit.Tokenizer.load(tmp_path / "vocab.txt")
+
+
+def opened(theirs: Any, tokenizer: bertkit.Tokenizer, folder: Path) -> Loaded:
+    theirs.save_pretrained(folder)
+    tokenizer.save(folder)
+    return bertkit.load(folder)
+
+
+def inputs(types: int) -> tuple[Batch, dict[str, Tensor]]:
+    """The same sequences packed for us and padded for them."""
+    layout = Packed.of(SIZES)
+    ids = torch.randint(5, VOCAB, (layout.total,))
+    segments = (layout.positions > 4).long() if types > 1 else torch.zeros_like(ids)
+    masked = (layout.positions % 4 == 1).nonzero().squeeze(1)
+    pair = torch.tensor([0, 1, 1, 0, 1, 0])
+    batch = Batch(ids, segments, layout, masked, {"mlm": ids[masked], "nsp": pair, "sop": pair})
+    shape, place = (len(SIZES), max(SIZES)), (layout.owner, layout.positions)
+    padded = {
+        "input_ids": torch.full(shape, PAD).index_put(place, ids),
+        "attention_mask": torch.zeros(shape, dtype=torch.long).index_put(
+            place, torch.ones_like(ids)
+        ),
+    }
+    if types:
+        padded["token_type_ids"] = torch.zeros(shape, dtype=torch.long).index_put(place, segments)
+    return batch, padded
+
+
+def difference(ours: Model, theirs: Any, family: Family) -> float:
+    """The largest gap of states and of what the heads say."""
+    heads = set(ours.heads)
+    batch, padded = inputs(ours.config.types)
+    place = batch.layout.owner, batch.layout.positions
+    body = getattr(theirs, family.prefix.rstrip("."), theirs)
+    with torch.no_grad():
+        found = ours(batch)
+        states = body(**padded).last_hidden_state[place]
+        gaps = [(ours.encoder(batch) - states).abs().max()]
+        if heads == {"choose"}:  # each sequence as the one choice of a question
+            padded = {name: value[:, None] for name, value in padded.items()}
+        answer = theirs(**padded)
+    for head in heads:
+        if head == "pooler":
+            other = answer.pooler_output
+        elif head == "answer":
+            other = torch.stack([answer.start_logits, answer.end_logits], -1)[place]
+        elif head == "mlm":
+            other = (answer.prediction_logits if len(heads) > 1 else answer.logits)[place][
+                batch.places
+            ]
+        elif head in ("nsp", "sop"):
+            name = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}[head]
+            other = getattr(answer, name) if len(heads) > 1 else answer.logits
+        elif head == "tag":
+            other = answer.logits[place][batch.places]
+        else:
+            other = answer.logits[place] if head == "rtd" else answer.logits
+        gaps.append((found[head] - other).abs().max())
+    return float(torch.stack(gaps).max())
+
+
+@pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
+def test_body_and_heads_equal(
+    family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    theirs = their_model(family, heads)
+    ours = opened(theirs, tokenizer, tmp_path / "model")
+    assert set(ours.model.heads) == heads
+    assert difference(ours.model, theirs, family) <= 1e-5
+
+
+@pytest.mark.parametrize("wrong", ["activation", "heads", "dropped layer"])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_control_a_wrong_setting_fails(
+    family: Family, wrong: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    heads = frozenset({"mlm"})
+    theirs = their_model(family, heads)
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    config = {name: getattr(ours.config, name) for name in ours.config.__struct_fields__}
+    if wrong == "activation":
+        config["activation"] = "relu"
+    elif wrong == "heads":
+        config["heads"] = 8
+    else:
+        config["layers"] -= 1
+        config["order"] = config["order"] and config["order"][:-1]
+    changed = build(TransformerConfig(**config), ("mlm",)).eval()
+    changed.load_state_dict(ours.state_dict(), strict=False)
+    assert difference(changed, theirs, family) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "heads"), PRETRAINED, ids=[f"{f.name}-{'+'.join(sorted(h))}" for f, h in PRETRAINED]
+)
+def test_loss_and_gradients_equal_in_train_mode(
+    family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    theirs = their_model(family, heads)
+    ours = opened(theirs, tokenizer, tmp_path / "model").model.train()
+    batch, padded = inputs(ours.config.types)
+    place = batch.layout.owner[batch.places], batch.layout.positions[batch.places]
+    labels = torch.full(padded["input_ids"].shape, -100).index_put(place, batch.targets["mlm"])
+    pair = {
+        name: batch.targets[head]
+        for head, name in (("nsp", "next_sentence_label"), ("sop", "sentence_order_label"))
+        if head in heads
+    }
+    their_loss = theirs.train()(**padded, labels=labels, **pair).loss
+    our_loss = pretrain(ours, batch, totals([batch])).total
+    assert abs(our_loss.item() - their_loss.item()) <= 1e-5
+    their_loss.backward()
+    our_loss.backward()
+    gradients = {
+        n: p.grad for n, p in theirs.named_parameters(remove_duplicate=False) if p.grad is not None
+    }
+    table = family.names(dict(ours.named_parameters()), ours.config)
+    for name, weight in ours.named_parameters():
+        if "positions" not in name:
+            other = torch.cat([gradients[row] for row in table[name]])
+            torch.testing.assert_close(weight.grad, other, atol=1e-5, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
+def test_transformers_opens_what_we_save(
+    family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    config = family.read_config(their_config(family).to_dict())
+    labels = ("a", "b", "c") if heads in LABELLED else ()
+    ours = build(config, sorted(heads), labels=labels).eval()
+    save(tmp_path / "saved", ours, tokenizer, family, labels=labels)
+    theirs = getattr(transformers, family.architectures[heads])
+    theirs = theirs.from_pretrained(tmp_path / "saved").eval()
+    assert difference(ours, theirs, family) <= 1e-5
+    if labels:
+        assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
+    again = bertkit.load(tmp_path / "saved")
+    assert again.model.config == ours.config
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name])

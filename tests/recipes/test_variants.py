@@ -1,0 +1,38 @@
+"""The table of variants says what the run files say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit import cli
+from bertkit.recipes.variants import CONFIGS, variants
+
+
+def test_every_run_file_is_there_families_together() -> None:
+    found = variants()
+    assert {v.name for v in found} == {path.stem for path in CONFIGS.glob("*.toml")}
+    families = [v.family for v in found]
+    assert families == sorted(families, key=families.index)
+    sizes = [v.parameters for v in found if v.family == "bert"]
+    assert sizes == sorted(sizes)
+
+
+def test_what_sets_them_apart_is_told() -> None:
+    by_name = {v.name: v for v in variants()}
+    bert, roberta, albert = (by_name[f"{name}-base"] for name in ("bert", "roberta", "albert"))
+    assert bert.method == "masked words + next sentence; 15% of tokens, new every epoch"
+    assert roberta.method == "masked words; 15% of tokens, new every epoch; across documents"
+    assert albert.method.startswith("masked words + sentence order; 15% of n-grams")
+    assert (albert.embedding, albert.weights) == (128, 1)
+    assert (bert.embedding, bert.weights) == (768, 12)
+    assert bert.data == "1,000,000 × 256 samples of 512 tokens"
+
+
+def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["families"]) == 0
+    assert "albert-base" in capsys.readouterr().out
+    assert cli.run(["families", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [v.name for v in variants()]
