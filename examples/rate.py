@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from bertkit.batch import Batch
 from bertkit.errors import DataError
 from bertkit.models.heads import Pooler
-from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify as Labelled
@@ -103,10 +102,10 @@ class Rate(Task[Example, Stars]):
     def targets(self, features: Sequence[Feature]) -> Tensor:
         return torch.tensor([feature.target for feature in features])
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        logits, target = self.outputs(model, batch), batch.targets[self.head]
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+        target = batch.targets[self.head]
         more = target[:, None] > torch.arange(1, len(self.labels), device=target.device)
-        loss = F.binary_cross_entropy_with_logits(logits, more.float(), reduction="sum")
+        loss = F.binary_cross_entropy_with_logits(outputs, more.float(), reduction="sum")
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()})
 

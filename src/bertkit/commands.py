@@ -14,7 +14,9 @@ from cyclopts import App, Parameter
 
 from bertkit.config import Count, Settings, decode, explained
 from bertkit.errors import ConfigError
+from bertkit.objectives.distill import Terms
 from bertkit.recipes import compare as comparing
+from bertkit.recipes import distill as distilling
 from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
 from bertkit.recipes.console import say
@@ -104,6 +106,33 @@ def _finetune(task: type[Task[Any, Any]]) -> Any:
 finetune = App(name="finetune", help="Fine-tune a model on labelled data, for one of these tasks.")
 for _name in TASKS:
     know_task(_name)
+
+
+def _distill(**rest: Any) -> None:
+    print(json.dumps(distilling.distill(**rest)))
+
+
+distill = command(
+    _distill,
+    "Teach a small model what a fine-tuned one does; prints JSON.",
+    {
+        "teacher": (str, "A fine-tuned model folder; the task is its own."),
+        **{name: FILES[name] for name in ("train", "dev", "out")},
+        "student": (str | None, "A model folder or hub id with the teacher's vocabulary.", None),
+        "layers": (Count | None, "Instead: as many layers of the teacher, evenly taken.", None),
+        "follow": (
+            list[int],
+            "The teacher's layer that each of the student's follows, from 1; once for each.",
+            [],
+        ),
+        "task": (str | None, "The teacher's task, where it is module:Class.", None),
+        "seeds": (Count, "Run as many seeds, and report mean and standard deviation.", 1),
+        "resume": (bool, "Go on with a run that was stopped.", False),
+    },
+    settings=tuning.Finetune,
+    terms=Terms,
+    reading=Reading,
+)
 
 
 def _vectors(text: list[Path], /, *, out: Path, settings: Skipgram) -> None:

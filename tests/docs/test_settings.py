@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from bertkit.config import Settings
+from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
 from bertkit.recipes.pretrain import FREE, PretrainConfig
 from bertkit.tasks import TASKS, find
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 GUIDE = (GUIDES / "pretrain.md").read_text(encoding="utf-8")
+DISTILL = (GUIDES / "distill.md").read_text(encoding="utf-8")
 TUNING = (GUIDES / "fine-tuning.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+) \| ([^|]+) \|$", re.M)
 
@@ -30,11 +32,15 @@ def documented(page: str) -> dict[str, str]:
 
 def settings() -> dict[str, str]:
     """The settings there are, each with its default as TOML has it."""
-    found = {}
+    found = {"family": _written(PretrainConfig.__struct_defaults__[-1])}
     for group, kind in get_type_hints(PretrainConfig).items():
-        assert issubclass(kind, Settings)
-        found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
-    return {**found, "model.vocab": "the tokenizer's"}  # read_config fills it in
+        if issubclass(kind, Settings):
+            found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
+    return {
+        **found,
+        "model.vocab": "the tokenizer's",
+        "model.pad": "the tokenizer's",
+    }  # read_config fills it in
 
 
 def defaults(kind: type[Settings]) -> dict[str, str]:
@@ -60,6 +66,10 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def test_every_setting_of_fine_tuning_is_documented_with_its_default() -> None:
     assert documented(section(TUNING, "Settings of every task")) == defaults(finetune.Finetune)
+
+
+def test_every_term_of_distillation_is_documented_with_its_default() -> None:
+    assert documented(section(DISTILL, "Terms")) == defaults(Terms)
 
 
 @pytest.mark.parametrize("name", TASKS)

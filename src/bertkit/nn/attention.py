@@ -20,14 +20,17 @@ class Trace:
     """A collector, handed down when someone wants to look inside; nothing is kept otherwise.
 
     Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, T, T), rows
-    sum to one; heads[layer] (N, H, K), each head's output before they are mixed.
+    sum to one; heads[layer] (N, H, K), each head's output before they are mixed; with
+    `projections` qkv[layer] (R, 3, H, K), of which those behind the N tokens are padding.
     """
 
     states: list[Tensor] = field(default_factory=list)
     attention: list[list[Tensor]] = field(default_factory=list)
     heads: list[Tensor] = field(default_factory=list)
+    qkv: list[Tensor] = field(default_factory=list)
     weights: bool = True
-    """Without, only states are collected, which costs nothing more."""
+    """Without, neither attention nor heads are collected, and nothing more is computed."""
+    projections: bool = False
 
 
 def attend(
@@ -59,10 +62,19 @@ def attend(
 
 def attention_weights(qkv: Tensor, layout: Packed) -> list[Tensor]:
     """The exact weights, one (H, T, T) a sequence: softmax(q kᵀ / √K), computed in fp32."""
+    return [torch.softmax(scores, -1) for scores in relations(qkv, layout, 0, 1)]
+
+
+def relations(qkv: Tensor, layout: Packed, a: int, b: int) -> list[Tensor]:
+    """How each token's projection `a` meets that of each other's `b`: a bᵀ / √K, in fp32.
+
+    Of queries (0) and keys (1) these are the scores before softmax; of values (2) and values the
+    relations of MiniLM. Shapes: one (H, T, T) a sequence.
+    """
     found = []
     for part in qkv[: layout.total].float().split(list(layout.lengths)):
-        q, k, _ = part.permute(1, 2, 0, 3)  # each (H, T, K)
-        found.append(torch.softmax(q @ k.transpose(1, 2) * q.shape[-1] ** -0.5, -1))
+        parts = part.permute(1, 2, 0, 3)  # (3, H, T, K)
+        found.append(parts[a] @ parts[b].transpose(1, 2) * parts.shape[-1] ** -0.5)
     return found
 
 
@@ -78,6 +90,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, layout: Packed, trace: Trace | None = None) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
         mixed = attend(qkv, layout, dropout=self.dropout if self.training else 0.0)
+        if trace is not None and trace.projections:
+            trace.qkv.append(qkv)
         if trace is not None and trace.weights:
             trace.attention.append(attention_weights(qkv, layout))
             trace.heads.append(mixed[: layout.total])

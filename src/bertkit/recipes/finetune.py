@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from msgspec import Meta
 
 from bertkit import tasks
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
@@ -27,6 +28,7 @@ from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
+from bertkit.objectives.loss import Objective
 from bertkit.recipes.card import write_card
 from bertkit.recipes.console import progress, say
 from bertkit.recipes.mistakes import write_mistakes
@@ -104,9 +106,13 @@ def read_examples(
     return found
 
 
+Teach = Callable[[Task[Any, Any], Model], Objective]
+"""What makes the objective of a student, from its task and itself."""
+
+
 def finetune(
     task: str | type[Task[Any, Any]],
-    model: str | Path,
+    model: str | Path | Loaded,
     *,
     train: Rows,
     dev: Rows,
@@ -115,11 +121,15 @@ def finetune(
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | None = None,
     resume: bool = False,
+    teach: Teach | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Fit a task and return the dev scores of the best epoch, whose weights `out` holds.
 
     `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
-    files, or examples. The same command with `resume` goes on after a kill, to the same weights.
+    files, or examples. A model that is open already stays as it is. `teach` makes another
+    objective than the task's, and `more` is what `run.json` says of it. The same command with
+    `resume` goes on after a kill, to the same weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     settings, out = settings or Finetune(), Path(out)
@@ -136,7 +146,8 @@ def finetune(
     ready.check(check)
     record = {
         "task": ready.settings()["bertkit"]["task"],
-        "model": str(model),
+        "model": str(model.folder if isinstance(model, Loaded) else model),
+        **(more or {}),
         "settings": plain(settings),
         "reading": plain(reading or Reading()),
         "data": {
@@ -151,8 +162,14 @@ def finetune(
             finished: dict[str, float] = _read(out / SCORES)["dev"]
             return finished
     torch.manual_seed(settings.seed)
-    loaded = load(model, heads={ready.head: ready.build_head}, labels=ready.labels)
+    if isinstance(model, Loaded):
+        loaded = replace(model, model=copy.deepcopy(model.model))
+    else:
+        loaded = load(model, heads={ready.head: ready.build_head}, labels=ready.labels)
     network = loaded.model.to(device)
+    loss = ready.loss if teach is None else teach(ready, network)
+    network.to(device)  # with what the objective added
+    student = Model(network.encoder, {ready.head: network.heads[ready.head]})
     length = _length(settings, loaded.length, network.config.length)
     frozen = _freeze(network, settings.frozen_layers)
     policy = ready.long_of_files()
@@ -200,7 +217,7 @@ def finetune(
             shown = bar.add_task("fine-tuning", total=total, completed=start, note="")
             for step in steps(
                 masters,
-                ready.loss,
+                loss,
                 _groups(ready, units, settings, start),
                 optimizer,
                 plan,
@@ -224,13 +241,13 @@ def finetune(
                     if best is None or scores[ready.metric] > best["scores"][ready.metric]:
                         save(
                             out,
-                            network,
+                            student,
                             loaded.tokenizer,
                             loaded.family,
                             labels=tuned.labels,
                             settings=tuned.settings(),
                             length=length,
-                            weights=masters.weights,
+                            weights={n: masters.weights[n] for n, _ in student.named_parameters()},
                         )
                         best, answers = epoch, given
                     waited = epoch["epoch"] - best["epoch"]
@@ -265,7 +282,7 @@ def finetune(
 def finetune_seeds(
     count: int,
     task: str | type[Task[Any, Any]],
-    model: str | Path,
+    model: str | Path | Loaded,
     *,
     train: Rows,
     dev: Rows,
@@ -418,6 +435,11 @@ def _freeze(model: Model, layers: int) -> set[str]:
         raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
     if layers == 0:
         return set()
+    if len(set(model.config.depths)) < model.config.layers:
+        raise ConfigError(
+            f"frozen_layers: {layers}; the model's layers share their weights, so that none "
+            "can be frozen alone; leave it out"
+        )
     still = ("encoder.embedding.", *(f"encoder.blocks.{i}." for i in range(layers)))
     frozen = {name for name, _ in model.named_parameters() if name.startswith(still)}
     for name, weight in model.named_parameters():

@@ -21,7 +21,6 @@ from bertkit.batch import Batch
 from bertkit.config import Count, Settings
 from bertkit.data.questions import Question, read_questions
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
 from bertkit.text.long import Long
@@ -189,17 +188,17 @@ class Answer(Task[Question, Answered]):
     def rows(self, feature: Feature) -> int:
         return len(feature.encoding)
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """The mean of both cross-entropies over the tokens of each window, as the paper's code.
 
         A window counts as correct where both ends are the likeliest.
         """
-        logits, targets = self.outputs(model, batch), batch.targets[self.head]
+        targets = batch.targets[self.head]
         layout = batch.layout
         # two numbers a token: padding them costs nothing, and fits the usual loss
         shape = len(layout.lengths), max(layout.lengths), 2
-        padded = logits.new_full(shape, -torch.inf)
-        padded = padded.index_put((layout.owner, layout.positions), logits)
+        padded = outputs.new_full(shape, -torch.inf)
+        padded = padded.index_put((layout.owner, layout.positions), outputs)
         loss = F.cross_entropy(padded, targets, reduction="sum") / 2 / totals[self.head]
         correct = (padded.argmax(1) == targets).all(-1).sum()
         return Loss(loss, {self.head: loss.detach()}, {self.head: correct})

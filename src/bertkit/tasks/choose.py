@@ -18,7 +18,6 @@ from bertkit.batch import Batch
 from bertkit.data.readers import json_object, read_text, suffix
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
 from bertkit.text.long import Long
@@ -120,10 +119,10 @@ class ChoiceTask(Task[Example, A], Generic[A]):
         _, example = np.unique([f.example for f in features], return_inverse=True)
         return replace(super().batch(features), example=torch.from_numpy(example))
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy of the right choice among those of its example, averaged over the step."""
         assert batch.example is not None
-        scores, targets = self.outputs(model, batch).squeeze(1), batch.targets[self.head]
+        scores, targets = outputs.squeeze(1), batch.targets[self.head]
         examples = torch.arange(len(targets), device=scores.device)[:, None]
         logits = torch.where(batch.example == examples, scores, -torch.inf)  # (examples, S)
         loss = F.cross_entropy(logits, targets, reduction="sum") / totals[self.head]

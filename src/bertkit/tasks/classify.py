@@ -21,7 +21,6 @@ from bertkit.batch import Batch
 from bertkit.config import Settings, Share
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
-from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
 from bertkit.text.long import Long, encode
@@ -352,9 +351,13 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         dtype = torch.int64 if whole else torch.float32
         return torch.tensor([feature.target for feature in features], dtype=dtype)
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+    @property
+    def exclusive(self) -> bool:
+        return not (self.options.regression or self.options.multi_label)
+
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy, binary cross-entropies or squared error, averaged over the step."""
-        outputs, targets = self.outputs(model, batch), batch.targets[self.head]
+        targets = batch.targets[self.head]
         weights = None if self.weights is None else self.weights.to(outputs.device)
         correct = {}
         if self.options.regression:

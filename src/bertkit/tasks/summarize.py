@@ -27,7 +27,6 @@ from bertkit.data.collate import cut_by_tokens
 from bertkit.data.sentences import split
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
-from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
 from bertkit.text.long import Long
@@ -202,10 +201,10 @@ class Summarize(Task[Example, Summary]):
         """Shapes: (P,), 1.0 for the sentences to choose."""
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Binary cross-entropy of each sentence, averaged over the step."""
-        outputs, targets = self.outputs(model, batch).squeeze(1), batch.targets[self.head]
-        loss = F.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
+        targets = batch.targets[self.head]
+        loss = F.binary_cross_entropy_with_logits(outputs.squeeze(1), targets, reduction="sum")
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()})
 

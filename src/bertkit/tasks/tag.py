@@ -37,7 +37,6 @@ from bertkit.data.tags import (
 )
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
-from bertkit.models.model import Model
 from bertkit.nn.crf import CRF
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
@@ -269,15 +268,19 @@ class Tag(Task[Example, Entities]):
         """Shapes: (P,)."""
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
-    def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+    @property
+    def exclusive(self) -> bool:
+        return not self.options.crf
+
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy, or with a CRF the negative log-likelihood, a word's share of the step."""
-        outputs, targets = self.outputs(model, batch), batch.targets[self.head]
+        targets = batch.targets[self.head]
         correct = {}
         if self.options.crf:
             assert batch.places is not None
             owner = batch.layout.owner.index_select(0, batch.places)
             lengths = torch.unique_consecutive(owner, return_counts=True)[1].tolist()
-            crf = cast(CRFTagger, model.heads[self.head]).crf
+            crf = cast(CRFTagger, head).crf
             loss = crf(*self._whole(crf, outputs, targets, lengths)).sum()
         else:
             loss = F.cross_entropy(outputs, targets, reduction="sum")

@@ -205,8 +205,20 @@ class Task(ABC, Generic[E, A]):
         )
 
     @abstractmethod
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+        """The batch's share of the step's loss, from what the head says, as `outputs` gives it.
+
+        `head` is for those that learn with its weights (CRF).
+        """
+
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        """The batch's share of the step's loss: an objective."""
+        """The same from the start: an objective."""
+        return self.loss_of(self.outputs(model, batch), batch, totals, model.heads[self.head])
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether a row of outputs chooses one of the labels: softmax gives their chances."""
+        return False
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
@@ -272,7 +284,7 @@ class Task(ABC, Generic[E, A]):
 
 def refuse_segments(features: Sequence[Feature], model: Model, where: str) -> None:
     """Raises: DataError when a feature has two segments and the model knows one."""
-    if model.config.types < 2 and any(f.encoding.types.any() for f in features):
+    if model.config.types == 1 and any(f.encoding.types.any() for f in features):
         raise DataError(f"{where}: pairs, and the model reads single texts (it has one segment)")
 
 

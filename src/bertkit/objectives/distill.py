@@ -1,0 +1,182 @@
+"""Learning from a teacher: from its outputs, its states and its attention.
+
+Source: Hinton et al. 2015 (outputs); Sanh et al. 2019 (DistilBERT); Jiao et al. 2020 (TinyBERT);
+Wang et al. 2020 (MiniLM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertkit.batch import Batch
+from bertkit.config import Settings
+from bertkit.errors import ConfigError
+from bertkit.models.model import Model
+from bertkit.nn.attention import Trace, relations
+from bertkit.objectives.loss import Loss, Totals
+
+Weight = Annotated[float, Meta(ge=0.0)]
+
+MAPS = "maps"
+"""The name of the student's head that holds what turns its states into the teacher's width."""
+
+LossOf = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
+"""A task's loss, from what the head says."""
+
+
+class Terms(Settings, frozen=True):
+    """What a student learns from: the weight of each term of its loss, 0 for none."""
+
+    labels: Weight = 0.5
+    """The labels, as without a teacher."""
+    outputs: Weight = 0.5
+    """What the teacher answers: cross-entropy with its softened chances, or the squared difference
+    where a row of outputs is no choice among labels."""
+    temperature: Annotated[float, Meta(gt=0.0)] = 2.0
+    """What both sides' outputs are divided by before softmax; above 1 small chances count more."""
+    states: Weight = 1.0
+    """The states of the embedding and of each layer."""
+    compare: Literal["squared", "cosine"] = "squared"
+    """States by squared difference (TinyBERT) or by direction (DistilBERT)."""
+    attention: Weight = 0.0
+    """The scores of each layer's attention before softmax, by squared difference (TinyBERT)."""
+    relations: Weight = 0.0
+    """In the last layer, whom each token attends to, and how values meet values (MiniLM)."""
+
+
+class Distillation:
+    """An objective: a task's loss, and what a teacher adds to it.
+
+    Student and teacher read the same pieces. `layers` names for each of the student's layers the
+    teacher's that it follows, from 1; the embedding follows the embedding. Where the widths
+    differ, the student learns a map for each, `maps`, its head while it learns.
+    Raises: ConfigError for layers that are not there, and where a term needs what is not there.
+    """
+
+    def __init__(
+        self,
+        loss_of: LossOf,
+        *,
+        teacher: Model,
+        student: Model,
+        head: str,
+        terms: Terms,
+        layers: Sequence[int] = (),
+        exclusive: bool,
+    ) -> None:
+        self.loss_of, self.teacher, self.head = loss_of, teacher, head
+        self.terms, self.exclusive = terms, exclusive
+        mine, theirs = student.config, teacher.config
+        if mine.vocab != theirs.vocab:
+            raise ConfigError(
+                f"the student has {mine.vocab:,} pieces and its teacher {theirs.vocab:,}: what a "
+                "teacher says of tokens needs one vocabulary; give the student the teacher's"
+            )
+        if mine.heads != theirs.heads and (terms.attention or terms.relations):
+            raise ConfigError(
+                f"terms: the student has {mine.heads} heads a layer and its teacher "
+                f"{theirs.heads}; attention and relations compare head with head; set both to 0"
+            )
+        self.layers = tuple(layers) or usual_layers(mine.layers, theirs.layers)
+        outside = [layer for layer in self.layers if not 0 < layer <= theirs.layers]
+        if outside or len(self.layers) != mine.layers:
+            raise ConfigError(
+                f"layers: {list(self.layers)}; name one of the teacher's layers, 1 to "
+                f"{theirs.layers}, for each of the student's {mine.layers}"
+            )
+        if terms.states and mine.hidden != theirs.hidden:
+            student.heads[MAPS] = nn.ModuleList(
+                nn.Linear(mine.hidden, theirs.hidden, bias=False) for _ in range(mine.layers + 1)
+            )
+
+    def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
+        terms = self.terms
+        deep = bool(terms.attention or terms.relations)
+        theirs, trace = (Trace(weights=False, projections=deep) for _ in range(2))
+        with torch.no_grad():
+            taught = self.teacher.encoder(batch, theirs)
+            wanted = self.teacher.heads[self.head](taught, batch).float()
+        head = model.heads[self.head]
+        outputs = head(model.encoder(batch, trace), batch).float()
+        targets = len(batch.targets[self.head])
+        share = targets / totals[self.head]
+        found: dict[str, Tensor] = {}
+        correct = {}
+        if terms.labels:
+            own = self.loss_of(outputs, batch, totals, head)
+            found["labels"], correct = terms.labels * own.total, dict(own.correct)
+        if terms.outputs:
+            found["outputs"] = terms.outputs * share * self._outputs(outputs, wanted)
+        if terms.states:
+            found["states"] = terms.states * share * self._states(model, trace, theirs)
+        if terms.attention:
+            found["attention"] = terms.attention * share * self._attention(trace, theirs, batch)
+        if terms.relations:
+            found["relations"] = terms.relations * share * self._relations(trace, theirs, batch)
+        total = torch.stack(list(found.values())).sum()
+        return Loss(total, {name: part.detach() for name, part in found.items()}, correct)
+
+    def _outputs(self, outputs: Tensor, wanted: Tensor) -> Tensor:
+        if not self.exclusive:
+            return F.mse_loss(outputs, wanted)
+        heat = self.terms.temperature
+        mine, theirs = (torch.log_softmax(x / heat, -1) for x in (outputs, wanted))
+        # gradients of softened outputs are as much smaller: Hinton et al. 2015, section 2
+        return heat**2 * F.kl_div(mine, theirs, reduction="batchmean", log_target=True)
+
+    def _states(self, model: Model, trace: Trace, theirs: Trace) -> Tensor:
+        maps: list[nn.Module | None] = [None] * len(trace.states)
+        if MAPS in model.heads:
+            maps = [*model.heads[MAPS].children()]
+        gaps = []
+        for mine, layer, turn in zip(trace.states, (0, *self.layers), maps, strict=True):
+            other = theirs.states[layer].float()
+            own = (mine if turn is None else turn(mine)).float()
+            if self.terms.compare == "cosine":
+                gaps.append(1.0 - F.cosine_similarity(own, other, dim=-1).mean())
+            else:
+                gaps.append(F.mse_loss(own, other))
+        return torch.stack(gaps).mean()
+
+    def _attention(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
+        gaps = []
+        for mine, layer in zip(trace.qkv, self.layers, strict=True):
+            pairs = zip(
+                relations(mine, batch.layout, 0, 1),
+                relations(theirs.qkv[layer - 1], batch.layout, 0, 1),
+                strict=True,
+            )
+            gaps += [F.mse_loss(own, other) for own, other in pairs]
+        return torch.stack(gaps).mean()
+
+    def _relations(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
+        gaps = []
+        for a, b in ((0, 1), (2, 2)):
+            pairs = zip(
+                relations(trace.qkv[-1], batch.layout, a, b),
+                relations(theirs.qkv[self.layers[-1] - 1], batch.layout, a, b),
+                strict=True,
+            )
+            for own, other in pairs:
+                mine, wanted = torch.log_softmax(own, -1), torch.log_softmax(other, -1)
+                rows = own.shape[0] * own.shape[1]
+                gaps.append(F.kl_div(mine, wanted, reduction="sum", log_target=True) / rows)
+        return torch.stack(gaps).mean() * 2  # both relations count whole
+
+
+def usual_layers(mine: int, theirs: int) -> tuple[int, ...]:
+    """The teacher's layers that a student follows: evenly, the last the last (TinyBERT's 3m).
+
+    Raises: ConfigError for a student that is deeper than its teacher.
+    """
+    if mine > theirs:
+        raise ConfigError(
+            f"the student has {mine} layers and its teacher {theirs}; a student is no deeper"
+        )
+    return tuple(round(theirs * (layer + 1) / mine) for layer in range(mine))

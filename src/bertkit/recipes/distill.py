@@ -1,0 +1,125 @@
+"""Teach a small model what a fine-tuned one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.config import plain
+from bertkit.engine.linear import packed
+from bertkit.errors import ConfigError
+from bertkit.models.model import Model, empty
+from bertkit.nn.precision import resolve, resolve_device
+from bertkit.objectives.distill import Distillation, Terms, usual_layers
+from bertkit.pipelines import answering
+from bertkit.recipes.finetune import Finetune, Rows, finetune, finetune_seeds
+from bertkit.tasks.task import Reading, Task
+
+
+def distill(
+    teacher: str | Path,
+    *,
+    train: Rows,
+    dev: Rows,
+    out: Path | str,
+    student: str | Path | None = None,
+    layers: int | None = None,
+    follow: Sequence[int] = (),
+    task: str | type[Task[Any, Any]] | None = None,
+    settings: Finetune | None = None,
+    terms: Terms | None = None,
+    reading: Reading | None = None,
+    seeds: int = 1,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Fine-tune a student under a teacher, and return its dev scores as `finetune` does.
+
+    The student is a model folder, or as many `layers` of the teacher, evenly taken, with its
+    embedding and its head. `follow` names, for each of the student's layers, the teacher's that
+    it is to be like, from 1; evenly by default. The task is the teacher's.
+    Raises: ConfigError for a student that cannot follow its teacher, before work.
+    """
+    settings, terms = settings or Finetune(), terms or Terms()
+    if (student is None) == (layers is None):
+        raise ConfigError("student: name a model folder, or say how many layers of the teacher")
+    asked = answering(teacher, task)
+    taught, ready = asked.loaded, asked.task
+    if student is None:
+        model = _some_layers(taught, ready, layers or 1)
+    else:
+        model = load(student, heads={ready.head: ready.build_head}, labels=ready.labels)
+    if model.tokenizer.fingerprint != taught.tokenizer.fingerprint:
+        raise ConfigError(
+            f"student: {student} has another vocabulary than {teacher}; what a teacher says of "
+            "tokens needs one vocabulary: pretrain the student with the teacher's"
+        )
+    device = resolve_device(settings.device)
+    dtype = resolve(settings.precision, device)
+    knowing = packed(taught.model.to(device), dtype)
+
+    def teach(own: Task[Any, Any], network: Model) -> Distillation:
+        if own.labels != ready.labels:
+            raise ConfigError(
+                f"train: its labels are {', '.join(own.labels)}, the teacher answers "
+                f"{', '.join(ready.labels)}; a student learns the same ones"
+            )
+        return Distillation(
+            own.loss_of,
+            teacher=knowing,
+            student=network,
+            head=own.head,
+            terms=terms,
+            layers=follow,
+            exclusive=own.exclusive,
+        )
+
+    rest: dict[str, Any] = {
+        "train": train,
+        "dev": dev,
+        "out": out,
+        "settings": settings,
+        "options": ready.options,
+        "reading": reading,
+        "resume": resume,
+        "teach": teach,
+        "more": {
+            "teacher": str(teacher),
+            "layers": model.model.config.layers,
+            "follow": list(follow),
+            "terms": plain(terms),
+        },
+    }
+    if seeds == 1:
+        return finetune(type(ready), model, **rest)
+    return finetune_seeds(seeds, type(ready), model, **rest)
+
+
+def _some_layers(taught: Loaded, task: Task[Any, Any], count: int) -> Loaded:
+    """The teacher with fewer layers. Raises: ConfigError where it has not so many."""
+    config = taught.model.config
+    if config.order is not None:
+        raise ConfigError(
+            "layers: the teacher's layers share their weights, so that none can be taken alone; "
+            "name a student"
+        )
+    taken = usual_layers(count, config.layers)
+    blocks = {old - 1: new for new, old in enumerate(taken)}
+    student = empty(
+        msgspec.structs.replace(config, layers=count),
+        {task.head: task.build_head},
+        labels=taught.labels,
+    )
+    weights = {}
+    for name, weight in taught.model.state_dict().items():
+        parts = name.split(".")
+        if parts[1] == "blocks":
+            parts[2] = str(blocks.get(int(parts[2]), ""))
+        weights[".".join(parts)] = weight
+    student.to_empty(device="cpu")
+    student.load_state_dict({name: weights[name] for name in student.state_dict()})
+    return replace(taught, model=student)

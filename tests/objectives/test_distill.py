@@ -1,0 +1,177 @@
+"""A student that says the same as its teacher has nothing to learn; each term is its formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertkit.batch import Batch, Packed
+from bertkit.errors import ConfigError
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.nn.attention import Trace, relations
+from bertkit.objectives.distill import MAPS, Distillation, Terms, usual_layers
+from bertkit.objectives.loss import Loss, Totals, totals
+
+SHAPE = {"vocab": 40, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
+NONE = {"labels": 0.0, "outputs": 0.0, "states": 0.0, "attention": 0.0, "relations": 0.0}
+LABELS = ("a", "b", "c")
+
+
+def model(**more: Any) -> Model:
+    config = TransformerConfig(**{**SHAPE, "dropout": 0.0, "attention_dropout": 0.0, **more})
+    made = build(config, ("classify",), labels=LABELS).eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    return made
+
+
+def batch() -> Batch:
+    layout = Packed.of([3, 5, 5, 8])
+    ids = torch.randint(0, 40, (layout.total,))
+    return Batch(
+        ids, torch.zeros_like(ids), layout, targets={"classify": torch.tensor([0, 1, 2, 1])}
+    )
+
+
+def loss_of(outputs: Tensor, batch: Batch, totals: Totals, head: object) -> Loss:
+    loss = F.cross_entropy(outputs, batch.targets["classify"], reduction="sum")
+    return Loss(loss / totals["classify"], {})
+
+
+def objective(teacher: Model, student: Model, **terms: float) -> Distillation:
+    layers = terms.pop("layers", ())
+    return Distillation(
+        loss_of,
+        teacher=teacher,
+        student=student,
+        head="classify",
+        terms=Terms(**{**NONE, **terms}),  # type: ignore[arg-type]
+        layers=layers,  # type: ignore[arg-type]
+        exclusive=True,
+    )
+
+
+@pytest.mark.parametrize("term", ["outputs", "states", "attention", "relations"])
+def test_the_same_model_has_nothing_to_learn(term: str) -> None:
+    one, data = model(), batch()
+    found = objective(one, one, **{term: 1.0})(one, data, totals([data]))
+    assert set(found.parts) == {term}
+    assert abs(found.total.item()) < 1e-6
+    other = objective(model(), one, **{term: 1.0})(one, data, totals([data]))
+    assert other.total.item() > 1e-3  # the control
+
+
+def test_outputs_are_softened() -> None:
+    teacher, student, data = model(), model(layers=2), batch()
+    found = objective(teacher, student, outputs=0.5, temperature=3.0)(student, data, totals([data]))
+    with torch.no_grad():
+        theirs, mine = (m(data)["classify"] for m in (teacher, student))
+    chances = torch.softmax(theirs / 3, -1)
+    gap = (chances * (chances.log() - torch.log_softmax(mine / 3, -1))).sum(-1).mean()
+    assert found.total.item() == pytest.approx(0.5 * 9 * gap.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("compare", ["squared", "cosine"])
+def test_states_follow_the_layers_named(compare: str) -> None:
+    teacher, student, data = model(), model(layers=2), batch()
+    own, theirs = Trace(weights=False), Trace(weights=False)
+    with torch.no_grad():
+        student.encoder(data, own)
+        teacher.encoder(data, theirs)
+    pairs = list(zip(own.states, (theirs.states[i] for i in (0, 1, 3)), strict=True))
+    if compare == "squared":
+        wanted = sum(((a - b) ** 2).mean().item() for a, b in pairs) / 3
+    else:
+        wanted = sum(1 - F.cosine_similarity(a, b).mean().item() for a, b in pairs) / 3
+    asked = objective(teacher, student, states=1.0, layers=(1, 3), compare=compare)  # type: ignore[arg-type]
+    assert asked(student, data, totals([data])).total.item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_attention_is_compared_before_softmax() -> None:
+    teacher, student, data = model(), model(layers=1), batch()
+    own, theirs = (Trace(weights=False, projections=True) for _ in range(2))
+    with torch.no_grad():
+        student.encoder(data, own)
+        teacher.encoder(data, theirs)
+    gaps = []
+    for start, size in zip(data.layout.starts.tolist(), data.layout.lengths, strict=False):
+        scores = []
+        for qkv in (own.qkv[0], theirs.qkv[3]):
+            q, k, _ = qkv[start : start + size].unbind(1)  # each (T, H, K)
+            scores.append(torch.einsum("ihk,jhk->hij", q, k) / 8**0.5)
+        gaps.append(((scores[0] - scores[1]) ** 2).mean())
+    found = objective(teacher, student, attention=1.0)(student, data, totals([data]))
+    assert found.total.item() == pytest.approx(torch.stack(gaps).mean().item(), rel=1e-4)
+
+
+def test_relations_of_values_are_symmetric() -> None:
+    made, data, trace = model(), batch(), Trace(weights=False, projections=True)
+    with torch.no_grad():
+        made.encoder(data, trace)
+    for table in relations(trace.qkv[0], data.layout, 2, 2):
+        torch.testing.assert_close(table, table.transpose(1, 2))
+
+
+def test_a_narrow_student_learns_maps() -> None:
+    teacher, student, data = model(), model(hidden=8, layers=2), batch()
+    asked = objective(teacher, student, states=1.0)
+    maps = student.heads[MAPS]
+    assert [tuple(m.weight.shape) for m in maps] == [(16, 8)] * 3  # type: ignore[union-attr]
+    asked(student, data, totals([data])).total.backward()
+    assert all(w.grad is not None and w.grad.any() for w in maps.parameters())
+
+
+def test_shares_of_a_step_add_up() -> None:
+    teacher, student, data = model(), model(layers=2), batch()
+    terms = {"labels": 1.0, "outputs": 1.0}
+    asked = objective(teacher, student, **terms)
+    whole = asked(student, data, totals([data])).total
+    parts = []
+    for start, stop, sizes in ((0, 1, [3]), (1, 4, [5, 5, 8])):
+        tokens = slice(int(data.layout.starts[start]), int(data.layout.starts[stop]))
+        targets = {"classify": data.targets["classify"][start:stop]}
+        parts.append(
+            replace(
+                data,
+                ids=data.ids[tokens],
+                types=data.types[tokens],
+                layout=Packed.of(sizes),
+                targets=targets,
+            )
+        )
+    cut = sum(asked(student, part, totals(parts)).total for part in parts)
+    torch.testing.assert_close(cut, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "wanted"),
+    [(4, 12, (3, 6, 9, 12)), (6, 12, (2, 4, 6, 8, 10, 12)), (3, 6, (2, 4, 6)), (1, 1, (1,))],
+)
+def test_layers_are_followed_evenly(mine: int, theirs: int, wanted: tuple[int, ...]) -> None:
+    """As TinyBERT: 3m for four layers of twelve, 2m for six."""
+    assert usual_layers(mine, theirs) == wanted
+
+
+@pytest.mark.parametrize(
+    ("student", "terms", "message"),
+    [
+        ({"vocab": 41}, {"outputs": 1.0}, "41 pieces and its teacher 40"),
+        ({"heads": 4}, {"attention": 1.0}, "4 heads a layer and its teacher 2"),
+        ({"layers": 5}, {"outputs": 1.0}, "a student is no deeper"),
+        ({"layers": 2}, {"layers": (1, 5)}, "one of the teacher's layers, 1 to 4"),
+        ({"layers": 2}, {"layers": (1, 2, 3)}, "for each of the student's 2"),
+        ({"layers": 2}, {"layers": (0, 1)}, "one of the teacher's layers, 1 to 4"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    student: dict[str, Any], terms: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        objective(model(), model(**student), **terms)

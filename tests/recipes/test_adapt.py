@@ -1,0 +1,113 @@
+"""Adapting goes on where a model stands, and says what it was worth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import BertkitError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.adapt import adapt
+from bertkit.recipes.prepare import prepare
+from bertkit.text.train import train
+
+FAST = [
+    ("train.steps", "20"),
+    ("train.batch_size", "16"),
+    ("train.learning_rate", "5e-3"),
+    ("train.precision", "fp32"),
+    ("train.evaluate_samples", "32"),
+    ("sampling.length", "32"),
+    ("sampling.held_out", "0.1"),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> tuple[Path, Path]:
+    """A model and a corpus of its vocabulary."""
+    place = tmp_path_factory.mktemp("adapt")
+    for i, text in enumerate(english[:16]):
+        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:16], kind="wordpiece", size=300)
+    files = sorted(place.glob("*.txt"))
+    corpus = prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+    torch.manual_seed(0)
+    save(place / "model", model(tokenizer.vocab_size, ("mlm", "nsp")), tokenizer, BERT)
+    return place / "model", corpus
+
+
+def model(vocab: int, heads: tuple[str, ...]) -> Any:
+    return build(
+        TransformerConfig(vocab=vocab, hidden=32, layers=1, heads=2, intermediate=64, length=64),
+        heads,
+    )
+
+
+def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, corpus = made
+    before = (folder / "model.safetensors").read_bytes()
+    found = adapt(folder, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    assert set(found["before"]) == {"mlm", "nsp"}  # the pairs of the folder's own head
+    assert found["after"]["mlm"] < found["before"]["mlm"]
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert load(tmp_path / "run").model.config == load(folder).model.config
+
+
+def test_it_starts_from_the_weights_there_are(made: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, corpus = made
+    still = [*FAST, ("train.steps", "1"), ("train.learning_rate", "1e-12")]
+    adapt(folder, corpus=corpus, out=tmp_path / "run", settings=still)
+    mine, theirs = (load(f).model.state_dict() for f in (tmp_path / "run", folder))
+    for name, weight in theirs.items():
+        torch.testing.assert_close(mine[name], weight, atol=1e-6, rtol=0)
+
+
+def test_a_head_that_is_not_there_starts_at_random(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, corpus = made
+    tokenizer = load(folder).tokenizer
+    bare = tmp_path / "bare"
+    save(bare, model(tokenizer.vocab_size, ()), tokenizer, BERT)
+    found = adapt(bare, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    assert set(found["after"]) == {"mlm"}
+    assert "has no head mlm; it starts at random" in capsys.readouterr().err
+
+
+def test_a_corpus_of_another_vocabulary_is_refused(
+    made: tuple[Path, Path], tmp_path: Path, english: list[str]
+) -> None:
+    _, corpus = made
+    other = train(english[:5], kind="wordpiece", size=280)
+    save(tmp_path / "other", model(other.vocab_size, ("mlm",)), other, BERT)
+    with pytest.raises(DataError, match=r"another vocabulary .* prepare it again"):
+        adapt(tmp_path / "other", corpus=corpus, out=tmp_path / "run", settings=FAST)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_setting_that_changes_the_shape_is_refused(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, corpus = made
+    wider = [*FAST, ("model.hidden", "64")]
+    with pytest.raises(BertkitError, match=r"model\.hidden"):
+        adapt(folder, corpus=corpus, out=tmp_path / "run", settings=wider)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, corpus = made
+    words = [word for key, value in FAST for word in (f"--{key}", value)]
+    asked = ["adapt", str(folder), "--corpus", str(corpus), "--out", str(tmp_path / "run")]
+    assert cli.run([*asked, *words]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"before", "after"}

@@ -1,0 +1,151 @@
+"""A student under a teacher: a folder like any other, and nothing begun where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import BertkitError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.objectives.distill import Terms
+from bertkit.recipes.distill import distill
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks.classify import Classify, Example
+from bertkit.text.train import train as train_tokenizer
+
+SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
+
+
+def folder_of(out: Path, texts: list[str], size: int, **shape: int) -> Path:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(texts, kind="wordpiece", size=size)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size,
+        **{"hidden": 32, "layers": 4, "heads": 2, "intermediate": 64, "length": 32, **shape},
+    )
+    save(out, build(config, ("mlm", "nsp")), tokenizer, BERT)
+    return out
+
+
+def rows(count: int, labels: tuple[str, str] = ("doing", "thing")) -> list[Example]:
+    words = ("loop", "class")
+    return [
+        Example(f"the {words[i % 2]} number {i % 5} of it", None, labels[i % 2], f"rows:{i + 2}")
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    place = tmp_path_factory.mktemp("teacher")
+    base = folder_of(place / "base", english[:5], 300)
+    settings = Finetune(epochs=4, batch_size=8, learning_rate=1e-2, precision="fp32")
+    finetune(Classify, base, train=rows(64), dev=rows(16), out=place / "tuned", settings=settings)
+    return place / "tuned"
+
+
+def test_a_student_of_some_of_its_layers(teacher: Path, tmp_path: Path) -> None:
+    scores = distill(
+        teacher, layers=2, train=rows(64), dev=rows(16), out=tmp_path / "s", settings=SETTINGS
+    )
+    made = load(tmp_path / "s")
+    assert made.model.config.layers == 2
+    assert made.labels == ("doing", "thing")
+    assert scores["accuracy"] == 1.0
+    record = json.loads((tmp_path / "s" / "run.json").read_text(encoding="utf-8"))
+    assert record["teacher"] == str(teacher)
+    assert record["terms"]["temperature"] == 2.0
+
+
+def test_it_starts_from_the_layers_it_takes(teacher: Path, tmp_path: Path) -> None:
+    still = Finetune(epochs=1, batch_size=64, learning_rate=1e-12, precision="fp32")
+    distill(teacher, layers=2, train=rows(8), dev=rows(8), out=tmp_path / "s", settings=still)
+    mine, theirs = (load(f).model.state_dict() for f in (tmp_path / "s", teacher))
+    for new, old in ((0, 1), (1, 3)):
+        name = "encoder.blocks.{}.feedforward.up.weight"
+        torch.testing.assert_close(
+            mine[name.format(new)], theirs[name.format(old)], atol=1e-6, rtol=0
+        )
+
+
+def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    student = folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)
+    terms = Terms(attention=1.0, relations=1.0)
+    distill(
+        teacher,
+        student=student,
+        train=rows(16),
+        dev=rows(8),
+        out=tmp_path / "s",
+        settings=SETTINGS,
+        terms=terms,
+    )
+    made = load(tmp_path / "s")
+    assert tuple(made.model.heads) == ("classify",)
+    assert not made.report.unused
+    transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "s")
+
+
+def test_the_same_seed_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        distill(
+            teacher, layers=1, train=rows(16), dev=rows(8), out=tmp_path / name, settings=SETTINGS
+        )
+    one, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
+    assert one == other
+
+
+def test_seeds_do_not_see_each_other(teacher: Path, tmp_path: Path) -> None:
+    found = distill(
+        teacher,
+        layers=1,
+        train=rows(16),
+        dev=rows(8),
+        out=tmp_path / "s",
+        settings=SETTINGS,
+        seeds=2,
+    )
+    assert len(found["accuracy"]["each"]) == 2
+    alone = Finetune(**{**{n: getattr(SETTINGS, n) for n in SETTINGS.__struct_fields__}, "seed": 1})
+    distill(teacher, layers=1, train=rows(16), dev=rows(8), out=tmp_path / "one", settings=alone)
+    one, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("s/seed-1", "one"))
+    assert one == other
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    teacher: Path, english: list[str], tmp_path: Path
+) -> None:
+    other = folder_of(tmp_path / "other", english[:5], 280)
+    data = {"train": rows(16), "dev": rows(8), "out": tmp_path / "s"}
+    strange = rows(16, ("x", "y"))
+    faults = [
+        ({"layers": 9}, "9 layers and its teacher 4"),
+        ({"layers": 2, "follow": [1, 9]}, "one of the teacher's layers"),
+        ({"student": other}, "has another vocabulary"),
+        ({}, "name a model folder, or say how many layers"),
+        ({"layers": 1, "student": other}, "name a model folder, or say how many layers"),
+        ({"layers": 1, "train": strange, "dev": strange}, "the teacher answers doing, thing"),
+    ]
+    for more, message in faults:
+        with pytest.raises(BertkitError, match=message):
+            distill(teacher, **{**data, **more})  # type: ignore[arg-type]
+        assert not (tmp_path / "s").exists()
+    with pytest.raises(BertkitError, match=r"fine-tuned for no task|use `bertkit finetune`"):
+        distill(tmp_path / "other", layers=1, **data)  # type: ignore[arg-type]
+
+
+def test_the_command(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{row.text}\t{row.label}" for row in rows(16)]
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "\n".join(lines), encoding="utf-8")
+    asked = ["distill", "--teacher", str(teacher), "--layers", "1", "--epochs", "1"]
+    files = [f"--{name}={tmp_path / 'rows.tsv'}" for name in ("train", "dev")]
+    assert cli.run([*asked, *files, "--out", str(tmp_path / "s"), "--precision", "fp32"]) == 0
+    assert "accuracy" in json.loads(capsys.readouterr().out)
