@@ -317,6 +317,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
     "no such activation": (edit_config(hidden_act="swoosh"), "hidden_act = 'swoosh'"),
     "impossible heads": (edit_config(num_attention_heads=3), "heads = 3"),
+    "too many layers": (edit_config(num_hidden_layers=10**9), "layers: expected `int` <= 1000"),
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
     "labels without numbers": (edit_config(id2label={"a": "b"}), "id2label does not name"),
     "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads is no list"),

@@ -25,10 +25,10 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
             ("inner_group_num", 1),
         )
     )
-    if not all(isinstance(n, int) and 0 < n <= 1000 for n in (layers, groups, inner)):
+    if not all(isinstance(n, int) and 0 < n <= 30 for n in (layers, groups, inner)):
         raise ValueError(
             f"num_hidden_layers = {layers!r}, num_hidden_groups = {groups!r}, inner_group_num = "
-            f"{inner!r}: each is a number from 1 to 1000"
+            f"{inner!r}: each is a number from 1 to 30"
         )
     return {"layers": layers * inner, "order": _order(layers, groups, inner)}
 

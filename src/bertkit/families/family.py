@@ -59,8 +59,6 @@ class Family:
     """Their name of the setting."""
     must_be: Mapping[str, Any] = field(default_factory=dict)
     """Theirs that bertkit reads with one value only, which is also their default."""
-    written: Mapping[str, Any] = field(default_factory=dict)
-    """More of theirs to write, for those who read it."""
     order: Order | None = None
     """How they say which layers share weights, where they can."""
     positions_after_pad: bool = False
@@ -133,7 +131,6 @@ class Family:
             self.activation: back[config.activation],
             "initializer_range": 0.02,
             **self.must_be,
-            **self.written,
         }
 
     # ---- weights

@@ -18,7 +18,7 @@ class TransformerConfig(Settings, frozen=True):
     """Width of the states, D."""
     embedding: Count | None = None
     """Width of the embedding, E, widened to `hidden` by a dense layer; as wide by default."""
-    layers: Count = 12
+    layers: Annotated[int, Meta(ge=1, le=1000)] = 12
     order: tuple[int, ...] | None = None
     """Which weights each layer uses, by their number; ALBERT is twelve times 0. By default each
     has its own."""

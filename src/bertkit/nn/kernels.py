@@ -94,8 +94,8 @@ class Varlen:
 class _Products(torch.autograd.Function):
     """`Bmm`, with its gradient written out.
 
-    Autograd's own is a third slower: it copies and adds up q, k and v one by one, and it keeps
-    tensors of hundreds of small operations.
+    Autograd's own would copy and add up q, k and v one by one, through hundreds of small
+    operations (docs/log.md).
     """
 
     @staticmethod
