@@ -111,6 +111,19 @@ def test_attention_is_compared_before_softmax() -> None:
     assert found.total.item() == pytest.approx(torch.stack(gaps).mean().item(), rel=1e-4)
 
 
+def test_a_loss_of_no_term_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        Terms(**NONE)
+
+
+def test_a_teacher_that_is_not_asked_is_not_run() -> None:
+    student, data = model(), batch()
+    asked = objective(model(), student, labels=1.0)
+    asked.teacher = Model(torch.nn.Identity(), {})  # type: ignore[arg-type]
+    wanted = loss_of(student(data)["classify"], data, totals([data]), None).total
+    torch.testing.assert_close(asked(student, data, totals([data])).total, wanted)
+
+
 def test_relations_of_values_are_symmetric() -> None:
     made, data, trace = model(), batch(), Trace(weights=False, projections=True)
     with torch.no_grad():

@@ -49,6 +49,10 @@ class Terms(Settings, frozen=True):
     relations: Weight = 0.0
     """In the last layer, whom each token attends to, and how values meet values (MiniLM)."""
 
+    def __post_init__(self) -> None:
+        if not (self.labels or self.outputs or self.states or self.attention or self.relations):
+            raise ValueError("every term weighs 0, so that there is nothing to learn from")
+
 
 class Distillation:
     """An objective: a task's loss, and what a teacher adds to it.
@@ -99,9 +103,6 @@ class Distillation:
         terms = self.terms
         deep = bool(terms.attention or terms.relations)
         theirs, trace = (Trace(weights=False, projections=deep) for _ in range(2))
-        with torch.no_grad():
-            taught = self.teacher.encoder(batch, theirs)
-            wanted = self.teacher.heads[self.head](taught, batch).float()
         head = model.heads[self.head]
         outputs = head(model.encoder(batch, trace), batch).float()
         targets = len(batch.targets[self.head])
@@ -111,7 +112,12 @@ class Distillation:
         if terms.labels:
             own = self.loss_of(outputs, batch, totals, head)
             found["labels"], correct = terms.labels * own.total, dict(own.correct)
+        if deep or terms.outputs or terms.states:
+            with torch.no_grad():
+                taught = self.teacher.encoder(batch, theirs)
         if terms.outputs:
+            with torch.no_grad():
+                wanted = self.teacher.heads[self.head](taught, batch).float()
             found["outputs"] = terms.outputs * share * self._outputs(outputs, wanted)
         if terms.states:
             found["states"] = terms.states * share * self._states(model, trace, theirs)
