@@ -111,6 +111,50 @@ def train(
     _say(f"{out}: {tokenizer.vocab_size:,} pieces")
 
 
+@vocab.command
+def extend(
+    model: str,
+    text: list[Path],
+    /,
+    *,
+    out: Path,
+    size: int | None = None,
+    words: Path | None = None,
+    min_frequency: int = 5,
+) -> None:
+    """Give a model more words; prints what it is worth as JSON.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id with a WordPiece vocabulary.
+    text
+        Files or folders of .txt or .jsonl, also .gz, of your field.
+    out
+        The folder of the larger model, to be made.
+    size
+        As many words: those that save most pieces on the text.
+    words
+        Instead: a file with a word a line.
+    min_frequency
+        How often a word must occur to be chosen.
+    """
+    from bertkit.data.readers import read_text
+    from bertkit.recipes.extend import extend as recipe
+
+    given = [] if words is None else [w.strip() for w in read_text(words).splitlines()]
+    _print(
+        recipe(
+            model,
+            text,
+            out=out,
+            size=size,
+            words=[word for word in given if word],
+            min_frequency=min_frequency,
+        )
+    )
+
+
 @app.command
 def prepare(
     text: list[Path],

@@ -178,9 +178,9 @@ def test_layers_are_followed_evenly(mine: int, theirs: int, wanted: tuple[int, .
         ({"vocab": 41}, {"outputs": 1.0}, "41 pieces and its teacher 40"),
         ({"heads": 4}, {"attention": 1.0}, "4 heads a layer and its teacher 2"),
         ({"layers": 5}, {"outputs": 1.0}, "a student is no deeper"),
-        ({"layers": 2}, {"layers": (1, 5)}, "one of the teacher's layers, 1 to 4"),
-        ({"layers": 2}, {"layers": (1, 2, 3)}, "for each of the student's 2"),
-        ({"layers": 2}, {"layers": (0, 1)}, "one of the teacher's layers, 1 to 4"),
+        ({"layers": 2}, {"outputs": 1.0, "layers": (1, 5)}, "one of the teacher's layers, 1 to 4"),
+        ({"layers": 2}, {"outputs": 1.0, "layers": (1, 2, 3)}, "for each of the student's 2"),
+        ({"layers": 2}, {"outputs": 1.0, "layers": (0, 1)}, "one of the teacher's layers, 1 to 4"),
     ],
 )
 def test_what_does_not_fit_is_refused(

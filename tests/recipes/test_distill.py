@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,11 +95,16 @@ def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_p
     transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "s")
 
 
-def test_the_same_seed_gives_the_same_student(teacher: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_same_seed_gives_the_same_student(
+    narrow: bool, teacher: Path, english: list[str], tmp_path: Path
+) -> None:
+    who: dict[str, Any] = {"layers": 1}
+    if narrow:  # its head and its maps begin at random
+        who = {"student": folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)}
     for name in ("a", "b"):
-        distill(
-            teacher, layers=1, train=rows(16), dev=rows(8), out=tmp_path / name, settings=SETTINGS
-        )
+        data = {"train": rows(16), "dev": rows(8), "out": tmp_path / name}
+        distill(teacher, settings=SETTINGS, **who, **data)
     one, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
     assert one == other
 

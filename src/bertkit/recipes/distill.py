@@ -49,15 +49,16 @@ def distill(
         raise ConfigError("student: name a model folder, or say how many layers of the teacher")
     asked = answering(teacher, task)
     taught, ready = asked.loaded, asked.task
+    model: str | Path | Loaded
     if student is None:
         model = _some_layers(taught, ready, layers or 1)
     else:
-        model = load(student, heads={ready.head: ready.build_head}, labels=ready.labels)
-    if model.tokenizer.fingerprint != taught.tokenizer.fingerprint:
-        raise ConfigError(
-            f"student: {student} has another vocabulary than {teacher}; what a teacher says of "
-            "tokens needs one vocabulary: pretrain the student with the teacher's"
-        )
+        model = student
+        if load(student).tokenizer.fingerprint != taught.tokenizer.fingerprint:
+            raise ConfigError(
+                f"student: {student} has another vocabulary than {teacher}; what a teacher says "
+                "of tokens needs one vocabulary: pretrain the student with the teacher's"
+            )
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     knowing = packed(taught.model.to(device), dtype)
@@ -89,7 +90,7 @@ def distill(
         "teach": teach,
         "more": {
             "teacher": str(teacher),
-            "layers": model.model.config.layers,
+            "layers": layers,
             "follow": list(follow),
             "terms": plain(terms),
         },

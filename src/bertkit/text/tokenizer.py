@@ -110,6 +110,11 @@ class Tokenizer:
         core, settings, source = open_tokenizer(Path(path))
         return Tokenizer(core, settings, str(source))
 
+    def remade(self, core: tokenizers.Tokenizer) -> Tokenizer:
+        """The same settings and special tokens over another `core`, which is taken over."""
+        roles = {f"{role}_token": token for role, token in self._specials.items()}
+        return Tokenizer(core, {**self._settings, **roles}, self.source)
+
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt.
 

@@ -1,0 +1,96 @@
+"""Give a model words of its own field: new pieces, whose vectors start from their old pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from bertkit.checkpoint.folder import load, save
+from bertkit.data.readers import documents
+from bertkit.errors import ConfigError
+from bertkit.models.model import empty
+from bertkit.recipes.console import say
+from bertkit.text.extend import choose, extended, fertility
+from bertkit.text.train import count_words
+
+ROWS = ("encoder.embedding.tokens.weight", "heads.mlm.bias")
+"""Weights with a row for each piece."""
+
+
+def extend(
+    model: str | Path,
+    texts: Sequence[Path],
+    *,
+    out: Path,
+    size: int | None = None,
+    words: Sequence[str] = (),
+    min_frequency: int = 5,
+) -> dict[str, Any]:
+    """Write the model with more words to `out`, and return how many pieces a word now takes.
+
+    The words are those given, or the `size` that save most pieces on the texts. Every old id and
+    vector stays; a new word begins as the mean of its old pieces, and wants `adapt` or fine-tuning.
+    Raises: ConfigError when `out` is in use, for words already there, and for no words at all.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    if (size is None) == (not words):
+        raise ConfigError("words: name them, or say with size how many to choose from the texts")
+    loaded = load(model)
+    tokenizer = loaded.tokenizer
+    counts = count_words(
+        (document.text for document in documents(texts)),
+        tokenizer.core.normalizer,
+        tokenizer.core.pre_tokenizer,
+        whole=False,
+    )
+    chosen = list(words) or choose(tokenizer, counts, size or 0, min_frequency=min_frequency)
+    if not chosen:
+        raise ConfigError(
+            f"no word of the texts that takes several pieces occurs {min_frequency} times; there "
+            "is nothing to add"
+        )
+    larger, made = extended(tokenizer, chosen)
+    config = loaded.model.config
+    grown = empty(
+        msgspec.structs.replace(config, vocab=max(config.vocab, larger.vocab_size)),
+        tuple(loaded.model.heads),
+        labels=loaded.labels,
+    )
+    weights = dict(loaded.model.state_dict())
+    for name in ROWS:
+        if name in weights:
+            weights[name] = _grown(weights[name], grown.config.vocab, made)
+    grown.to_empty(device="cpu")
+    grown.load_state_dict(weights)
+    task = loaded.settings.get("bertkit", {}).get("task")
+    save(
+        out,
+        grown,
+        larger,
+        loaded.family,
+        labels=loaded.labels,
+        settings={} if task is None else {"bertkit": {"task": task}},
+        length=loaded.length,
+    )
+    if loaded.pooling is not None:
+        say(f"{out}: how {model} pools is not in this folder; name it where you embed")
+    before, after = (fertility(t, counts) for t in (tokenizer, larger))
+    return {
+        "words": len(chosen),
+        "pieces_a_word": {"before": round(before, 4), "after": round(after, 4)},
+        "first": chosen[:20],
+    }
+
+
+def _grown(rows: Tensor, size: int, made: Mapping[int, Sequence[int]]) -> Tensor:
+    """The same rows; new ones are the mean of those that a word was made of before."""
+    out = rows.new_zeros(size, *rows.shape[1:])
+    out[: len(rows)] = rows
+    for place, old in made.items():
+        out[place] = rows[list(old)].mean(0)
+    return out

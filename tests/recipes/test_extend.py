@@ -1,0 +1,86 @@
+"""A model with more words says again what it said; new words start from their old pieces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.engine.engine import pack
+from bertkit.errors import ConfigError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.extend import extend
+from bertkit.text.train import train
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    place = tmp_path_factory.mktemp("extend")
+    tokenizer = train(english[:4], kind="wordpiece", size=200)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=24, length=64
+    )
+    save(place / "model", build(config, ("mlm", "nsp")), tokenizer, BERT)
+    for i, text in enumerate(english[:4]):
+        (place / f"{i}.txt").write_text(text, encoding="utf-8")
+    return place
+
+
+def test_it_grows_and_says_what_it_is_worth(base: Path, tmp_path: Path) -> None:
+    found = extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", size=20)
+    assert found["words"] == 20
+    assert found["pieces_a_word"]["after"] < found["pieces_a_word"]["before"]
+    old, new = load(base / "model"), load(tmp_path / "out")
+    assert new.model.config.vocab == old.model.config.vocab + 20
+    word = found["first"][0]
+    ids = old.tokenizer.ids([word])[0]
+    assert len(ids) > 1
+    (place,) = new.tokenizer.ids([word])[0]
+    for name in ("encoder.embedding.tokens.weight", "heads.mlm.bias"):
+        before, after = (m.model.state_dict()[name] for m in (old, new))
+        assert torch.equal(after[: len(before)], before)
+        torch.testing.assert_close(after[place], before[torch.tensor(ids)].mean(0))
+
+
+def test_texts_without_new_words_get_the_same_states(base: Path, tmp_path: Path) -> None:
+    extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
+    old, new = load(base / "model"), load(tmp_path / "out")
+    with torch.no_grad():
+        a, b = (m.model.encoder(pack([m.tokenizer.encode("if and else")])) for m in (old, new))
+    assert torch.equal(a, b)
+
+
+def test_transformers_opens_it(base: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = load(tmp_path / "out").tokenizer
+    assert theirs("a zyxzyx b")["input_ids"] == ours.encode("a zyxzyx b").ids.tolist()
+    transformers.BertForPreTraining.from_pretrained(tmp_path / "out")
+
+
+def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
+    texts = sorted(base.glob("*.txt"))
+    with pytest.raises(ConfigError, match="name them, or say with size"):
+        extend(base / "model", texts, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="occurs 100000 times"):
+        extend(base / "model", texts, out=tmp_path / "out", size=5, min_frequency=100000)
+    with pytest.raises(ConfigError, match="is a piece already"):
+        extend(base / "model", texts, out=tmp_path / "out", words=["a"])
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="exists already"):
+        extend(base / "model", texts, out=base, size=5)
+
+
+def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "words.txt").write_text("zyxzyx\n\nxyzxyz\n", encoding="utf-8")
+    asked = ["vocab", "extend", str(base / "model"), str(base / "0.txt")]
+    words = ["--words", str(tmp_path / "words.txt")]
+    assert cli.run([*asked, "--out", str(tmp_path / "out"), *words]) == 0
+    assert json.loads(capsys.readouterr().out)["words"] == 2

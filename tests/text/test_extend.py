@@ -1,0 +1,83 @@
+"""More words, the same ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.errors import ConfigError
+from bertkit.text.extend import choose, extended, fertility, pieces
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+SPECIALS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
+LETTERS = [*"abc", *(f"##{letter}" for letter in "abc")]
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + LETTERS), encoding="utf-8")
+    return Tokenizer.load(folder / "vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return tokenizer(tmp_path_factory.mktemp("vocab"))
+
+
+def test_words_take_free_places_first_and_no_id_moves(small: Tokenizer) -> None:
+    larger, made = extended(small, ["abc", "ba", "cc"])
+    assert made == {1: [7, 11, 12], 6: [8, 10], 13: [9, 12]}
+    assert larger.encode("abc ba cc").ids.tolist() == [3, 1, 6, 13, 4]
+    assert (small.vocab_size, larger.vocab_size) == (13, 14)
+    for piece in SPECIALS[2:6] + LETTERS:
+        assert larger.core.token_to_id(piece) == small.core.token_to_id(piece)
+    assert small.encode("abc").ids.tolist() == [3, 7, 11, 12, 4]  # the old one stays as it was
+
+
+@given(st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=8, unique=True))
+def test_every_new_word_is_one_piece(small: Tokenizer, words: list[str]) -> None:
+    larger, made = extended(small, words)
+    assert len(made) == len(words)
+    for word in words:
+        assert len(pieces(larger, word)) == 1
+    text = " ".join(words)
+    assert larger.decode(larger.ids([text])[0]) == small.decode(small.ids([text])[0]) == text
+
+
+def test_it_is_saved_like_any_other(small: Tokenizer, tmp_path: Path) -> None:
+    larger, _ = extended(small, ["abc", "ba", "cc"])
+    larger.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint == larger.fingerprint != small.fingerprint
+    vocab = Tokenizer.load(tmp_path / "vocab.txt")
+    assert vocab.encode("abc ba cc").ids.tolist() == larger.encode("abc ba cc").ids.tolist()
+
+
+def test_the_words_that_save_most_come_first(small: Tokenizer) -> None:
+    counts = {"a": 1000, "ab": 30, "abc": 20, "cab": 20, "cccc": 4, "xyz": 100}
+    assert choose(small, counts, 9) == ["abc", "cab", "ab"]
+    assert choose(small, counts, 2) == ["abc", "cab"]
+    larger, _ = extended(small, choose(small, counts, 3))
+    assert fertility(larger, counts) < fertility(small, counts)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a"], "'a' is a piece already"),
+        (["ab", "ab"], "'ab' is a piece already"),
+        (["ab ba"], "'ab ba' is 2 words"),
+        ([" "], "is 0 words"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(small: Tokenizer, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        extended(small, words)
+
+
+def test_other_kinds_are_refused(english: list[str]) -> None:
+    with pytest.raises(ConfigError, match="only WordPiece"):
+        extended(train(english[:3], kind="bpe", size=300), ["word"])
