@@ -1,4 +1,4 @@
-"""The relatives of BERT equal transformers' on tiny random models: body, every head, the loss."""
+"""BERT and its relatives equal transformers' on tiny models: body, heads, loss, gradients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
-from bertkit.families import FAMILIES, Family
+from bertkit.families import BERT, DISTILBERT, ELECTRA, FAMILIES, ROBERTA, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
+from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 
@@ -224,3 +225,36 @@ def test_transformers_opens_what_we_save(
     assert again.model.config == ours.config
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("family", [BERT, ROBERTA, DISTILBERT, ELECTRA], ids=lambda f: f.name)
+def test_trace_equals_their_states_and_attention(
+    family: Family, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    theirs = their_model(family, frozenset({"mlm"}))
+    theirs.set_attn_implementation("eager")
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    batch, padded = inputs(ours.config.types)
+    trace = Trace()
+    with torch.no_grad():
+        ours.encoder(batch, trace)
+        answer = theirs(**padded, output_hidden_states=True, output_attentions=True)
+    place = batch.layout.owner, batch.layout.positions
+    assert len(trace.states) == 4
+    for mine, other in zip(trace.states, answer.hidden_states, strict=True):
+        torch.testing.assert_close(mine, other[place], atol=1e-5, rtol=1e-4)
+    for mine, other in zip(trace.attention, answer.attentions, strict=True):
+        for sequence, size in enumerate(SIZES):
+            exact = other[sequence, :, :size, :size]
+            torch.testing.assert_close(mine[sequence], exact, atol=1e-5, rtol=1e-4)
+    assert [h.shape for h in trace.heads] == [(batch.layout.total, 4, 8)] * 3
+
+
+def test_minilm_embeddings_equal_sentence_transformers(minilm: Path, english: list[str]) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    texts = [text[:n] for text in english[:12] for n in (1, 40, 300)]
+    theirs = peer.SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    ours = bertkit.pipeline("embed", minilm)(texts)
+    assert ours.dtype == theirs.dtype == "float32"
+    assert abs(ours - theirs).max() <= 1e-5
+    assert abs(bertkit.pipeline("embed", minilm, pooling="cls")(texts) - theirs).max() > 1e-2

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import BERT_SETTINGS, CRF, Family, Order, embeddings, module
+from bertkit.families.family import (
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    Order,
+    architectures,
+    embeddings,
+    module,
+)
 from bertkit.models.config import TransformerConfig
 
 
@@ -107,15 +115,9 @@ ALBERT = Family(
         "predictions.decoder.bias": "predictions.bias",
     },
     ignored=("albert.embeddings.position_ids",),
-    architectures={
-        frozenset(): "AlbertModel",
-        frozenset({"pooler"}): "AlbertModel",
-        frozenset({"mlm"}): "AlbertForMaskedLM",
-        frozenset({"mlm", "sop"}): "AlbertForPreTraining",
-        frozenset({"classify"}): "AlbertForSequenceClassification",
-        frozenset({"choose"}): "AlbertForMultipleChoice",
-        frozenset({"answer"}): "AlbertForQuestionAnswering",
-        frozenset({"tag"}): "AlbertForTokenClassification",
-        frozenset({"crf"}): "AlbertForTokenClassification",
-    },
+    architectures=architectures(
+        "Albert",
+        (frozenset({"pooler"}), "AlbertModel"),
+        (frozenset({"mlm", "sop"}), "AlbertForPreTraining"),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.families.family import CRF, Family, embeddings, module
+from bertkit.families.family import CRF, Family, architectures, embeddings, module
 
 _LAYER = "distilbert.transformer.layer.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("q_lin", "k_lin", "v_lin"))
@@ -49,13 +49,5 @@ DISTILBERT = Family(
         "crf": {**module("out", "classifier"), **CRF},
     },
     derived={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    architectures={
-        frozenset(): "DistilBertModel",
-        frozenset({"mlm"}): "DistilBertForMaskedLM",
-        frozenset({"classify"}): "DistilBertForSequenceClassification",
-        frozenset({"choose"}): "DistilBertForMultipleChoice",
-        frozenset({"answer"}): "DistilBertForQuestionAnswering",
-        frozenset({"tag"}): "DistilBertForTokenClassification",
-        frozenset({"crf"}): "DistilBertForTokenClassification",
-    },
+    architectures=architectures("DistilBert"),
 )

@@ -7,6 +7,7 @@ from bertkit.families.family import (
     BERT_SETTINGS,
     CRF,
     Family,
+    architectures,
     bert_layers,
     embeddings,
     module,
@@ -58,14 +59,5 @@ ELECTRA = Family(
     },
     derived={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     ignored=("electra.embeddings.position_ids",),
-    architectures={
-        frozenset(): "ElectraModel",
-        frozenset({"mlm"}): "ElectraForMaskedLM",
-        frozenset({"rtd"}): "ElectraForPreTraining",
-        frozenset({"classify"}): "ElectraForSequenceClassification",
-        frozenset({"choose"}): "ElectraForMultipleChoice",
-        frozenset({"answer"}): "ElectraForQuestionAnswering",
-        frozenset({"tag"}): "ElectraForTokenClassification",
-        frozenset({"crf"}): "ElectraForTokenClassification",
-    },
+    architectures=architectures("Electra", (frozenset({"rtd"}), "ElectraForPreTraining")),
 )

@@ -242,6 +242,21 @@ BERT_SETTINGS = {
 }
 """Names of settings that BERT's nearer relatives share with it."""
 
+
+def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozenset[str], str]:
+    """The classes of transformers for the heads that nearly all families have, and more."""
+    usual = {
+        frozenset({"mlm"}): "MaskedLM",
+        frozenset({"classify"}): "SequenceClassification",
+        frozenset({"choose"}): "MultipleChoice",
+        frozenset({"answer"}): "QuestionAnswering",
+        frozenset({"tag"}): "TokenClassification",
+        frozenset({"crf"}): "TokenClassification",
+    }
+    named = {heads: f"{name}For{kind}" for heads, kind in usual.items()}
+    return {frozenset(): f"{name}Model", **named, **dict(more)}
+
+
 AN_ENCODER = {"is_decoder": False, "add_cross_attention": False}
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
 """In no folder but ours."""

@@ -7,6 +7,7 @@ from bertkit.families.family import (
     BERT_SETTINGS,
     CRF,
     Family,
+    architectures,
     bert_layers,
     embeddings,
     module,
@@ -48,16 +49,7 @@ def _family(name: str, architecture: str, vocab: int) -> Family:
             "lm_head.decoder.bias": "lm_head.bias",
         },
         ignored=("roberta.embeddings.position_ids",),
-        architectures={
-            frozenset(): f"{architecture}Model",
-            frozenset({"pooler"}): f"{architecture}Model",
-            frozenset({"mlm"}): f"{architecture}ForMaskedLM",
-            frozenset({"classify"}): f"{architecture}ForSequenceClassification",
-            frozenset({"choose"}): f"{architecture}ForMultipleChoice",
-            frozenset({"answer"}): f"{architecture}ForQuestionAnswering",
-            frozenset({"tag"}): f"{architecture}ForTokenClassification",
-            frozenset({"crf"}): f"{architecture}ForTokenClassification",
-        },
+        architectures=architectures(architecture, (frozenset({"pooler"}), f"{architecture}Model")),
     )
 
 
