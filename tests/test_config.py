@@ -77,6 +77,9 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "bert-large": (24, 1024, 16, 335.1),
     "roberta-base": (12, 768, 12, 124.6),
     "albert-base": (12, 768, 12, 11.7),
+    "distilbert-base": (6, 768, 12, 67.0),
+    "electra-small": (12, 256, 4, 13.5),
+    "modernbert-base": (22, 768, 12, 149.6),
 }
 
 

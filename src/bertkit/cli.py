@@ -27,6 +27,7 @@ app.command(vocab)
 LATE = {
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
     "distill": "Teach a small model what a fine-tuned one does; prints JSON.",
+    "prune": "Take heads or layers from a fine-tuned model, and see what that costs; prints JSON.",
     "probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
     "vectors": "Learn static word vectors from text.",
     "compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
@@ -307,6 +308,33 @@ def adapt(
 
     found = recipe(model, corpus=corpus, out=out, settings=_overrides(settings), resume=resume)
     _print(found)
+
+
+@app.command(name="extend-positions")
+def extend_positions(
+    model: str,
+    /,
+    *,
+    length: int,
+    out: Path,
+    how: Literal["tile", "interpolate"] = "tile",
+) -> None:
+    """Let a model read longer texts; prints JSON. Go on with adapt, on long texts.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id.
+    length
+        Tokens of the longest sequence.
+    out
+        The folder of the longer model, to be made.
+    how
+        Repeat the positions there are, or stretch them.
+    """
+    from bertkit.recipes.positions import extend_positions as recipe
+
+    _print(recipe(model, length=length, out=out, how=how))
 
 
 @app.command

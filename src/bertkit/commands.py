@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
@@ -19,6 +19,7 @@ from bertkit.recipes import compare as comparing
 from bertkit.recipes import distill as distilling
 from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
+from bertkit.recipes import prune as pruning
 from bertkit.recipes.console import say
 from bertkit.recipes.skipgram import Skipgram, train_vectors
 from bertkit.tasks import TASKS, Task, find
@@ -131,6 +132,34 @@ distill = command(
     },
     settings=tuning.Finetune,
     terms=Terms,
+    reading=Reading,
+)
+
+
+def _prune(
+    model: str, /, *, head: Sequence[str] = (), layer: Sequence[int] = (), **rest: Any
+) -> None:
+    heads = []
+    for name in head:
+        one, _, other = name.partition(".")
+        if not (one.isdecimal() and other.isdecimal()):
+            raise ConfigError(f"--head: {name!r}; write LAYER.HEAD, such as 2.11")
+        heads.append((int(one), int(other)))
+    print(json.dumps(pruning.prune(model, heads=heads, layers=layer, **rest)))
+
+
+prune = command(
+    _prune,
+    "Take heads or layers from a fine-tuned model, and see what that costs; prints JSON.",
+    {
+        "data": (Path, "Labelled examples, to weigh heads by and to score before and after."),
+        "out": FILES["out"],
+        "count": (Count | None, "Take as many heads: those that matter least.", None),
+        "head": (list[str], "Take this head instead, as LAYER.HEAD from 1; once for each.", []),
+        "layer": (list[int], "Keep this layer instead, and no other, from 1; once for each.", []),
+        "task": (str | None, "The model's task, where it is module:Class.", None),
+    },
+    positional={"model": FILES["model"]},
     reading=Reading,
 )
 

@@ -24,6 +24,7 @@ from bertkit.errors import ConfigError, did_you_mean
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Weight = Annotated[float, Meta(ge=0.0)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

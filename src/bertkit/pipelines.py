@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, Pooling, load
-from bertkit.engine.engine import Engine, Read, first, mean, pack
+from bertkit.engine.engine import Engine, Read, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
+from bertkit.nn.pool import POOLINGS
 from bertkit.nn.precision import Precision
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.tasks.task import refuse_segments
@@ -96,8 +97,8 @@ class Embed(_Pipeline):
     ) -> None:
         super().__init__(loaded, precision)
         held = loaded.pooling or Pooling()
-        if pooling not in (None, "mean", "cls"):
-            raise ConfigError(f"pooling: {pooling!r}; known: mean, cls")
+        if pooling is not None and pooling not in POOLINGS:
+            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         self.pooling = held if pooling is None else Pooling(pooling, held.normalize)  # type: ignore[arg-type]
 
     def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
@@ -108,7 +109,7 @@ class Embed(_Pipeline):
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
             return np.empty((0, self.loaded.model.config.hidden), dtype=np.float32)
-        vectors, _ = self._rows(texts, None, long, mean if self.pooling.mode == "mean" else first)
+        vectors, _ = self._rows(texts, None, long, POOLINGS[self.pooling.mode])
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

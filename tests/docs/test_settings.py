@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -33,9 +33,10 @@ def documented(page: str) -> dict[str, str]:
 def settings() -> dict[str, str]:
     """The settings there are, each with its default as TOML has it."""
     found = {"family": _written(PretrainConfig.__struct_defaults__[-1])}
-    for group, kind in get_type_hints(PretrainConfig).items():
-        if issubclass(kind, Settings):
-            found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
+    for group, hint in get_type_hints(PretrainConfig).items():
+        for kind in get_args(hint) or (hint,):  # one that may be left out is a union with None
+            if issubclass(kind, Settings):
+                found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
     return {
         **found,
         "model.vocab": "the tokenizer's",

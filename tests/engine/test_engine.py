@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.engine.engine import Engine, first, mean, pack
+from bertkit.engine.engine import Engine, pack
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
+from bertkit.nn.pool import first, mean
 from bertkit.text.tokenizer import Encoding
 
 CONFIG = TransformerConfig(vocab=90, hidden=32, layers=2, heads=4, intermediate=64, length=300)

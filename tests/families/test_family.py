@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, ROBERTA, Family
+from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, MODERNBERT, ROBERTA, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 
@@ -20,16 +20,54 @@ def config_of(family: Family, **more: Any) -> TransformerConfig:
     return TransformerConfig(**values)
 
 
+OTHERS: dict[str, Any] = {
+    "embedding": 8,
+    "order": (0, 0, 0, 0),
+    "types": 3,
+    "activation": "relu",
+    "gated": True,
+    "norm": "pre",
+    "norm_eps": 0.5,
+    "bias": False,
+    "rotary": 50.0,
+    "window": 7,
+    "window_rotary": 50.0,
+    "global_every": 2,
+    "dropout": 0.7,
+    "attention_dropout": 0.7,
+    "pooler": "relu",
+    "pooling": "mean",
+    "head_norm": True,
+    "head_dropout": 0.7,
+    "pad": 5,
+}
+"""Another value of each setting that a model could do without."""
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_every_setting_has_its_place(family: Family) -> None:
-    places = [*family.settings, *family.fixed, "activation"]
-    places += ["layers", "order"] if family.order else []
-    assert sorted(places) == sorted(TransformerConfig.__struct_fields__)
+def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
+    """Never lost: it comes back as it was, or no folder is written."""
+    value = OTHERS[name]
+    if getattr(config_of(family), name) == value:
+        value = {"gated": False, "norm": "post", "bias": True, "pooler": "gelu"}.get(name, False)
+    order = {"order": (0, 0, 1, 1)} if family is ALBERT else {}
+    config = config_of(family, **{**order, name: value})
+    if name in family.always:
+        with pytest.raises(ConfigError, match=f"model.{name} = "):
+            family.write_config(config)
+    else:
+        assert family.read_config(family.write_config(config)) == config
+
+
+def test_every_setting_is_tried() -> None:
+    sizes = {"vocab", "hidden", "layers", "heads", "intermediate", "length"}
+    assert {*OTHERS, *sizes} == set(TransformerConfig.__struct_fields__)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_table_is_a_bijection(family: Family) -> None:
-    config = config_of(family, **({"order": (0, 1, 0, 1)} if family.order else {}))
+    config = config_of(family, **({"order": (0, 1, 0, 1)} if family is ALBERT else {}))
     for heads in family.architectures:
         state = build(config, sorted(heads), labels=("O", "B-x")).state_dict()
         theirs = list(itertools.chain(*family.names(state, config).values()))
@@ -41,9 +79,12 @@ def test_the_table_is_a_bijection(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_settings_go_there_and_back(family: Family) -> None:
-    for activation in ("gelu", "gelu_tanh", "relu", "silu"):
-        more = {"order": (0, 0, 1, 1)} if family.order else {}
-        config = config_of(family, activation=activation, dropout=0.25, pad=3, **more)
+    activations = ("gelu", "gelu_tanh", "relu", "silu")
+    for activation in activations if "activation" not in family.fixed else ("gelu",):
+        more: dict[str, Any] = {"order": (0, 0, 1, 1)} if family is ALBERT else {}
+        if "dropout" not in family.fixed:
+            more["dropout"] = 0.25
+        config = config_of(family, activation=activation, pad=3, **more)
         assert family.read_config(family.write_config(config)) == config
 
 
@@ -74,6 +115,39 @@ def test_what_a_family_has_not_is_not_written(family: Family, more: dict[str, An
     (name,) = more
     with pytest.raises(ConfigError, match=f"model.{name} = .*every model of {family.name} has"):
         family.write_config(config_of(family, **more))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({}, (160_000.0, 10_000.0, 64, 3)),
+        ({"global_attn_every_n_layers": 2, "local_rope_theta": 5.0}, (160_000.0, 5.0, 64, 2)),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"] * 2},
+            (160_000.0, 10_000.0, 64, 2),
+        ),
+        ({"layer_types": ["full_attention"] * 4}, (160_000.0, 10_000.0, None, 3)),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 9.0}}}, (9.0, 10_000.0, 64, 3)),
+    ],
+)
+def test_modernbert_says_which_layers_are_local(theirs: dict[str, Any], ours: tuple[Any]) -> None:
+    found = MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **theirs})
+    assert (found.rotary, found.window_rotary, found.window, found.global_every) == ours
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"layer_types": ["sliding_attention", "full_attention"] * 2}, "equal distances"),
+        ({"layer_types": "full_attention"}, "layer_types = 'full_attention'"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'default' only"),
+        ({"rope_parameters": 3}, "rope_parameters = 3"),
+        ({"local_attention": "wide"}, "local_attention = 'wide'"),
+    ],
+)
+def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **theirs})
 
 
 @pytest.mark.parametrize(

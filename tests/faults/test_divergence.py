@@ -22,7 +22,7 @@ def words(world: Any, run: Path, *more: object) -> list[str]:
 
 def poisoned(step: int) -> Any:
     """The objective, with a NaN in the batches of one step."""
-    original, calls = pretrain.objective, {"step": 0, "counts": None}
+    original, calls = pretrain.masked_words, {"step": 0, "counts": None}
 
     def objective(model: Any, batch: Any, totals: Any) -> Loss:
         loss = original(model, batch, totals)
@@ -40,7 +40,7 @@ def test_a_loss_that_is_no_number(
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "objective", poisoned(5))
+        patch.setattr(pretrain, "masked_words", poisoned(5))
         said = refused(*words(world, run))
     assert "step 5: the loss is nan" in said
     assert f"{run / 'checkpoints' / 'step-00000004'} is the last good checkpoint" in said

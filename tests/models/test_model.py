@@ -61,7 +61,7 @@ def test_an_unknown_head_is_refused() -> None:
 def test_a_head_of_ones_own_comes_with_what_builds_it() -> None:
     model = build(CONFIG, {"own": lambda encoder: Pooler(encoder.config)})
     assert isinstance(model.heads["own"], Pooler)
-    assert (model.heads["own"].dense.bias == 0).all()
+    assert (model.heads["own"].transform.dense.bias == 0).all()
 
 
 def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Packed
-from bertkit.nn.attention import SHORT, Attention, Trace, attend, attention_weights
+from bertkit.nn.attention import SHORT, Attention, Sight, Trace, attend, attention_weights
 from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Varlen()]
@@ -20,13 +20,19 @@ LAYOUTS = {
 }
 
 
-def reference(qkv: Tensor, layout: Packed) -> Tensor:
+WINDOWS = [None, 1, 20]
+
+
+def reference(qkv: Tensor, layout: Packed, window: int | None = None) -> Tensor:
     """Softmax attention written out, one sequence and head at a time."""
     q, k, v = qkv.unbind(1)
     out = torch.zeros_like(q)
     for start, end in itertools.pairwise(layout.starts.tolist()):
         for head in range(q.shape[1]):
             scores = q[start:end, head] @ k[start:end, head].T / q.shape[-1] ** 0.5
+            for row in range(end - start if window is not None else 0):
+                scores[row, : max(0, row - window)] = -torch.inf
+                scores[row, row + window + 1 :] = -torch.inf
             out[start:end, head] = torch.softmax(scores, -1) @ v[start:end, head]
     return out
 
@@ -40,23 +46,31 @@ def inputs(sizes: list[int], behind: int = 0) -> tuple[Tensor, Packed]:
 @pytest.mark.parametrize("behind", [0, 3])
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_kernels_equal_the_formula(kernel: Kernel | None, sizes: list[int], behind: int) -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_kernels_equal_the_formula(
+    kernel: Kernel | None, sizes: list[int], behind: int, window: int | None
+) -> None:
     qkv, layout = inputs(sizes, behind)
     reason = kernel.refuses(qkv, layout) if kernel else None
     if reason:
         pytest.skip(reason)
-    torch.testing.assert_close(attend(qkv, layout, kernel=kernel), reference(qkv, layout))
+    ours = attend(qkv, layout, window=window, kernel=kernel)
+    torch.testing.assert_close(ours, reference(qkv, layout, window))
 
 
 @pytest.mark.parametrize("behind", [0, 3])
 @pytest.mark.parametrize("kernel", KERNELS[:2], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_gradients_equal_the_formula(kernel: Kernel, sizes: list[int], behind: int) -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_gradients_equal_the_formula(
+    kernel: Kernel, sizes: list[int], behind: int, window: int | None
+) -> None:
     qkv, layout = inputs(sizes, behind)
     qkv.requires_grad_()
     weight = torch.randn(qkv.shape[0], 2, 8)
-    (ours,) = torch.autograd.grad((attend(qkv, layout, kernel=kernel) * weight).sum(), qkv)
-    (theirs,) = torch.autograd.grad((reference(qkv, layout) * weight).sum(), qkv)
+    mixed = attend(qkv, layout, window=window, kernel=kernel)
+    (ours,) = torch.autograd.grad((mixed * weight).sum(), qkv)
+    (theirs,) = torch.autograd.grad((reference(qkv, layout, window) * weight).sum(), qkv)
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
@@ -67,7 +81,7 @@ def test_gradients_with_dropout_are_those_of_the_same_factors(sizes: list[int]) 
 
     def mixed(x: Tensor) -> Tensor:
         torch.manual_seed(0)
-        return Bmm()(x, layout, dropout=0.3)
+        return Bmm()(x, layout, window=None, dropout=0.3)
 
     weight, along = torch.randn(2, *mixed(qkv).shape, dtype=torch.double)
     along = along[:, None] * torch.randn_like(qkv)
@@ -80,7 +94,7 @@ def test_gradients_with_dropout_are_those_of_the_same_factors(sizes: list[int]) 
 
 def test_dropout_keeps_the_mean() -> None:
     qkv, layout = inputs([40] * 4)
-    drawn = torch.stack([Bmm()(qkv, layout, dropout=0.2) for _ in range(400)])
+    drawn = torch.stack([Bmm()(qkv, layout, window=None, dropout=0.2) for _ in range(400)])
     exact = reference(qkv, layout)
     assert (drawn[0] - drawn[1]).abs().max() > 0.01
     assert (drawn.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
@@ -109,20 +123,22 @@ def test_a_kernel_that_cannot_serve_says_why() -> None:
         attend(qkv, layout, kernel=Varlen())
 
 
-def test_exact_weights_reproduce_the_output() -> None:
+@pytest.mark.parametrize("window", WINDOWS)
+def test_exact_weights_reproduce_the_output(window: int | None) -> None:
     qkv, layout = inputs(LAYOUTS["mixed"], behind=2)
     parts = qkv[: layout.total, 2].transpose(0, 1).split(list(layout.lengths), 1)
-    weights = attention_weights(qkv, layout)
+    weights = attention_weights(qkv, layout, window)
     for w in weights:
         torch.testing.assert_close(w.sum(-1), torch.ones(w.shape[:2]))
     mixed = torch.cat([(w @ p).transpose(0, 1) for w, p in zip(weights, parts, strict=True)])
-    torch.testing.assert_close(mixed, attend(qkv, layout)[: layout.total], atol=1e-5, rtol=1e-4)
+    ours = attend(qkv, layout, window=window)[: layout.total]
+    torch.testing.assert_close(mixed, ours, atol=1e-5, rtol=1e-4)
 
 
 def test_a_trace_without_weights_collects_none() -> None:
-    layer, x, layout = Attention(16, 2, 0.0), torch.randn(5, 16), Packed.of([2, 3])
+    layer, x, sight = Attention(16, 2, 0.0), torch.randn(5, 16), Sight(Packed.of([2, 3]))
     full, bare = Trace(), Trace(weights=False)
-    torch.testing.assert_close(layer(x, layout, bare), layer(x, layout, full), atol=0, rtol=0)
+    torch.testing.assert_close(layer(x, sight, bare), layer(x, sight, full), atol=0, rtol=0)
     assert [w.shape for w in full.attention[0]] == [(2, 2, 2), (2, 3, 3)]
     assert full.heads[0].shape == (5, 2, 8)
     assert bare.attention == bare.heads == []
@@ -133,5 +149,6 @@ def test_a_trace_without_weights_collects_none() -> None:
 def test_varlen_equals_the_formula_on_cuda(sizes: list[int]) -> None:
     qkv, layout = inputs(sizes)
     moved = qkv.to("cuda", torch.bfloat16)
-    ours = Varlen()(moved, layout.to("cuda"), dropout=0.0).float().cpu()
-    torch.testing.assert_close(ours, reference(qkv, layout), atol=2e-2, rtol=2e-2)
+    for window in WINDOWS:
+        ours = Varlen()(moved, layout.to("cuda"), window=window, dropout=0.0).float().cpu()
+        torch.testing.assert_close(ours, reference(qkv, layout, window), atol=2e-2, rtol=2e-2)

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "distilbert": {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
     "electra": {"embedding_size": 16, "summary_last_dropout": 0.0},
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
 }
 """Theirs, beside those that all have."""
 

@@ -329,7 +329,10 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
     for name, weight in before.items():
         if name.startswith("encoder."):
             assert torch.equal(weight, after[name]), name
-    pooler = "heads.nsp.pooler.dense.weight", "heads.classify.pooler.dense.weight"
+    pooler = (
+        "heads.nsp.pooler.transform.dense.weight",
+        "heads.classify.pooler.transform.dense.weight",
+    )
     assert not torch.equal(before[pooler[0]], after[pooler[1]])
     too_many = Finetune(**{**plain(SETTINGS), "frozen_layers": 2})
     with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import bertkit.recipes.pretrain as recipe
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.config import override
@@ -16,10 +17,11 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine.engine import pack
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.nn.precision import has_bf16
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.pretrain import Train, pretrain
 from bertkit.tasks.classify import Example
 from bertkit.text.train import train
 from bertkit.training.journal import Journal
@@ -179,6 +181,7 @@ def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
 RELATIVES = {
     "roberta": ("bpe", "none", {"types": 1, "norm_eps": 1e-5}),
     "albert": ("unigram", "sop", {"layers": 2, "order": [0, 0], "embedding": 16, "dropout": 0.1}),
+    "modernbert": ("bpe", "none", {"layers": 4, "window": 4}),
 }
 
 
@@ -221,12 +224,164 @@ def test_a_relative_is_pretrained_fine_tuned_and_opened_elsewhere(
     torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
 
 
+ELECTRA: dict[str, Any] = {
+    **SETTINGS,
+    "family": "electra",
+    "model": {**SETTINGS["model"], "embedding": 16},
+    "generator": {"hidden": 16, "heads": 1, "intermediate": 32},
+    "sampling": {**SETTINGS["sampling"], "pairs": "none"},
+}
+
+
+def test_electra_finds_what_its_generator_replaced(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    scores = pretrain(ELECTRA, corpus=corpus, out=out)
+    held_out = [r["held_out"] for r in Journal(out).records() if "held_out" in r]
+    assert held_out[0]["mlm"] > held_out[-1]["mlm"] == scores["mlm_loss"]
+    assert held_out[0]["rtd"] > held_out[-1]["rtd"] == scores["rtd_loss"]
+    assert scores["rtd_accuracy"] > 0.8  # that all are real is right for 85 %
+    model, generator = load(out), load(out / "generator")
+    assert set(model.model.heads) == {"rtd"}
+    assert set(generator.model.heads) == {"mlm"}
+    assert (model.model.config.hidden, generator.model.config.hidden) == (32, 16)
+    assert not model.report.unused
+    for part in ("tokens", "positions", "types"):
+        name = f"encoder.embedding.{part}.weight"
+        both = model.model.state_dict()[name], generator.model.state_dict()[name]
+        assert torch.equal(*both), name
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    encoding = model.tokenizer.encode("a class of objects")
+    ids = torch.from_numpy(encoding.ids)[None]
+    for ours, theirs in (
+        (model, transformers.ElectraForPreTraining.from_pretrained(out)),
+        (generator, transformers.ElectraForMaskedLM.from_pretrained(out / "generator")),
+    ):
+        with torch.no_grad():
+            (mine,) = ours.model(pack([encoding])).values()
+            torch.testing.assert_close(mine, theirs.eval()(ids).logits[0], atol=1e-5, rtol=0)
+
+
+def test_a_student_learns_from_its_teacher(
+    run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
+) -> None:
+    teacher, _ = run
+    settings = {
+        **SETTINGS,
+        "family": "distilbert",
+        "sampling": {**SETTINGS["sampling"], "pairs": "none"},
+        "teacher": {"model": str(teacher), "start": True},
+        "train": {**SETTINGS["train"], "steps": 4, "learning_rate": 1e-9},
+    }
+    scores = pretrain(settings, corpus=corpus, out=tmp_path / "same")
+    untaught = {name: value for name, value in settings.items() if name != "teacher"}
+    random = pretrain(untaught, corpus=corpus, out=tmp_path / "random")
+    assert scores["mlm_loss"] < random["mlm_loss"] - 0.1  # it began as its teacher
+    narrow = {
+        **settings,
+        "model": {**SETTINGS["model"], "hidden": 16},
+        "teacher": {"model": str(teacher)},
+        "train": {**SETTINGS["train"], "steps": 20},
+    }
+    out = tmp_path / "narrow"
+    pretrain(narrow, corpus=corpus, out=out)
+    steps = [r for r in Journal(out).records() if "loss" in r]
+    assert all(steps[-1][term] < steps[0][term] for term in ("labels", "outputs", "states"))
+    opened = load(out)
+    assert set(opened.model.heads) == {"mlm"}
+    assert not opened.report.unused  # what turned its states is not in the folder
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers.DistilBertForMaskedLM.from_pretrained(out)
+
+
+def test_teachers_that_cannot_teach_are_refused(
+    run: tuple[Path, dict[str, float]], corpus: Path, english: list[str], tmp_path: Path
+) -> None:
+    none = {**SETTINGS, "sampling": {**SETTINGS["sampling"], "pairs": "none"}}
+    teacher = {"model": str(run[0])}
+    for wrong, message in (
+        ({**SETTINGS, "teacher": teacher}, "learns from a teacher learns from no pairs"),
+        ({**ELECTRA, "teacher": teacher}, "generator and teacher"),
+        ({**none, "teacher": {"model": "nowhere/at-all"}}, "nowhere"),
+        ({**none, "teacher": {**teacher, "follow": [2]}}, r"layers: \[2\]"),
+        (
+            {
+                **none,
+                "model": {**SETTINGS["model"], "hidden": 16},
+                "teacher": {**teacher, "start": True},
+            },
+            "teacher.start: encoder.embedding.tokens.weight of the teacher has another shape",
+        ),
+    ):
+        with pytest.raises(BertkitError, match=message):
+            pretrain(wrong, corpus=corpus, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+GROWING = [("train.first_batch_size", "4"), ("train.batch_warmup_steps", "6")]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ELECTRA,
+        override(SETTINGS, [("train.optimizer", "muon")]),
+        override(SETTINGS, GROWING),
+        override(SETTINGS, [("train.precision", "bf16"), ("train.optimizer", "muon")]),
+    ],
+    ids=["electra", "muon", "growing batches", "muon in bf16"],
+)
+def test_a_run_in_two_parts_is_the_run_in_one(
+    settings: dict[str, Any],
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = override(settings, [("train.steps", "8"), ("train.save_every", "4")])
+    if settings["train"]["precision"] == "bf16" and not has_bf16("cpu"):
+        pytest.skip("this processor has no bf16 instructions")
+    pretrain(settings, corpus=corpus, out=tmp_path / "one")
+    out, kept = tmp_path / "two", recipe.save_checkpoint
+
+    def stopped(run: Path, step: int, *rest: Any, **more: Any) -> Path:
+        folder = kept(run, step, *rest, **more)
+        if step == 4:
+            raise KeyboardInterrupt
+        return folder
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "save_checkpoint", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings, corpus=corpus, out=out)
+    pretrain(settings, corpus=corpus, out=out, resume=True)
+    for file in (tmp_path / "one").rglob("*.safetensors"):
+        if "step-00000004" not in file.parts:
+            other = out / file.relative_to(tmp_path / "one")
+            assert file.read_bytes() == other.read_bytes(), file
+
+
+def test_batches_grow_to_their_size() -> None:
+    settings = Train(steps=10, batch_size=12, first_batch_size=4, batch_warmup_steps=4)
+    found = [settings.samples(step) for step in range(6)]
+    assert found == [(0, 4), (4, 6), (10, 8), (18, 10), (28, 12), (40, 12)]
+    assert Train(steps=10, batch_size=12).samples(3) == (36, 12)
+    with pytest.raises(ValueError, match="set both, or neither"):
+        Train(steps=10, batch_warmup_steps=4)
+    with pytest.raises(ValueError, match="first_batch_size = 20 is more than batch_size = 12"):
+        Train(steps=10, batch_size=12, first_batch_size=20, batch_warmup_steps=4)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"family": "roberts"}, "family: no family 'roberts'; did you mean 'roberta'"),
         ({"family": "roberta"}, "sampling.pairs = 'nsp': a folder of roberta cannot hold the head"),
         ({"family": "albert"}, "sampling.pairs = 'nsp': a folder of albert cannot hold the head"),
+        ({**ELECTRA, "family": "bert"}, "model.embedding = 16: every model of bert"),
+        ({"generator": ELECTRA["generator"]}, "sampling.pairs = 'nsp': a model that learns from a"),
+        (
+            {**ELECTRA, "family": "bert", "model": {"embedding": None}},
+            "generator: a folder of bert cannot hold the head",
+        ),
         ({"model": {"order": [0]}}, "model.order = .*every model of bert has None"),
         ({"model": {"order": [0, 0]}}, "order = .* names weights for 2 layers"),
     ],

@@ -28,6 +28,7 @@ def test_what_sets_them_apart_is_told() -> None:
     assert (albert.embedding, albert.weights) == (128, 1)
     assert (bert.embedding, bert.weights) == (768, 12)
     assert bert.data == "1,000,000 × 256 samples of 512 tokens"
+    assert by_name["electra-small"].method.startswith("replaced pieces; 15% of tokens")
 
 
 def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

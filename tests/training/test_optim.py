@@ -6,7 +6,7 @@ import torch
 
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.training.optim import adamw
+from bertkit.training.optim import adamw, muon
 
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
@@ -47,3 +47,28 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
 
 
 DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}
+
+
+def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
+    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
+    weights = dict(build(config, ("mlm",)).named_parameters())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
+    moved = [id(p) for g in optimizer.param_groups for p in g["params"]]
+    assert sorted(moved) == sorted(map(id, weights.values()))
+    for weight in weights.values():
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    for name, weight in weights.items():
+        matrix = name.startswith("encoder.blocks.") and weight.ndim == 2
+        state = {"momentum_buffer"} if matrix else {"step", "exp_avg", "exp_avg_sq"}
+        assert set(optimizer.state[weight]) == state, name
+        step = (weight.detach() - before[name]) / 0.1
+        if matrix:  # orthogonal but for the few turns of Newton and Schulz
+            sizes = torch.linalg.svdvals(step) / (0.2 * max(step.shape) ** 0.5)
+            assert (sizes > 0.4).all(), name
+            assert (sizes < 1.4).all(), name
+        else:  # a first step of AdamW is of size one
+            assert torch.allclose(step.abs(), torch.ones(()), atol=1e-2), name
+    optimizer.zero_grad()
+    assert all(weight.grad is None for weight in weights.values())

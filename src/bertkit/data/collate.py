@@ -14,7 +14,8 @@ from bertkit.data.segments import Sample
 def collate(samples: Sequence[Sample], *, head: str | None, budget_tokens: int) -> list[Batch]:
     """Samples sorted by length and cut into batches of at most `budget_tokens` tokens.
 
-    `head` is the one that learns from pairs: nsp or sop.
+    `head` is the one that learns beside masked words: nsp or sop, from pairs; or rtd, whose targets
+    are all pieces as they were.
     """
     ordered = sorted(samples, key=len)
     groups = cut_by_tokens([len(sample) for sample in ordered], budget_tokens)
@@ -38,14 +39,18 @@ def _batch(samples: Sequence[Sample], head: str | None) -> Batch:
     layout = Packed.of([len(sample) for sample in samples])
     offsets = layout.first.numpy()
     targets = {"mlm": torch.from_numpy(np.concatenate([s.labels for s in samples]))}
-    if head is not None:
+    ids = torch.from_numpy(np.concatenate([s.ids for s in samples]))
+    places = torch.from_numpy(
+        np.concatenate([s.places + o for s, o in zip(samples, offsets, strict=True)])
+    )
+    if head == "rtd":
+        targets[head] = ids.index_copy(0, places, targets["mlm"])
+    elif head is not None:
         targets[head] = torch.tensor([s.pair for s in samples])
     return Batch(
-        ids=torch.from_numpy(np.concatenate([s.ids for s in samples])),
+        ids=ids,
         types=torch.from_numpy(np.concatenate([s.types for s in samples])),
         layout=layout,
-        places=torch.from_numpy(
-            np.concatenate([s.places + o for s, o in zip(samples, offsets, strict=True)])
-        ),
+        places=places,
         targets=targets,
     )

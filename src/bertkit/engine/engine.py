@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Packed
 from bertkit.data.collate import cut_by_tokens
+from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
@@ -35,7 +36,7 @@ class Engine:
     ) -> None:
         self.device = next(model.parameters()).device
         self.dtype = resolve(precision, self.device.type)
-        self.model = packed(model, self.dtype)
+        self.model = packed(without_dead_heads(model), self.dtype)
         self.budget_tokens = budget_tokens
 
     @torch.inference_mode()
@@ -66,16 +67,3 @@ def pack(encodings: Sequence[Encoding]) -> Batch:
         types=torch.from_numpy(np.concatenate([e.types for e in encodings])),
         layout=Packed.of([len(e) for e in encodings]),
     )
-
-
-def mean(states: Tensor, batch: Batch) -> Tensor:
-    """The mean state of each sequence, its special tokens included. Shapes: (N, D) -> (S, D)."""
-    layout = batch.layout
-    sums = torch.zeros(len(layout.lengths), states.shape[1], device=states.device)
-    sums.index_add_(0, layout.owner, states.float())
-    return sums / layout.starts.diff()[:, None]
-
-
-def first(states: Tensor, batch: Batch) -> Tensor:
-    """The state of each sequence's [CLS]. Shapes: (N, D) -> (S, D)."""
-    return states.index_select(0, batch.layout.first).float()

@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, activation: str | None = None) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = linear.bias.detach()
+        self.bias = None if linear.bias is None else linear.bias.detach()
         self.activation, self.algorithm = NAMES[activation] if activation else ("none", "")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def packed(model: Model, dtype: torch.dtype) -> Model:
             _replace(part, "out")
         elif isinstance(part, FeedForward):
             name = names[part.activation]
-            fused = name if name in NAMES else None
+            fused = name if name in NAMES and not part.gated else None
             _replace(part, "up", fused)
             _replace(part, "down")
             if fused:

@@ -9,11 +9,12 @@ from bertkit.families.bert import BERT
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
+from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, DISTILBERT, ELECTRA)
+    for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, DISTILBERT, ELECTRA, MODERNBERT)
 }
 """By the `model_type` of their `config.json`."""
 
@@ -24,6 +25,7 @@ __all__ = [
     "DISTILBERT",
     "ELECTRA",
     "FAMILIES",
+    "MODERNBERT",
     "ROBERTA",
     "XLM_ROBERTA",
     "Family",

@@ -10,7 +10,7 @@ from bertkit.families.family import (
     BERT_SETTINGS,
     CRF,
     Family,
-    Order,
+    Special,
     architectures,
     embeddings,
     module,
@@ -57,14 +57,14 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     )
 
 
-def _name(weights: int, config: TransformerConfig) -> str:
+def _layer(weights: int, config: TransformerConfig) -> str:
     group, inner = divmod(weights, _write(config)["inner_group_num"])
     return f"{group}.albert_layers.{inner}"
 
 
 _LAYER = "albert.encoder.albert_layer_groups.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("query", "key", "value"))
-_POOLER = module("pooler.dense", "albert.pooler")
+_POOLER = module("pooler.transform.dense", "albert.pooler")
 _CLASSIFIER = {**_POOLER, **module("out", "classifier")}
 
 ALBERT = Family(
@@ -75,8 +75,7 @@ ALBERT = Family(
         "embedding": "embedding_size",
         "head_dropout": "classifier_dropout_prob",
     },
-    fixed={"pooler": "tanh"},
-    order=Order(_read, _write, _name),
+    special=Special(("layers", "order"), _read, _write, _layer),
     defaults={
         "embedding": 128,
         "activation": "gelu_tanh",
@@ -103,7 +102,7 @@ ALBERT = Family(
             "bias": "predictions.bias",
         },
         "sop": {**_POOLER, **module("out", "sop_classifier.classifier")},
-        "pooler": module("dense", "albert.pooler"),
+        "pooler": module("transform.dense", "albert.pooler"),
         "classify": _CLASSIFIER,
         "choose": _CLASSIFIER,
         "answer": module("out", "qa_outputs"),

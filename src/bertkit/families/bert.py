@@ -13,14 +13,13 @@ from bertkit.families.family import (
     module,
 )
 
-_POOLER = module("pooler.dense", "bert.pooler.dense")
+_POOLER = module("pooler.transform.dense", "bert.pooler.dense")
 _PAIR = {**_POOLER, **module("out", "cls.seq_relationship")}
 _CLASSIFIER = {**_POOLER, **module("out", "classifier")}
 
 BERT = Family(
     name="bert",
     settings={**BERT_SETTINGS, "head_dropout": "classifier_dropout"},
-    fixed={"embedding": None, "pooler": "tanh", "order": None},
     must_be={"position_embedding_type": "absolute", **AN_ENCODER},
     body={**embeddings("bert.embeddings."), **bert_layers("bert.encoder.layer.{}.")},
     prefix="bert.",
@@ -32,7 +31,7 @@ BERT = Family(
         },
         "nsp": _PAIR,
         "sop": _PAIR,
-        "pooler": module("dense", "bert.pooler.dense"),
+        "pooler": module("transform.dense", "bert.pooler.dense"),
         "classify": _CLASSIFIER,
         "choose": _CLASSIFIER,
         "answer": module("out", "qa_outputs"),

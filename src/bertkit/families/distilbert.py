@@ -6,7 +6,7 @@ from bertkit.families.family import CRF, Family, architectures, embeddings, modu
 
 _LAYER = "distilbert.transformer.layer.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("q_lin", "k_lin", "v_lin"))
-_CLASSIFIER = {**module("pooler.dense", "pre_classifier"), **module("out", "classifier")}
+_CLASSIFIER = {**module("pooler.transform.dense", "pre_classifier"), **module("out", "classifier")}
 
 DISTILBERT = Family(
     name="distilbert",
@@ -22,7 +22,7 @@ DISTILBERT = Family(
         "attention_dropout": "attention_dropout",
         "head_dropout": "seq_classif_dropout",
     },
-    fixed={"types": 0, "norm_eps": 1e-12, "embedding": None, "pooler": "relu", "order": None},
+    fixed={"types": 0, "pooler": "relu"},
     defaults={"layers": 6, "head_dropout": 0.2},
     activation="activation",
     must_be={"sinusoidal_pos_embds": False},

@@ -20,7 +20,7 @@ ELECTRA = Family(
         "embedding": "embedding_size",
         "head_dropout": "classifier_dropout",
     },
-    fixed={"pooler": "gelu", "order": None},
+    fixed={"pooler": "gelu"},
     defaults={"embedding": 128, "hidden": 256, "heads": 4, "intermediate": 1024},
     must_be={
         "position_embedding_type": "absolute",
@@ -46,11 +46,11 @@ ELECTRA = Family(
             **module("out", "discriminator_predictions.dense_prediction"),
         },
         "classify": {
-            **module("pooler.dense", "classifier.dense"),
+            **module("pooler.transform.dense", "classifier.dense"),
             **module("out", "classifier.out_proj"),
         },
         "choose": {
-            **module("pooler.dense", "sequence_summary.summary"),
+            **module("pooler.transform.dense", "sequence_summary.summary"),
             **module("out", "classifier"),
         },
         "answer": module("out", "qa_outputs"),

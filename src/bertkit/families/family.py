@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from bertkit.config import decode
@@ -26,14 +27,16 @@ POSITIONS = "encoder.embedding.positions.weight"
 
 
 @dataclass(frozen=True)
-class Order:
-    """How a family's files speak of layers that share weights."""
+class Special:
+    """What a family's files say in terms of their own."""
 
+    settings: tuple[str, ...]
+    """Ours."""
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Their settings -> our `layers` and `order`."""
+    """Their settings -> those of ours. Raises: ValueError for one that we have not."""
     write: Callable[[TransformerConfig], dict[str, Any]]
-    """The inverse. Raises: ConfigError for an order they cannot say."""
-    name: Callable[[int, TransformerConfig], str]
+    """The inverse. Raises: ConfigError for one they cannot say."""
+    layer: Callable[[int, TransformerConfig], str] = lambda weights, _: str(weights)
     """What stands for the number of a layer's weights in their names."""
 
 
@@ -41,8 +44,8 @@ class Order:
 class Family:
     """How one family of checkpoints is read and written; nothing else differs between families.
 
-    Every setting of `TransformerConfig` is among `settings` or `fixed`, or has a place of its own:
-    the activation, and the order of shared layers.
+    A setting of `TransformerConfig` that nothing here mentions has its default value in all models
+    of the family.
     """
 
     name: str
@@ -51,16 +54,15 @@ class Family:
     """Pieces of its published vocabularies."""
     settings: Mapping[str, str]
     """Ours -> theirs, where the value is the same."""
-    fixed: Mapping[str, Any]
-    """Ours that all models of the family share, and their files do not mention."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Ours that all models of the family share, and that are not `TransformerConfig`'s defaults."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Ours where their files are silent, if `TransformerConfig` has another default."""
     activation: str = "hidden_act"
     """Their name of the setting."""
     must_be: Mapping[str, Any] = field(default_factory=dict)
     """Theirs that bertkit reads with one value only, which is also their default."""
-    order: Order | None = None
-    """How they say which layers share weights, where they can."""
+    special: Special | None = None
     positions_after_pad: bool = False
     """Whether their positions count on from the padding piece's id: so many rows are unused."""
 
@@ -79,6 +81,13 @@ class Family:
 
     # ---- settings
 
+    @property
+    def always(self) -> dict[str, Any]:
+        """Our settings that no model of the family has otherwise."""
+        said = {*self.settings, *(self.special.settings if self.special else ()), "activation"}
+        usual = {s.name: s.default for s in structs.fields(TransformerConfig) if s.name not in said}
+        return {**usual, **self.fixed}
+
     def read_config(self, theirs: Mapping[str, Any]) -> TransformerConfig:
         """Raises: ConfigError or ValueError naming a setting that the family has not here."""
         for name, only in self.must_be.items():
@@ -90,7 +99,7 @@ class Family:
             for ours, name in self.settings.items()
             if theirs.get(name) is not None
         }
-        values = {**self.defaults, **given, **self.fixed}
+        values = {**self.defaults, **given, **self.always}
         if self.activation in theirs:
             activation = theirs[self.activation]
             if activation not in ACTIVATIONS:
@@ -98,8 +107,8 @@ class Family:
                     f"{self.activation} = {activation!r}: known are {', '.join(ACTIVATIONS)}"
                 )
             values["activation"] = ACTIVATIONS[activation]
-        if self.order is not None:
-            values |= self.order.read(theirs)
+        if self.special is not None:
+            values |= self.special.read(theirs)
         length, pad = values.get("length"), values.get("pad", 0)
         if self.positions_after_pad and isinstance(length, int) and isinstance(pad, int):
             values["length"] = length - pad - 1
@@ -107,7 +116,7 @@ class Family:
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
         """Raises: ConfigError for a setting that no model of the family can have."""
-        for name, only in self.fixed.items():
+        for name, only in self.always.items():
             value = getattr(config, name)
             if value != only:
                 raise ConfigError(
@@ -121,8 +130,8 @@ class Family:
             if value is None and ours in self.defaults:  # their default would be another
                 value = getattr(config, DEFAULTS_TO[ours])
             found[theirs] = value
-        if self.order is not None:
-            found |= self.order.write(config)
+        if self.special is not None:
+            found |= self.special.write(config)
         if self.positions_after_pad:
             found[self.settings["length"]] += config.pad + 1
         return {
@@ -149,8 +158,8 @@ class Family:
         else:
             if parts[1] == "blocks":
                 layer, parts[2] = parts[2], "{}"
-                if self.order is not None:
-                    layer = self.order.name(int(layer), config)
+                if self.special is not None:
+                    layer = self.special.layer(int(layer), config)
             row = self.body[".".join(parts)]
         return tuple(t.format(layer) for t in ((row,) if isinstance(row, str) else row))
 

@@ -27,7 +27,7 @@ class TransformerConfig(Settings, frozen=True):
     intermediate: Count = 3072
     """Width inside the feed-forward network."""
     length: Count = 512
-    """Learned positions: the longest sequence in tokens, with its special tokens."""
+    """The longest sequence in tokens, with its special tokens; as many positions are learned."""
     types: Annotated[int, Meta(ge=0)] = 2
     """Segments: sentence A and sentence B. With 0 the model knows none."""
     pad: Annotated[int, Meta(ge=0)] = 0
@@ -35,13 +35,31 @@ class TransformerConfig(Settings, frozen=True):
     from it."""
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     """`gelu` is the exact form with erf, BERT's."""
+    gated: bool = False
+    """Whether the bent states of the feed-forward network are multiplied by as many unbent ones."""
+    norm: Literal["post", "pre"] = "post"
+    """Whether a layer normalizes what it adds up, as BERT, or what it reads."""
     norm_eps: Annotated[float, Meta(gt=0.0)] = 1e-12
+    bias: bool = True
+    """Whether layers and norms add a vector of their own."""
+    rotary: Annotated[float, Meta(gt=1.0)] | None = None
+    """The base of the angles that queries and keys are turned by, without learned positions."""
+    window: Count | None = None
+    """How far a token of a local layer sees, in tokens to each side; by default none is local."""
+    window_rotary: Annotated[float, Meta(gt=1.0)] = 10_000.0
+    """As `rotary`, of local layers."""
+    global_every: Count = 3
+    """Beside a window: the first layer and every such one after it see the whole sequence."""
     dropout: Rate = 0.1
     """On embeddings and before each residual sum."""
     attention_dropout: Rate = 0.1
     """On attention weights."""
     pooler: Literal["tanh", "relu", "gelu"] = "tanh"
     """What bends the pooled [CLS]."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """What is pooled: the first state, or the mean of all."""
+    head_norm: bool = False
+    """Whether every head begins with a dense layer, the pooler's activation and a norm."""
     head_dropout: Rate | None = None
     """Before the last layer of a task's head; `dropout` by default."""
 
@@ -50,6 +68,11 @@ class TransformerConfig(Settings, frozen=True):
             raise ValueError(
                 f"hidden = {self.hidden} cannot be divided among heads = {self.heads}; "
                 f"choose hidden as a multiple of heads"
+            )
+        if self.rotary is not None and self.hidden // self.heads % 2:
+            raise ValueError(
+                f"rotary turns pairs of numbers, and heads are {self.hidden // self.heads} wide; "
+                "choose an even width, hidden / heads"
             )
         if len(self.depths) != self.layers:
             raise ValueError(

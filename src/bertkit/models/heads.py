@@ -13,6 +13,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF, scheme_transitions
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
+from bertkit.nn.pool import POOLINGS
 
 
 class MaskedLM(nn.Module):
@@ -24,8 +25,8 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.width)
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
+        self.dense = nn.Linear(config.hidden, config.width, config.bias)
+        self.norm = nn.LayerNorm(config.width, config.norm_eps, bias=config.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
         self.activation = ACTIVATIONS[config.activation]
         self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
@@ -44,16 +45,38 @@ class MaskedLM(nn.Module):
         return F.linear(self.features(states, batch), self.weight, self.bias)
 
 
-class Pooler(nn.Module):
-    """A vector for each sequence: a bent dense layer on [CLS]. Shapes: (N, D) -> (S, D)."""
+class Transform(nn.Module):
+    """A dense layer, bent; and normalized, if the model's heads are. Shapes: (…, D) -> (…, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.dense = nn.Linear(config.hidden, config.hidden, config.bias)
         self.activation = ACTIVATIONS[config.pooler]
+        self.norm = (
+            nn.LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
+            if config.head_norm
+            else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.activation(self.dense(x)))
+        return out
+
+
+class Pooler(nn.Module):
+    """A vector for each sequence: a bent dense layer on [CLS], or on the mean of all states.
+
+    Shapes: (N, D) -> (S, D).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.transform = Transform(config)
+        self.pool = POOLINGS[config.pooling]
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        return self.activation(self.dense(states.index_select(0, batch.layout.first)))
+        out: Tensor = self.transform(self.pool(states, batch).to(states.dtype))
+        return out
 
 
 class Classifier(nn.Module):
@@ -87,11 +110,12 @@ class Tagger(nn.Module):
 
     def __init__(self, config: TransformerConfig, labels: int) -> None:
         super().__init__()
+        self.transform = Transform(config) if config.head_norm else nn.Identity()
         self.dropout = Dropout(head_dropout(config))
         self.out = nn.Linear(config.hidden, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.out(self.dropout(_chosen(states, batch)))
+        out: Tensor = self.out(self.dropout(self.transform(_chosen(states, batch))))
         return out
 
 
@@ -132,10 +156,11 @@ class Span(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        self.transform = Transform(config) if config.head_norm else nn.Identity()
         self.out = nn.Linear(config.hidden, 2)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.out(states)
+        out: Tensor = self.out(self.transform(states))
         return out
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.batch import Batch
+from bertkit.batch import Batch, Packed
 from bertkit.models.config import TransformerConfig
-from bertkit.nn.attention import Trace
+from bertkit.nn.attention import Sight, Trace
 from bertkit.nn.block import Block
 from bertkit.nn.embedding import Embedding
+from bertkit.nn.rotary import Turn
 
 
 class Transformer(nn.Module):
@@ -25,9 +26,10 @@ class Transformer(nn.Module):
             vocab=config.vocab,
             width=config.width,
             hidden=config.hidden,
-            length=config.length,
+            positions=config.length if config.rotary is None else 0,
             types=config.types,
             norm_eps=config.norm_eps,
+            bias=config.bias,
             dropout=config.dropout,
         )
         self.blocks = nn.ModuleList(
@@ -36,11 +38,20 @@ class Transformer(nn.Module):
                 heads=config.heads,
                 intermediate=config.intermediate,
                 activation=config.activation,
+                gated=config.gated,
+                norm=config.norm,
                 norm_eps=config.norm_eps,
+                bias=config.bias,
                 dropout=config.dropout,
                 attention_dropout=config.attention_dropout,
+                first=weights == 0,
             )
-            for _ in range(max(config.depths) + 1)
+            for weights in range(max(config.depths) + 1)
+        )
+        self.norm = (
+            nn.LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
+            if config.norm == "pre"
+            else None
         )
 
     def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
@@ -50,11 +61,31 @@ class Transformer(nn.Module):
             x = F.pad(x, (0, 0, 0, rounded(tokens) - tokens))
         if trace is not None:
             trace.states.append(x[:tokens])
-        for place in self.config.depths:
-            x = self.blocks[place](x, batch.layout, trace)
+        whole, local = self._sights(batch.layout, x)
+        for layer, place in enumerate(self.config.depths):
+            sight = whole if layer % self.config.global_every == 0 else local
+            x = self.blocks[place](x, sight, trace)
+            if self.norm is not None and layer == self.config.layers - 1:
+                x = self.norm(x)
             if trace is not None:
                 trace.states.append(x[:tokens])
         return x[:tokens]
+
+    def _sights(self, layout: Packed, x: Tensor) -> tuple[Sight, Sight]:
+        """Of layers that see the whole sequence, and of the others."""
+        config = self.config
+
+        def sight(window: int | None, base: float | None) -> Sight:
+            width = config.hidden // config.heads
+            if base is None:
+                return Sight(layout, window)
+            turn = Turn.of(layout, base, rows=x.shape[0], like=x, width=width)
+            return Sight(layout, window, turn)
+
+        whole = sight(None, config.rotary)
+        if config.window is None:
+            return whole, whole
+        return whole, sight(config.window, None if config.rotary is None else config.window_rotary)
 
 
 def rounded(tokens: int) -> int:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Packed
-from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen
+from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen, beyond
+from bertkit.nn.rotary import Turn, rotate
 
 SHORT = 192
 """Up to this many tokens `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
@@ -21,7 +22,8 @@ class Trace:
 
     Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, T, T), rows
     sum to one; heads[layer] (N, H, K), each head's output before they are mixed; with
-    `projections` qkv[layer] (R, 3, H, K), of which those behind the N tokens are padding.
+    `projections` qkv[layer] (R, 3, H, K), of which those behind the N tokens are padding. The last
+    states of a pre-norm model are normalized, those before are not.
     """
 
     states: list[Tensor] = field(default_factory=list)
@@ -33,10 +35,28 @@ class Trace:
     projections: bool = False
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What the tokens of a layer see, and from where."""
+
+    layout: Packed
+    window: int | None = None
+    """How many tokens to each side; None is the whole sequence."""
+    turn: Turn | None = None
+    """The angles of rotary positions."""
+
+
 def attend(
-    qkv: Tensor, layout: Packed, *, dropout: float = 0.0, kernel: Kernel | None = None
+    qkv: Tensor,
+    layout: Packed,
+    *,
+    window: int | None = None,
+    dropout: float = 0.0,
+    kernel: Kernel | None = None,
 ) -> Tensor:
-    """Each token's mixture of the tokens of its own sequence. Shapes: as of `Kernel`.
+    """Each token's mixture of the tokens of its own sequence, or of those within `window`.
+
+    Shapes: as of `Kernel`.
 
     Without a `kernel` the fastest that does not refuse is taken; the choice for a sequence depends
     on its own length alone, never on its neighbors.
@@ -45,24 +65,35 @@ def attend(
         reason = kernel.refuses(qkv, layout, dropout=dropout)
         if reason:
             raise ValueError(reason)
-        return kernel(qkv, layout, dropout=dropout)
+        return kernel(qkv, layout, window=window, dropout=dropout)
     varlen = Varlen()
     if varlen.refuses(qkv, layout, dropout=dropout) is None:
-        return varlen(qkv, layout, dropout=dropout)
+        return varlen(qkv, layout, window=window, dropout=dropout)
     if qkv.device.type != "cpu":
-        return Fused()(qkv, layout, dropout=dropout)
+        return Fused()(qkv, layout, window=window, dropout=dropout)
     if dropout or layout.lengths[-1] <= SHORT:
-        return Bmm()(qkv, layout, dropout=dropout)
+        return Bmm()(qkv, layout, window=window, dropout=dropout)
     if layout.lengths[0] > SHORT:
-        return Fused()(qkv, layout, dropout=dropout)
+        return Fused()(qkv, layout, window=window, dropout=dropout)
     short, long = layout.split(SHORT)
-    parts = qkv.split([short.total, qkv.shape[0] - short.total])
-    return torch.cat([Bmm()(parts[0], short, dropout=0.0), Fused()(parts[1], long, dropout=0.0)])
+    first, rest = qkv.split([short.total, qkv.shape[0] - short.total])
+    return torch.cat(
+        [
+            Bmm()(first, short, window=window, dropout=0.0),
+            Fused()(rest, long, window=window, dropout=0.0),
+        ]
+    )
 
 
-def attention_weights(qkv: Tensor, layout: Packed) -> list[Tensor]:
+def attention_weights(qkv: Tensor, layout: Packed, window: int | None = None) -> list[Tensor]:
     """The exact weights, one (H, T, T) a sequence: softmax(q kᵀ / √K), computed in fp32."""
-    return [torch.softmax(scores, -1) for scores in relations(qkv, layout, 0, 1)]
+    found = []
+    for scores in relations(qkv, layout, 0, 1):
+        hidden = beyond(window, scores.shape[-1], scores.device)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -torch.inf)
+        found.append(torch.softmax(scores, -1))
+    return found
 
 
 def relations(qkv: Tensor, layout: Packed, a: int, b: int) -> list[Tensor]:
@@ -81,19 +112,23 @@ def relations(qkv: Tensor, layout: Packed, a: int, b: int) -> list[Tensor]:
 class Attention(nn.Module):
     """Queries, keys and values of H heads from one matrix, attention, and the mixing matrix."""
 
-    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+    def __init__(self, hidden: int, heads: int, dropout: float, *, bias: bool = True) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.out = nn.Linear(hidden, hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias)
+        self.out = nn.Linear(hidden, hidden, bias)
 
-    def forward(self, x: Tensor, layout: Packed, trace: Trace | None = None) -> Tensor:
+    def forward(self, x: Tensor, sight: Sight, trace: Trace | None = None) -> Tensor:
+        layout, window = sight.layout, sight.window
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
-        mixed = attend(qkv, layout, dropout=self.dropout if self.training else 0.0)
+        if sight.turn is not None:
+            qkv = rotate(qkv, sight.turn)
+        rate = self.dropout if self.training else 0.0
+        mixed = attend(qkv, layout, window=window, dropout=rate)
         if trace is not None and trace.projections:
             trace.qkv.append(qkv)
         if trace is not None and trace.weights:
-            trace.attention.append(attention_weights(qkv, layout))
+            trace.attention.append(attention_weights(qkv, layout, window))
             trace.heads.append(mixed[: layout.total])
         out: Tensor = self.out(mixed.flatten(1))
         return out

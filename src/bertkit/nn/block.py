@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
-from bertkit.batch import Packed
-from bertkit.nn.attention import Attention, Trace
+from bertkit.nn.attention import Attention, Sight, Trace
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import FeedForward
 
 
 class Block(nn.Module):
-    """A post-norm layer: LayerNorm(x + sublayer(x)), twice. Vaswani et al. 2017, figure 1."""
+    """A post-norm layer: LayerNorm(x + sublayer(x)), twice. Vaswani et al. 2017, figure 1.
+
+    A pre-norm layer is x + sublayer(LayerNorm(x)), twice: Xiong et al. 2020, figure 1b. The
+    `first` reads the embedding, which is normalized already.
+    """
 
     def __init__(
         self,
@@ -20,18 +25,29 @@ class Block(nn.Module):
         heads: int,
         intermediate: int,
         activation: str,
+        gated: bool,
+        norm: Literal["post", "pre"],
         norm_eps: float,
+        bias: bool,
         dropout: float,
         attention_dropout: float,
+        first: bool,
     ) -> None:
         super().__init__()
-        self.attention = Attention(hidden, heads, attention_dropout)
-        self.attention_norm = nn.LayerNorm(hidden, norm_eps)
-        self.feedforward = FeedForward(hidden, intermediate, activation)
-        self.feedforward_norm = nn.LayerNorm(hidden, norm_eps)
+        self.norm = norm
+        self.attention = Attention(hidden, heads, attention_dropout, bias=bias)
+        self.attention_norm = (
+            nn.Identity() if norm == "pre" and first else nn.LayerNorm(hidden, norm_eps, bias=bias)
+        )
+        self.feedforward = FeedForward(hidden, intermediate, activation, gated=gated, bias=bias)
+        self.feedforward_norm = nn.LayerNorm(hidden, norm_eps, bias=bias)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, layout: Packed, trace: Trace | None = None) -> Tensor:
-        x = self.attention_norm(x + self.dropout(self.attention(x, layout, trace)))
+    def forward(self, x: Tensor, sight: Sight, trace: Trace | None = None) -> Tensor:
+        if self.norm == "pre":
+            x = x + self.dropout(self.attention(self.attention_norm(x), sight, trace))
+            x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+            return x
+        x = self.attention_norm(x + self.dropout(self.attention(x, sight, trace)))
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x

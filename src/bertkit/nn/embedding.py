@@ -11,7 +11,8 @@ from bertkit.nn.dropout import Dropout
 class Embedding(nn.Module):
     """The sum of three vectors of `width`, normalized, and widened. Shapes: (N,) ids -> (N, D).
 
-    Without `types` there are two. Source of the widening: Lan et al. 2020, section 3.1.
+    Without `positions` or `types` there are fewer. Source of the widening: Lan et al. 2020,
+    section 3.1.
     """
 
     def __init__(
@@ -20,22 +21,24 @@ class Embedding(nn.Module):
         vocab: int,
         width: int,
         hidden: int,
-        length: int,
+        positions: int,
         types: int,
         norm_eps: float,
+        bias: bool,
         dropout: float,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
-        self.positions = nn.Embedding(length, width)
+        self.positions = nn.Embedding(positions, width) if positions else None
         self.types = nn.Embedding(types, width) if types else None
-        self.norm = nn.LayerNorm(width, norm_eps)
+        self.norm = nn.LayerNorm(width, norm_eps, bias=bias)
         self.dropout = Dropout(dropout)
         self.widen = nn.Linear(width, hidden) if width != hidden else None
 
     def forward(self, batch: Batch) -> Tensor:
         x: Tensor = self.tokens(batch.ids)
-        x = x + self.positions(batch.layout.positions)
+        if self.positions is not None:
+            x = x + self.positions(batch.layout.positions)
         if self.types is not None:
             x = x + self.types(batch.types)
         x = self.dropout(self.norm(x))

@@ -24,14 +24,26 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: down(activation(up(x)))."""
+    """Widen, bend, narrow: down(activation(up(x))).
 
-    def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
+    If `gated`, `up` has two halves and the second multiplies the bent first: Shazeer 2020,
+    equation 5.
+    """
+
+    def __init__(
+        self, hidden: int, intermediate: int, activation: str, *, gated: bool, bias: bool
+    ) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.up = nn.Linear(hidden, intermediate)
-        self.down = nn.Linear(intermediate, hidden)
+        self.activation, self.gated = ACTIVATIONS[activation], gated
+        self.up = nn.Linear(hidden, 2 * intermediate if gated else intermediate, bias)
+        self.down = nn.Linear(intermediate, hidden, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(self.activation(self.up(x)))
+        x = self.up(x)
+        if self.gated:
+            x, gate = x.chunk(2, -1)
+            x = self.activation(x) * gate
+        else:
+            x = self.activation(x)
+        out: Tensor = self.down(x)
         return out

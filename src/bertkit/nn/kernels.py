@@ -1,5 +1,7 @@
 """Attention kernels: softmax(q kᵀ / √K) v over packed sequences, three ways behind one signature.
 
+With a `window` a token sees those at most as many tokens away (Beltagy et al. 2020, section 3.1).
+
 A kernel that cannot serve a batch says why in a sentence (`refuses`), so "why is it slow?" has an
 answer and tests skip with reasons.
 """
@@ -26,7 +28,9 @@ class Kernel(Protocol):
         """None, or the reason why this kernel cannot serve this batch."""
         ...
 
-    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor: ...
+    def __call__(
+        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+    ) -> Tensor: ...
 
 
 class Bmm:
@@ -38,8 +42,10 @@ class Bmm:
     def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
-    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
-        mixed: Tensor = _Products.apply(qkv, layout, dropout)  # type: ignore[no-untyped-call]
+    def __call__(
+        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+    ) -> Tensor:
+        mixed: Tensor = _Products.apply(qkv, layout, window, dropout)  # type: ignore[no-untyped-call]
         return mixed
 
 
@@ -49,7 +55,9 @@ class Fused:
     def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
         return None
 
-    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+    ) -> Tensor:
         runs, behind = layout.runs, qkv.shape[0] - layout.total
         done = []
         # `split` parts once, so its gradient is one concatenation; each slice would give back
@@ -58,7 +66,7 @@ class Fused:
             if run.rows is not None:
                 part = _Spread.apply(part, run)  # type: ignore[no-untyped-call]
             q, k, v = part.view(run.sequences, run.length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
-            seen = None if run.hidden is None else ~run.hidden
+            seen = _seen(run, window, qkv.device)
             mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout)
             mixed = mixed.transpose(1, 2).flatten(0, 1)
             if run.rows is not None:
@@ -81,12 +89,15 @@ class Varlen:
             return f"the varlen kernel needs heads a multiple of 8 wide, not {qkv.shape[-1]}"
         return None
 
-    def __call__(self, qkv: Tensor, layout: Packed, *, dropout: float) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+    ) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         starts, longest = layout.starts.to(torch.int32), layout.lengths[-1]
         q, k, v = qkv[: layout.total].unbind(1)
-        mixed = varlen_attn(q, k, v, starts, starts, longest, longest)
+        sides = (-1, -1) if window is None else (window, window)
+        mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=sides)
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
         return F.pad(mixed, (0, 0, 0, 0, 0, qkv.shape[0] - layout.total))
 
@@ -99,7 +110,7 @@ class _Products(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, qkv: Tensor, layout: Packed, rate: float) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, qkv: Tensor, layout: Packed, window: int | None, rate: float) -> Tensor:  # type: ignore[no-untyped-def]
         _, _, heads, width = qkv.shape
         mixed = qkv.new_zeros(qkv.shape[0], heads, width)
         sizes = [run.sequences * heads * run.length**2 for run in layout.runs]
@@ -109,6 +120,10 @@ class _Products(torch.autograd.Function):
             x = _rectangle(qkv, run)
             q, k, v = x.flatten(1, 2)
             scores = _scaled(q, k.transpose(1, 2), width**-0.5)
+            hidden = beyond(window, run.length, qkv.device)
+            if hidden is not None:
+                # finite: a row of padding may see nothing else, and 0 / 0 would spread
+                scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
             if run.hidden is not None:
                 scores.unflatten(0, (run.sequences, heads)).masked_fill_(run.hidden, -torch.inf)
             weights = torch.softmax(scores, -1)
@@ -122,7 +137,7 @@ class _Products(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
         rows, heads, width = grad.shape
         grad_qkv = grad.new_zeros(rows, 3, heads, width)
         saved = iter(ctx.saved_tensors)
@@ -137,7 +152,27 @@ class _Products(torch.autograd.Function):
             _scaled(scores, k, width**-0.5, grad_q)
             _scaled(scores.transpose(1, 2), q, width**-0.5, grad_k)
             _put(grad_qkv, grad_x, run)
-        return grad_qkv, None, None
+        return grad_qkv, None, None, None
+
+
+def beyond(window: int | None, length: int, device: torch.device) -> Tensor | None:
+    """(length, length), True where a column is out of a row's window; None when none is."""
+    if window is None or length <= window + 1:
+        return None
+    places = torch.arange(length, device=device)
+    return (places[:, None] - places).abs() > window
+
+
+def _seen(run: Run, window: int | None, device: torch.device) -> Tensor | None:
+    """(sequences, 1, rows or 1, length), True on the columns that a row sees; None if all."""
+    columns = None if run.hidden is None else ~run.hidden
+    hidden = beyond(window, run.length, device)
+    if hidden is None:
+        return columns
+    if columns is None:
+        return ~hidden[None, None]
+    padding = ~columns.transpose(-1, -2)  # rows that see all, for a row must see something
+    return columns & (~hidden | padding)
 
 
 def _rectangle(x: Tensor, run: Run) -> Tensor:

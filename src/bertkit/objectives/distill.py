@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.config import Settings
+from bertkit.config import Settings, Weight
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.loss import Loss, Totals
-
-Weight = Annotated[float, Meta(ge=0.0)]
 
 MAPS = "maps"
 """The name of the student's head that holds what turns its states into the teacher's width."""

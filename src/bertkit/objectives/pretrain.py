@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
@@ -28,3 +29,13 @@ def pretrain(model: Model, batch: Batch, totals: Totals) -> Loss:
         parts[name] = loss / max(totals[name], 1)
     total = torch.stack(list(parts.values())).sum()
     return Loss(total, {k: v.detach() for k, v in parts.items()}, correct)
+
+
+def masked_words_of(outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+    """The same of masked words alone, where what the head says is needed anyway.
+
+    Shapes: outputs (M, V).
+    """
+    targets = batch.targets["mlm"]
+    loss = F.cross_entropy(outputs, targets, reduction="sum") / max(totals["mlm"], 1)
+    return Loss(loss, {"mlm": loss.detach()}, {"mlm": (outputs.argmax(-1) == targets).sum()})

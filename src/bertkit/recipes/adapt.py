@@ -54,7 +54,7 @@ def adapt(
         "sampling": {**DEFAULTS["sampling"], "pairs": pairs},
     }
     settings = list(settings)
-    shape = [name for name, _ in settings if name.startswith(("model.", "family"))]
+    shape = [name for name, _ in settings if name.startswith(("model.", "family", "generator"))]
     if shape:
         raise ConfigError(f"{shape[0]}: the shape is that of {model}; leave it out")
     data = override(data, settings)

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import plain
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
-from bertkit.models.model import Model, empty
+from bertkit.models.layers import keep_layers
+from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
 from bertkit.pipelines import answering
@@ -51,7 +50,8 @@ def distill(
     taught, ready = asked.loaded, asked.task
     model: str | Path | Loaded
     if student is None:
-        model = _some_layers(taught, ready, layers or 1)
+        kept = usual_layers(layers or 1, taught.model.config.layers)
+        model = replace(taught, model=keep_layers(taught.model, kept))
     else:
         model = student
         if load(student).tokenizer.fingerprint != taught.tokenizer.fingerprint:
@@ -98,29 +98,3 @@ def distill(
     if seeds == 1:
         return finetune(type(ready), model, **rest)
     return finetune_seeds(seeds, type(ready), model, **rest)
-
-
-def _some_layers(taught: Loaded, task: Task[Any, Any], count: int) -> Loaded:
-    """The teacher with fewer layers. Raises: ConfigError where it has not so many."""
-    config = taught.model.config
-    if config.order is not None:
-        raise ConfigError(
-            "layers: the teacher's layers share their weights, so that none can be taken alone; "
-            "name a student"
-        )
-    taken = usual_layers(count, config.layers)
-    blocks = {old - 1: new for new, old in enumerate(taken)}
-    student = empty(
-        msgspec.structs.replace(config, layers=count),
-        {task.head: task.build_head},
-        labels=taught.labels,
-    )
-    weights = {}
-    for name, weight in taught.model.state_dict().items():
-        parts = name.split(".")
-        if parts[1] == "blocks":
-            parts[2] = str(blocks.get(int(parts[2]), ""))
-        weights[".".join(parts)] = weight
-    student.to_empty(device="cpu")
-    student.load_state_dict({name: weights[name] for name in student.state_dict()})
-    return replace(taught, model=student)

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.data.readers import documents
 from bertkit.errors import ConfigError
 from bertkit.models.model import empty
-from bertkit.recipes.console import say
+from bertkit.recipes.changed import refuse_used, save_changed
 from bertkit.text.extend import choose, extended, fertility
 from bertkit.text.train import count_words
 
@@ -36,8 +36,7 @@ def extend(
     vector stays; a new word begins as the mean of its old pieces, and wants `adapt` or fine-tuning.
     Raises: ConfigError when `out` is in use, for words already there, and for no words at all.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    refuse_used(out)
     if (size is None) == (not words):
         raise ConfigError("words: name them, or say with size how many to choose from the texts")
     loaded = load(model)
@@ -67,18 +66,7 @@ def extend(
             weights[name] = _grown(weights[name], grown.config.vocab, made)
     grown.to_empty(device="cpu")
     grown.load_state_dict(weights)
-    task = loaded.settings.get("bertkit", {}).get("task")
-    save(
-        out,
-        grown,
-        larger,
-        loaded.family,
-        labels=loaded.labels,
-        settings={} if task is None else {"bertkit": {"task": task}},
-        length=loaded.length,
-    )
-    if loaded.pooling is not None:
-        say(f"{out}: how {model} pools is not in this folder; name it where you embed")
+    save_changed(loaded, grown, out, tokenizer=larger)
     before, after = (fertility(t, counts) for t in (tokenizer, larger))
     return {
         "words": len(chosen),

@@ -7,22 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from msgspec import Meta
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import Count, Settings, decode, plain
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling, split_documents
+from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError, StorageError, TrainingError, did_you_mean
-from bertkit.families import BERT, FAMILIES
+from bertkit.families import BERT, FAMILIES, Family
 from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
+from bertkit.models.layers import keep_layers
+from bertkit.models.model import Model, build
 from bertkit.nn.precision import Precision, resolve, resolve_device
-from bertkit.objectives.pretrain import pretrain as objective
+from bertkit.objectives.distill import Distillation, Terms, usual_layers
+from bertkit.objectives.loss import Objective
+from bertkit.objectives.pretrain import masked_words_of
+from bertkit.objectives.pretrain import pretrain as masked_words
+from bertkit.objectives.replace import GENERATOR, Generator, attach_generator, replaced_tokens
 from bertkit.recipes.console import progress, say
 from bertkit.storage import sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
@@ -30,11 +37,12 @@ from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, draw
 from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
+from bertkit.training.optim import adamw, muon
 from bertkit.training.schedule import schedule
 from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
 
 RUN = "run.json"
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
 
 class Train(Settings, frozen=True):
@@ -44,10 +52,16 @@ class Train(Settings, frozen=True):
     """Optimizer steps."""
     batch_size: Count = 256
     """Samples a step."""
+    first_batch_size: Count | None = None
+    """Samples of the first step, where their number grows; `batch_size` by default."""
+    batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    """Steps in which it grows, evenly."""
     budget_tokens: Count = 8192
     """Tokens that go through the model at a time; a step is cut into as many batches as that
     takes, which changes memory and speed but not the result beyond rounding and
     the draws of dropout."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Muon moves the matrices of the layers, and AdamW all else."""
     learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
     schedule: Literal["linear", "wsd", "constant"] = "linear"
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
@@ -73,6 +87,36 @@ class Train(Settings, frozen=True):
     def __post_init__(self) -> None:
         if self.schedule == "wsd" and not self.decay_steps:
             raise ValueError("decay_steps: wsd decays over as many steps; set it, or use constant")
+        if (self.first_batch_size is None) != (self.batch_warmup_steps == 0):
+            raise ValueError(
+                "first_batch_size and batch_warmup_steps say together how the batch grows; set "
+                "both, or neither"
+            )
+        if self.first_batch_size is not None and self.first_batch_size > self.batch_size:
+            raise ValueError(
+                f"first_batch_size = {self.first_batch_size} is more than batch_size = "
+                f"{self.batch_size}, to which it grows"
+            )
+
+    def samples(self, step: int) -> tuple[int, int]:
+        """Of the endless order of samples, the first of a step (from 0), and how many it takes."""
+        if self.first_batch_size is None:
+            return step * self.batch_size, self.batch_size
+        growth = self.batch_size - self.first_batch_size
+        sizes = self.first_batch_size + growth * np.arange(step + 1) // self.batch_warmup_steps
+        sizes = np.minimum(sizes, self.batch_size)
+        return int(sizes[:-1].sum()), int(sizes[-1])
+
+
+class Teacher(Settings, frozen=True):
+    """A pretrained model whose masked words, states and attention this one learns from."""
+
+    model: str
+    """Its folder; it has a masked-LM head and the corpus's vocabulary."""
+    start: bool = False
+    """Whether this model begins with the teacher's embedding, head and layers, evenly taken."""
+    follow: tuple[int, ...] = ()
+    """For each layer the teacher's that it is to be like, from 1; evenly by default."""
 
 
 class PretrainConfig(Settings, frozen=True):
@@ -82,10 +126,23 @@ class PretrainConfig(Settings, frozen=True):
     train: Train
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
+    teacher: Teacher | None = None
+    terms: Terms = Terms()
+    """What is learned from a teacher."""
+    generator: Generator | None = None
+    """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
     family: str = "bert"
     """Whose folder the model is saved as, by its `model_type`."""
 
     def __post_init__(self) -> None:
+        if self.generator is not None and self.teacher is not None:
+            raise ValueError("generator and teacher: a model learns from one of them")
+        other = "generator" if self.generator else "teacher" if self.teacher else None
+        if other and self.sampling.pairs != "none":
+            raise ValueError(
+                f"sampling.pairs = {self.sampling.pairs!r}: a model that learns from a {other} "
+                'learns from no pairs; set it to "none"'
+            )
         if self.sampling.pairs != "none" and self.model.types < 2:
             raise ValueError(
                 f"model.types = {self.model.types} cannot tell sentence A from B; "
@@ -133,6 +190,11 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
     config = decode(PretrainConfig, data)
     family.write_config(config.model)
     if frozenset(_heads(config)) not in family.architectures:
+        if config.generator is not None:
+            raise ConfigError(
+                f"generator: a folder of {name} cannot hold the head that learns from one; choose "
+                'family = "electra", or leave it out'
+            )
         raise ConfigError(
             f"sampling.pairs = {config.sampling.pairs!r}: a folder of {name} cannot hold the head "
             "that learns it; choose another, or none"
@@ -175,17 +237,28 @@ def pretrain(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
             f"{train.steps}: the learning rate never reaches its peak"
         )
+    teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     record = _checked_run(out, config, corpus, tokenizer, resume)
     learn, held_out = split_documents(text, config.sampling.held_out, train.seed)
     source = _Source(text, tokenizer, config, learn, heads)
     evaluation = source.evaluation(held_out)
     open_board = _tensorboard() if train.tensorboard else None
-    write_json(out / RUN, record)
 
     torch.manual_seed(train.seed)
-    model = (build(config.model, heads) if start_from is None else start_from.model).to(device)
+    model = build(config.model, heads) if start_from is None else start_from.model
+    objective: Objective = masked_words
+    generator = None
+    if config.generator is not None:
+        generator = attach_generator(model, config.generator)
+        objective = replaced_tokens(config.generator.weight)
+    if teacher is not None:
+        objective = _taught_by(teacher.model, model, config, device, dtype)
+    write_json(out / RUN, record)
+    model.to(device)
+    own = Model(model.encoder, {head: model.heads[head] for head in heads})
+    scored, judge = (own, masked_words) if generator is None else (model, objective)
     masters = Masters(model, dtype)
-    optimizer = adamw(
+    optimizer = OPTIMIZERS[train.optimizer](
         masters.weights, learning_rate=train.learning_rate, weight_decay=train.weight_decay
     )
     plan = schedule(
@@ -203,7 +276,7 @@ def pretrain(
         say(f"going on after step {start} of {train.steps}")
     journal.rewind(start)
     if start == 0:
-        save(out, model, tokenizer, family, weights=masters.weights)
+        _save(out, own, masters, generator, tokenizer, family)
         parameters = sum(w.numel() for w in masters.weights.values())
         say(
             f"{parameters:,} parameters, {'fp32' if dtype == torch.float32 else 'bf16'}, "
@@ -217,7 +290,7 @@ def pretrain(
             return {}
         known = [r for r in journal.records() if r["step"] == number and "held_out" in r]
         if not known:  # else a kill came after it
-            losses, accuracy = evaluate(model, objective, evaluation)
+            losses, accuracy = evaluate(scored, judge, evaluation)
             known = [{"step": number, "held_out": losses, "held_out_accuracy": accuracy}]
             journal.write(known[0])
             draw(out)
@@ -227,7 +300,11 @@ def pretrain(
         }
 
     def keep(number: int) -> None:
-        publish(save_checkpoint(out, number, masters, optimizer, family, keep=train.keep), out)
+        folder = save_checkpoint(out, number, masters, optimizer, family, keep=train.keep)
+        if len(model.heads) == len(heads):
+            publish(folder, out)
+        else:
+            _save(out, own, masters, generator, tokenizer, family)
 
     scores = score(start)
     board = open_board(str(out / "tensorboard")) if open_board is not None else None
@@ -271,7 +348,68 @@ def pretrain(
     return scores
 
 
+def _teacher(settings: Teacher, corpus: Path, tokenizer: Tokenizer) -> Loaded:
+    """Raises: CheckpointError or ConfigError for one that cannot teach this corpus."""
+    teacher = load(settings.model)
+    if "mlm" not in teacher.model.heads:
+        raise ConfigError(f"teacher.model: {settings.model} has no masked-LM head to learn from")
+    if teacher.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise ConfigError(
+            f"teacher.model: {settings.model} has another vocabulary than {corpus}; prepare it "
+            f"again with --tokenizer {settings.model}"
+        )
+    return teacher
+
+
+def _taught_by(
+    teacher: Model, model: Model, config: PretrainConfig, device: str, dtype: torch.dtype
+) -> Distillation:
+    """The objective of a model with a teacher, whose weights it may begin with.
+
+    Raises: ConfigError for a student that cannot follow its teacher, or begin as it.
+    """
+    assert config.teacher is not None
+    if config.teacher.start:
+        taken = keep_layers(teacher, usual_layers(model.config.layers, teacher.config.layers))
+        theirs = taken.state_dict()
+        for name, weight in model.state_dict().items():
+            if name not in theirs or theirs[name].shape != weight.shape:
+                raise ConfigError(
+                    f"teacher.start: {name} of the teacher has another shape; give the model the "
+                    "teacher's width, or leave it out"
+                )
+        model.load_state_dict({name: theirs[name] for name in model.state_dict()})
+    return Distillation(
+        masked_words_of,
+        teacher=packed(teacher.to(device), dtype),
+        student=model,
+        head="mlm",
+        terms=config.terms,
+        layers=config.teacher.follow,
+        exclusive=True,
+    )
+
+
+def _save(
+    out: Path,
+    own: Model,
+    masters: Masters,
+    generator: Model | None,
+    tokenizer: Tokenizer,
+    family: Family,
+) -> None:
+    """The model's folder, without what only its objective needs, and its generator's inside."""
+    weights = {name: masters.weights[name] for name, _ in own.named_parameters()}
+    save(out, own, tokenizer, family, weights=weights)
+    if generator is not None:
+        inside = {id(weight): masters.weights[n] for n, weight in masters.model.named_parameters()}
+        theirs = {name: inside[id(weight)] for name, weight in generator.named_parameters()}
+        save(out / GENERATOR, generator, tokenizer, family, weights=theirs)
+
+
 def _heads(config: PretrainConfig) -> tuple[str, ...]:
+    if config.generator is not None:
+        return ("rtd",)
     return ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)
 
 
@@ -286,7 +424,7 @@ class _Source:
         documents: Any,
         heads: Sequence[str],
     ) -> None:
-        self.config, self.head = config, heads[1] if len(heads) > 1 else None
+        self.config, self.head = config, next((head for head in heads if head != "mlm"), None)
         self._args = (corpus, tokenizer, config.sampling, config.masking)
         seed = config.train.seed
         self.main = Samples(*self._args, documents=documents, seed=seed)
@@ -301,7 +439,7 @@ class _Source:
         train = self.config.train
         for step in range(start, train.steps):
             samples = self.first if step < self.until else self.main
-            drawn = samples.batch(step * train.batch_size, train.batch_size)
+            drawn = samples.batch(*train.samples(step))
             yield collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
 
     def evaluation(self, documents: Any) -> list[Batch]:

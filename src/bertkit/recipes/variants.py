@@ -69,7 +69,9 @@ def variants() -> list[Variant]:
 def _method(config: PretrainConfig) -> str:
     masking, sampling = config.masking, config.sampling
     drawn = f"of {masking.cycle} epochs" if masking.cycle else "new every epoch"
-    method = f"masked words{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
+    learned = "masked words" if config.generator is None else "replaced pieces"
+    learned += "" if config.teacher is None else " + a teacher"
+    method = f"{learned}{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
     return f"{method}, {drawn}" + ("; across documents" if sampling.across else "")
 
 

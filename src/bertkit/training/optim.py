@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +46,42 @@ def adamw(
         eps=eps,
         fused=True,
     )
+
+
+def muon(
+    weights: Mapping[str, Tensor], *, learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Muon for the matrices of the layers, whose steps it makes orthogonal; AdamW for the rest.
+
+    Its steps are as large as AdamW's, so that both go by one learning rate. Source: Jordan et al.
+    2024; Liu et al. 2025, section 2.2, for their size.
+    """
+    matrices = {n: w for n, w in weights.items() if n.startswith("encoder.blocks.") and w.ndim == 2}
+    rest = {name: w for name, w in weights.items() if name not in matrices}
+    return _Together(
+        torch.optim.Muon(
+            matrices.values(),
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        adamw(rest, learning_rate=learning_rate, weight_decay=weight_decay),
+    )
+
+
+class _Together(torch.optim.Optimizer):
+    """Optimizers of different weights, as one: their groups and states are its own."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        super().__init__([g for part in parts for g in part.param_groups], {})
+        self.parts, self.state = parts, defaultdict(dict)
+        self.param_groups = [group for part in parts for group in part.param_groups]
+        for part in parts:
+            part.state = self.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
 
 
 def _depths(names: Collection[str]) -> dict[str, int]:

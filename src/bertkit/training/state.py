@@ -21,7 +21,8 @@ from bertkit.storage import link_or_copy, new_folder, sha256, sweep, write_json,
 from bertkit.training.masters import Masters
 
 FOLDER, OPTIMIZER, MANIFEST = "checkpoints", "optimizer.safetensors", "manifest.json"
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What an optimizer keeps of each weight: AdamW the first two, Muon the third."""
 
 
 def save_checkpoint(
@@ -113,8 +114,10 @@ def restore(
             if name not in weights or weights[name].shape != w.shape:
                 raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
             w.copy_(weights[name])
-            if f"{MOMENTS[0]}.{name}" in state:  # else it is frozen, or no step was taken
-                moments = {m: state[f"{m}.{name}"].to(w.device) for m in MOMENTS}
+            moments = {
+                m: state[f"{m}.{name}"].to(w.device) for m in MOMENTS if f"{m}.{name}" in state
+            }
+            if moments:  # else it is frozen, or no step was taken
                 # the fused optimizer wants its count where the weights are
                 optimizer.state[w] = {"step": torch.tensor(float(step), device=w.device), **moments}
     masters.push()

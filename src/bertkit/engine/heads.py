@@ -1,0 +1,51 @@
+"""Attention heads that give nothing are not computed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from bertkit.models.model import Model
+from bertkit.nn.attention import Attention
+
+
+def without_dead_heads(model: Model) -> Model:
+    """The model, or a copy whose layers lack the heads that nothing is made of (pruned ones).
+
+    Such a head's columns of the mixing matrix are zero, so that its output changes nothing.
+    """
+    parts = [part for part in model.encoder.modules() if isinstance(part, Attention)]
+    if not any(len(_alive(part)) < part.heads for part in parts):
+        return model
+    model = copy.deepcopy(model)
+    for part in (part for part in model.encoder.modules() if isinstance(part, Attention)):
+        alive = _alive(part)
+        if len(alive) < part.heads:
+            qkv = part.qkv
+            part.qkv = _linear(
+                qkv.weight.unflatten(0, (3, part.heads, -1))[:, alive].flatten(0, 2),
+                None
+                if qkv.bias is None
+                else qkv.bias.unflatten(0, (3, part.heads, -1))[:, alive].flatten(),
+            )
+            mixing = part.out.weight.unflatten(1, (part.heads, -1))[:, alive].flatten(1)
+            part.out = _linear(mixing, part.out.bias)
+            part.heads = len(alive)
+    return model
+
+
+def _alive(part: Attention) -> list[int]:
+    """The heads that something is made of; the first, where there is none."""
+    columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
+    found: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
+    return found or [0]
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    made.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        made.bias = nn.Parameter(bias.detach().clone())
+    return made

@@ -1,0 +1,166 @@
+"""ModernBERT: rotary positions, gated layers without biases, most of them local.
+
+Source: Warner et al. 2024, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import CRF, Family, Special, architectures
+from bertkit.models.config import TransformerConfig
+
+ROTARY, WINDOW_ROTARY, LOCAL_ATTENTION, GLOBAL_EVERY = 160_000.0, 10_000.0, 128, 3
+FULL, LOCAL = "full_attention", "sliding_attention"
+EVERY = "global_attn_every_n_layers"
+
+
+def _layers(count: int, every: int) -> list[str]:
+    return [LOCAL if layer % every else FULL for layer in range(count)]
+
+
+def _said(theirs: Mapping[str, Any], name: str, usual: Any) -> Any:
+    """A setting of theirs, or what it usually is. Raises: ValueError for one of another type."""
+    value = theirs.get(name)
+    if value is not None and type(value) is not type(usual):
+        raise ValueError(f"{name} = {value!r}: is no {type(usual).__name__}")
+    return usual if value is None else value
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Their files name each layer's kind, those of older versions how often one is global."""
+    every, kinds = _said(theirs, EVERY, GLOBAL_EVERY), _said(theirs, "layer_types", [])
+    if kinds and kinds != _layers(len(kinds), every):
+        every = kinds.index(FULL, 1) if FULL in kinds[1:] else len(kinds)
+        if kinds != _layers(len(kinds), every):
+            raise ValueError(
+                f"layer_types = {kinds}: modernbert is read with global layers at equal distances "
+                "from the first on"
+            )
+    found = {"window": _said(theirs, "local_attention", LOCAL_ATTENTION) // 2}
+    found = {"window": None} if every == 1 else {**found, "global_every": every}
+    angles = _said(theirs, "rope_parameters", {})
+    for ours, kind, older, usual in (
+        ("rotary", FULL, "global_rope_theta", ROTARY),
+        ("window_rotary", LOCAL, "local_rope_theta", WINDOW_ROTARY),
+    ):
+        given = _said(angles, kind, {})
+        if given.get("rope_type", "default") != "default":
+            raise ValueError(
+                f"rope_parameters.{kind}.rope_type = {given['rope_type']!r}: modernbert is read "
+                "with 'default' only"
+            )
+        found[ours] = given.get("rope_theta", theirs.get(older, usual))
+    return found
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    if config.rotary is None:
+        raise ConfigError("model.rotary: every modernbert model has one; 160000 is usual")
+    every = 1 if config.window is None else config.global_every
+    return {
+        "layer_types": _layers(config.layers, every),
+        "local_attention": LOCAL_ATTENTION if config.window is None else 2 * config.window,
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": config.rotary},
+            LOCAL: {"rope_type": "default", "rope_theta": config.window_rotary},
+        },
+        EVERY: every,
+        "global_rope_theta": config.rotary,
+        "local_rope_theta": config.window_rotary,
+    }
+
+
+_LAYER = "model.layers.{}."
+_OUT = {"out.weight": "classifier.weight", "out.bias": "classifier.bias"}
+_POOLED = {
+    "pooler.transform.dense.weight": "head.dense.weight",
+    "pooler.transform.norm.weight": "head.norm.weight",
+    **_OUT,
+}
+_TOKENS = {
+    "transform.dense.weight": "head.dense.weight",
+    "transform.norm.weight": "head.norm.weight",
+    **_OUT,
+}
+
+MODERNBERT = Family(
+    name="modernbert",
+    vocab=50_368,
+    settings={
+        "vocab": "vocab_size",
+        "hidden": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "intermediate": "intermediate_size",
+        "length": "max_position_embeddings",
+        "pad": "pad_token_id",
+        "norm_eps": "norm_eps",
+        "head_dropout": "classifier_dropout",
+        "pooling": "classifier_pooling",
+    },
+    fixed={
+        "types": 0,
+        "activation": "gelu",
+        "gated": True,
+        "norm": "pre",
+        "bias": False,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "pooler": "gelu",
+        "head_norm": True,
+    },
+    defaults={
+        "layers": 22,
+        "intermediate": 1152,
+        "length": 8192,
+        "pad": 50_283,
+        "norm_eps": 1e-5,
+        "rotary": ROTARY,
+        "head_dropout": 0.0,
+        "window": LOCAL_ATTENTION // 2,
+    },
+    special=Special(("rotary", "window", "window_rotary", "global_every"), _read, _write),
+    activation="hidden_activation",
+    must_be={
+        "hidden_activation": "gelu",
+        "classifier_activation": "gelu",
+        "embedding_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "mlp_dropout": 0.0,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "decoder_bias": True,
+        "tie_word_embeddings": True,
+    },
+    body={
+        "encoder.embedding.tokens.weight": "model.embeddings.tok_embeddings.weight",
+        "encoder.embedding.norm.weight": "model.embeddings.norm.weight",
+        "encoder.blocks.{}.attention.qkv.weight": f"{_LAYER}attn.Wqkv.weight",
+        "encoder.blocks.{}.attention.out.weight": f"{_LAYER}attn.Wo.weight",
+        "encoder.blocks.{}.attention_norm.weight": f"{_LAYER}attn_norm.weight",
+        "encoder.blocks.{}.feedforward.up.weight": f"{_LAYER}mlp.Wi.weight",
+        "encoder.blocks.{}.feedforward.down.weight": f"{_LAYER}mlp.Wo.weight",
+        "encoder.blocks.{}.feedforward_norm.weight": f"{_LAYER}mlp_norm.weight",
+        "encoder.norm.weight": "model.final_norm.weight",
+    },
+    prefix="model.",
+    heads={
+        "mlm": {
+            "dense.weight": "head.dense.weight",
+            "norm.weight": "head.norm.weight",
+            "bias": "decoder.bias",
+        },
+        "classify": _POOLED,
+        "choose": _POOLED,
+        "answer": _TOKENS,
+        "tag": _TOKENS,
+        "crf": {**_TOKENS, **CRF},
+    },
+    derived={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    architectures=architectures("ModernBert"),
+)

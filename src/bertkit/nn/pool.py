@@ -1,0 +1,26 @@
+"""One vector for a sequence from the states of its tokens. Shapes: (N, D) -> (S, D)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from bertkit.batch import Batch
+
+
+def first(states: Tensor, batch: Batch) -> Tensor:
+    """The state of each sequence's [CLS]."""
+    return states.index_select(0, batch.layout.first)
+
+
+def mean(states: Tensor, batch: Batch) -> Tensor:
+    """The mean state of each sequence, its special tokens included, in fp32."""
+    layout = batch.layout
+    sums = torch.zeros(len(layout.lengths), states.shape[1], device=states.device)
+    sums.index_add_(0, layout.owner, states.float())
+    return sums / layout.starts.diff()[:, None]
+
+
+POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {"cls": first, "mean": mean}

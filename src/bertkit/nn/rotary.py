@@ -1,0 +1,67 @@
+"""Rotary positions: queries and keys turned by angles that grow with the position.
+
+Their products then depend on how far apart two tokens are. Su et al. 2021, section 3.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertkit.batch import Packed
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The angles of each token. Shapes: cos, sin (R, 1, 1, K / 2)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @staticmethod
+    def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Turn:
+        """The angles position / base^(2i / K), i < K / 2, for heads `width` numbers wide.
+
+        Of the rows those behind the layout's tokens are padding.
+        """
+        device, longest = like.device, layout.lengths[-1]
+        steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
+        angles = torch.arange(longest, device=device)[:, None] * base**-steps
+        places = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
+        cos, sin = (f.to(like.dtype)[places][:, None, None] for f in (angles.cos(), angles.sin()))
+        return Turn(cos, sin)
+
+
+def rotate(qkv: Tensor, turn: Turn) -> Tensor:
+    """Turn queries and keys, each number of their first half with one of the second.
+
+    Shapes: qkv (R, 3, H, K) -> the same.
+    """
+    turned: Tensor = _Rotate.apply(qkv, turn.cos, turn.sin)  # type: ignore[no-untyped-call]
+    return turned
+
+
+class _Rotate(torch.autograd.Function):
+    """Its gradient is turned back."""
+
+    @staticmethod
+    def forward(ctx, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(cos, sin)
+        return _turned(qkv, cos, sin)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+        cos, sin = ctx.saved_tensors
+        return _turned(grad, cos, -sin), None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    a, b = x[:, :2].chunk(2, -1)
+    into_a, into_b = out[:, :2].chunk(2, -1)
+    torch.mul(a, cos, out=into_a).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=into_b).addcmul_(a, sin)
+    out[:, 2] = x[:, 2]
+    return out

@@ -1,0 +1,47 @@
+"""A model folder written again with something in it changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertkit.checkpoint.folder import Loaded, save
+from bertkit.errors import ConfigError
+from bertkit.models.model import Model
+from bertkit.recipes.console import say
+from bertkit.text.tokenizer import Tokenizer
+
+KEPT = ("problem_type",)
+"""What config.json says of a task beside bertkit's own."""
+
+
+def refuse_used(out: Path) -> None:
+    """Raises: ConfigError when there is something at `out`."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+
+
+def save_changed(
+    loaded: Loaded,
+    model: Model,
+    out: Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    length: int | None = None,
+) -> None:
+    """Write `model` with the labels and the task that its folder had, and another tokenizer or
+    length if given."""
+    settings = {name: loaded.settings[name] for name in KEPT if name in loaded.settings}
+    task = loaded.settings.get("bertkit", {}).get("task")
+    if task is not None:
+        settings["bertkit"] = {"task": task}
+    save(
+        out,
+        model,
+        tokenizer or loaded.tokenizer,
+        loaded.family,
+        labels=loaded.labels,
+        settings=settings,
+        length=length or loaded.length,
+    )
+    if loaded.pooling is not None:
+        say(f"{out}: how {loaded.folder} pools is not in it; name it where you embed")

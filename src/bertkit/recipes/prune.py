@@ -1,0 +1,175 @@
+"""Take from a fine-tuned model the attention heads, or the layers, that it needs least."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertkit.data.collate import cut_by_tokens
+from bertkit.errors import ConfigError
+from bertkit.models.layers import keep_layers
+from bertkit.models.model import Model
+from bertkit.nn.attention import Attention
+from bertkit.objectives.loss import totals
+from bertkit.pipelines import Answer, answering
+from bertkit.recipes.changed import refuse_used, save_changed
+from bertkit.recipes.evaluate import evaluate
+from bertkit.recipes.finetune import read_examples
+from bertkit.tasks.task import Reading, Task, group
+
+BUDGET_TOKENS = 4096
+
+Head = tuple[int, int]
+"""A layer and a head of it, from 1."""
+
+
+def prune(
+    model: str | Path,
+    *,
+    data: Path | str | Sequence[Any],
+    out: Path,
+    count: int | None = None,
+    heads: Sequence[Head] = (),
+    layers: Sequence[int] = (),
+    task: str | type[Task[Any, Any]] | None = None,
+    reading: Reading | None = None,
+) -> dict[str, Any]:
+    """Write a fine-tuned model to `out` without some of its parts, and return what that costs.
+
+    Either the `count` heads go that matter least on labelled `data`, or the `heads` named, or all
+    layers but those named. A head that is gone is zeros: the folder has its old shape and opens
+    everywhere, fine-tuning leaves the head dead, and bertkit's engine does not compute it.
+    Raises: ConfigError for parts that are not there, or for all heads of a layer, before work.
+    """
+    refuse_used(out)
+    if sum((count is not None, bool(heads), bool(layers))) != 1:
+        raise ConfigError("say one: how many heads to take, which heads, or which layers to keep")
+    ready = answering(model, task)
+    network = ready.loaded.model
+    if layers:
+        lighter = keep_layers(network, layers)
+    elif heads:
+        lighter = without_heads(network, heads)
+    elif not 0 < (count or 0) <= spare(network):
+        raise ConfigError(
+            f"count: {count} heads; the model can spare 1 to {spare(network)}, for each layer "
+            "keeps one"
+        )
+    if isinstance(data, str | Path):
+        data = read_examples(type(ready.task), data, reading)
+    found: dict[str, Any] = {"before": evaluate(ready, data)}
+    if count is not None:
+        scores = importance(network, ready.task, _features(ready, data))
+        heads = least(scores, count)
+        lighter = without_heads(network, heads)
+        found["importance"] = np.round(scores, 4).tolist()
+    found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in heads]}
+    loaded = replace(ready.loaded, model=lighter)
+    found["after"] = evaluate(Answer(ready.task, loaded), data)
+    save_changed(loaded, lighter, out)
+    return found
+
+
+def spare(model: Model) -> int:
+    """How many heads can go."""
+    return len(model.encoder.blocks) * (model.config.heads - 1)
+
+
+def without_heads(model: Model, heads: Sequence[Head]) -> Model:
+    """A copy in which these heads give zeros, and learn nothing any more: neither their values nor
+    what is made of them has a gradient. Where layers share weights, the first that has them counts.
+
+    Raises: ConfigError for a head that is not there, and for all of a layer.
+    """
+    config, layers = model.config, len(model.encoder.blocks)
+    for layer, head in heads:
+        if not (0 < layer <= layers and 0 < head <= config.heads):
+            raise ConfigError(
+                f"heads: {layer}.{head}; name LAYER.HEAD, from 1.1 to {layers}.{config.heads}"
+            )
+    model = copy.deepcopy(model)
+    for number, attention in enumerate(attentions(model), 1):
+        gone = sorted({head for layer, head in heads if layer == number})
+        if len(gone) == config.heads:
+            raise ConfigError(f"heads: all of layer {number}; a layer keeps one at least")
+        with torch.no_grad():
+            for head in gone:
+                for weight in _of_head(attention, head - 1):
+                    weight.zero_()
+    return model
+
+
+def _of_head(attention: Attention, head: int) -> list[Tensor]:
+    """What makes the values of a head, and what reads them: views."""
+    heads = attention.heads
+    found = [
+        attention.qkv.weight.unflatten(0, (3, heads, -1))[2, head],
+        attention.out.weight.unflatten(1, (heads, -1))[:, head],
+    ]
+    if attention.qkv.bias is not None:
+        found.append(attention.qkv.bias.unflatten(0, (3, heads, -1))[2, head])
+    return found
+
+
+def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:
+    """How much the loss would change without each head: |output · its gradient|, per example.
+
+    Each layer's figures have norm 1. Shapes: (layers, H). Source: Michel et al. 2019, equation 2
+    and section 4.1.
+    """
+    model = copy.deepcopy(model).eval()
+    parts = attentions(model)
+    found = torch.zeros(len(parts), model.config.heads, dtype=torch.double)
+    mixed: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        inputs[0].retain_grad()
+        mixed.append(inputs[0])
+
+    for part in parts:
+        part.out.register_forward_pre_hook(keep)
+    units = sorted(group(features), key=lambda unit: sum(len(f.encoding) for f in unit))
+    lengths = [sum(len(f.encoding) for f in unit) for unit in units]
+    for rows in cut_by_tokens(lengths, BUDGET_TOKENS):
+        chosen = sorted((f for u in units[rows] for f in u), key=lambda f: len(f.encoding))
+        batch = task.batch(chosen)
+        mixed.clear()
+        task.loss(model, batch, totals([batch])).total.backward()
+        for layer, x in enumerate(mixed):
+            assert x.grad is not None
+            change = (x * x.grad).detach().unflatten(1, (model.config.heads, -1)).sum(-1)
+            sums = change.new_zeros(len(batch.layout.lengths), model.config.heads)
+            sums.index_add_(0, batch.layout.owner, change[: batch.layout.total])
+            # shared layers come up again and again
+            found[model.config.depths[layer]] += sums.abs().sum(0) * totals([batch])[task.head]
+    scores: NDArray[np.float64] = (found / found.norm(dim=1, keepdim=True).clamp(min=1e-30)).numpy()
+    return scores
+
+
+def least(scores: NDArray[np.float64], count: int) -> list[Head]:
+    """The heads that matter least, as many as asked for; the last of a layer stays."""
+    gone: list[Head] = []
+    for place in np.argsort(scores, axis=None, kind="stable"):
+        layer, head = (int(n) + 1 for n in np.unravel_index(place, scores.shape))
+        if len(gone) < count and sum(one == layer for one, _ in gone) < scores.shape[1] - 1:
+            gone.append((layer, head))
+    return sorted(gone)
+
+
+def attentions(model: Model) -> list[Attention]:
+    """One for each set of weights."""
+    return [part for part in model.encoder.blocks.modules() if isinstance(part, Attention)]
+
+
+def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:
+    task, loaded = ready.task, ready.loaded
+    long = task.long_of_files()
+    return task.features(examples, loaded.tokenizer, loaded.length, long=long, learn=True)

@@ -1,0 +1,50 @@
+"""Rotary positions turn; products know distances alone."""
+
+from __future__ import annotations
+
+import torch
+
+from bertkit.batch import Packed
+from bertkit.nn.rotary import Turn, rotate
+
+BASE, WIDTH = 100.0, 8
+
+
+def turned(qkv: torch.Tensor, layout: Packed) -> torch.Tensor:
+    return rotate(qkv, Turn.of(layout, BASE, rows=len(qkv), like=qkv, width=WIDTH))
+
+
+def test_it_is_the_formula() -> None:
+    """Each pair of numbers is one complex number, turned by position / base^(2i / K)."""
+    layout = Packed.of([3, 5])
+    qkv = torch.randn(layout.total + 2, 3, 2, WIDTH, dtype=torch.double)
+    ours = turned(qkv, layout)
+    for row in range(layout.total):
+        place = float(layout.positions[row])
+        for i in range(WIDTH // 2):
+            angle = torch.tensor(place / BASE ** (2 * i / WIDTH))
+            whole = torch.complex(qkv[row, :2, :, i], qkv[row, :2, :, i + WIDTH // 2])
+            whole = whole * torch.exp(1j * angle)
+            found = torch.complex(ours[row, :2, :, i], ours[row, :2, :, i + WIDTH // 2])
+            torch.testing.assert_close(found, whole, atol=1e-6, rtol=1e-6)
+    assert torch.equal(ours[:, 2], qkv[:, 2])  # values stay
+    assert torch.equal(ours[layout.total :], qkv[layout.total :])  # and so does padding
+
+
+def test_products_depend_on_the_distance_alone() -> None:
+    layout = Packed.of([20])
+    q, k = torch.randn(2, 1, WIDTH, dtype=torch.double)
+    qkv = torch.stack([q, k, k]).expand(20, 3, 1, WIDTH)
+    ours = turned(qkv, layout)
+    products = ours[:, 0, 0] @ ours[:, 1, 0].T
+    for distance in range(-19, 20):
+        found = products.diagonal(distance)
+        torch.testing.assert_close(found, found[:1].expand_as(found), atol=1e-6, rtol=1e-6)
+    assert products.std() > 0.1
+
+
+def test_its_gradient_is_that_of_the_function() -> None:
+    layout = Packed.of([2, 3])
+    qkv = torch.randn(layout.total, 3, 2, WIDTH, dtype=torch.double, requires_grad=True)
+    turn = Turn.of(layout, BASE, rows=layout.total, like=qkv, width=WIDTH)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, turn), (qkv,))

@@ -1,0 +1,80 @@
+"""More positions: the old ones read as before, and new ones start from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.engine.engine import pack
+from bertkit.errors import ConfigError
+from bertkit.families import BERT, MODERNBERT, ROBERTA, Family
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.positions import extend_positions, interpolated
+from bertkit.text.train import train
+
+
+def made(family: Family, english: list[str], folder: Path) -> Path:
+    tokenizer = train(english[:2], kind="wordpiece", size=150)
+    shape = {**family.defaults, **family.fixed, "layers": 1, "hidden": 16, "heads": 2}
+    shape |= {"vocab": tokenizer.vocab_size, "intermediate": 24, "length": 16, "pad": tokenizer.pad}
+    save(folder, build(TransformerConfig(**shape), ("mlm",)), tokenizer, family)
+    return folder
+
+
+@pytest.mark.parametrize("family", [BERT, ROBERTA], ids=lambda f: f.name)
+def test_short_texts_read_as_before_and_long_ones_are_read(
+    family: Family, english: list[str], tmp_path: Path
+) -> None:
+    old = load(made(family, english, tmp_path / "old"))
+    found = extend_positions(tmp_path / "old", length=40, out=tmp_path / "new")
+    assert found == {"positions": {"before": 16, "after": 40}}
+    new = load(tmp_path / "new")
+    assert (new.length, new.model.config.length) == (40, 40)
+    text = english[0][:8]
+    with torch.no_grad():
+        a, b = (
+            m.model.encoder(pack([m.tokenizer.encode(text, max_length=16)])) for m in (old, new)
+        )
+        assert torch.equal(a, b)
+        long = new.tokenizer.encode(english[0], max_length=40, truncate="longest")
+        assert new.model.encoder(pack([long])).shape == (40, 16)
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "new").eval()
+    with torch.no_grad():
+        states = theirs(torch.from_numpy(long.ids)[None]).last_hidden_state[0]
+        torch.testing.assert_close(new.model.encoder(pack([long])), states, atol=1e-5, rtol=0)
+
+
+def test_interpolation_keeps_the_ends_and_the_way_between() -> None:
+    rows = torch.arange(5.0)[:, None] * torch.tensor([1.0, -2.0])
+    found = interpolated(rows, 9)
+    torch.testing.assert_close(found[:, 0], torch.linspace(0, 4, 9))
+    torch.testing.assert_close(found[:, 1], torch.linspace(0, -8, 9))
+
+
+def test_refusals_leave_nothing(english: list[str], tmp_path: Path) -> None:
+    folder = made(BERT, english, tmp_path / "bert")
+    with pytest.raises(ConfigError, match="has 16 positions already"):
+        extend_positions(folder, length=16, out=tmp_path / "out")
+    modern = made(MODERNBERT, english, tmp_path / "modern")
+    with pytest.raises(ConfigError, match="a modernbert model turns by its positions"):
+        extend_positions(modern, length=32, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="exists already"):
+        extend_positions(folder, length=32, out=folder)
+
+
+def test_the_command(
+    english: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made(BERT, english, tmp_path / "bert")
+    words = ["extend-positions", str(folder), "--length", "24", "--how", "interpolate"]
+    assert cli.run([*words, "--out", str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out)["positions"]["after"] == 24
+    assert cli.run([*words, "--out", str(tmp_path / "out")]) == 2

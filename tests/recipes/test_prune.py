@@ -1,0 +1,178 @@
+"""Pruning: which heads matter, that those gone stay gone, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import ConfigError
+from bertkit.families import ALBERT, BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.layers import keep_layers
+from bertkit.models.model import build
+from bertkit.objectives.loss import totals
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.prune import importance, least, prune, spare, without_heads
+from bertkit.tasks.classify import Classify, Example
+from bertkit.text.train import train
+
+SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
+WORDS = {"good": ("fine", "nice", "great"), "bad": ("awful", "poor", "dull")}
+
+
+def rows(count: int) -> list[Example]:
+    return [
+        Example(f"a {WORDS[label][i % 3]} book {i}", None, label, f"row {i}")
+        for i in range(count)
+        for label in [("good", "bad")[i % 2]]
+    ]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("prune")
+    texts = [" ".join(row.text for row in rows(60))]
+    tokenizer = train(texts, kind="wordpiece", size=120)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=24, layers=3, heads=3, intermediate=32, length=32
+    )
+    torch.manual_seed(0)
+    save(place / "base", build(config, ("mlm",)), tokenizer, BERT)
+    data = {"train": rows(64), "dev": rows(32)}
+    finetune(Classify, place / "base", **data, out=place / "tuned", settings=SETTINGS)
+    return place / "tuned"
+
+
+def file(path: Path) -> Path:
+    lines = ["text\tlabel", *(f"{row.text}\t{row.label}" for row in rows(24))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_importance_is_the_formula(tuned: Path) -> None:
+    """Against its definition, a factor on each head's output, one example at a time."""
+    ready = bertkit.pipeline("classify", tuned)
+    loaded, task = ready.loaded, ready.task
+    features = task.features(rows(6), loaded.tokenizer, 32, long="error", learn=True)
+    ours = importance(loaded.model, task, features)
+    sums = torch.zeros(3, 3)
+    for feature in features:
+        factors = torch.ones(3, 3, requires_grad=True)
+        hooks = [
+            block.attention.out.register_forward_pre_hook(
+                lambda _, x, layer=layer, factors=factors: (
+                    (x[0].unflatten(1, (3, -1)) * factors[layer, :, None]).flatten(1),
+                )
+            )
+            for layer, block in enumerate(loaded.model.encoder.blocks)
+        ]
+        batch = task.batch([feature])
+        loss = task.loss(loaded.model, batch, totals([batch])).total
+        (change,) = torch.autograd.grad(loss, factors)
+        sums += change.abs()
+        for hook in hooks:
+            hook.remove()
+    wanted = sums / sums.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(ours, wanted.numpy(), atol=1e-5)
+
+
+def test_the_least_important_go_and_each_layer_keeps_one() -> None:
+    scores = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.6]])
+    assert least(scores, 2) == [(1, 1), (1, 2)]
+    assert least(scores, 3) == [(1, 1), (1, 2), (2, 2)]
+    assert least(scores, 9) == [(1, 1), (1, 2), (2, 2), (2, 3)]
+
+
+def test_a_pruned_folder_opens_elsewhere_and_says_the_same(tuned: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    found = prune(tuned, data=rows(24), out=tmp_path / "out", count=4)
+    assert len(found["heads"]) == 4
+    assert np.shape(found["importance"]) == (3, 3)
+    text = rows(3)[2].text
+    (ours,) = bertkit.pipeline("classify", tmp_path / "out")([text])
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(
+        text, return_tensors="pt"
+    )
+    chances = torch.softmax(theirs.eval()(**encoded).logits[0], -1).tolist()
+    assert list(ours.scores.values()) == pytest.approx(chances, abs=1e-5)
+    assert found["after"] == bertkit_scores(tmp_path / "out")
+
+
+def bertkit_scores(folder: Path) -> dict[str, float]:
+    from bertkit.recipes.evaluate import evaluate
+
+    return evaluate(bertkit.pipeline("classify", folder), rows(24))
+
+
+def test_pruned_heads_stay_dead_when_fine_tuned(tuned: Path, tmp_path: Path) -> None:
+    prune(tuned, data=rows(24), out=tmp_path / "out", heads=[(1, 2), (3, 1)])
+    data = {"train": rows(32), "dev": rows(16)}
+    finetune(Classify, tmp_path / "out", **data, out=tmp_path / "again", settings=SETTINGS)
+    before, after = (load(tmp_path / name).model for name in ("out", "again"))
+    for layer, head in ((0, 1), (2, 0)):
+        attention = after.encoder.blocks[layer].attention
+        assert not attention.out.weight.unflatten(1, (3, -1))[:, head].any()
+        assert not attention.qkv.weight.unflatten(0, (3, 3, -1))[2, head].any()
+        assert not attention.qkv.bias.view(3, 3, -1)[2, head].any()
+    moved = [m.encoder.blocks[0].attention.out.weight for m in (before, after)]
+    assert not torch.equal(*moved)
+
+
+def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
+    found = prune(tuned, data=rows(24), out=tmp_path / "out", layers=[1, 3])
+    assert found["layers"] == [1, 3]
+    old, new = load(tuned).model.state_dict(), load(tmp_path / "out").model.state_dict()
+    assert load(tmp_path / "out").model.config.layers == 2
+    for name, weight in new.items():
+        other = name.replace("blocks.1.", "blocks.2.")
+        assert torch.equal(weight, old[other]), name
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({}, "say one"),
+        ({"count": 2, "layers": [1]}, "say one"),
+        ({"count": 7}, "count: 7 heads; the model can spare 1 to 6"),
+        ({"count": 0}, "count: 0 heads"),
+        ({"heads": [(1, 1), (1, 2), (1, 3)]}, "all of layer 1; a layer keeps one"),
+        ({"heads": [(4, 1)]}, "heads: 4.1; name LAYER.HEAD, from 1.1 to 3.3"),
+        ({"layers": [2, 1]}, r"layers: \[2, 1\]; name layers from 1 to 3"),
+        ({"layers": [4]}, r"layers: \[4\]"),
+    ],
+)
+def test_refusals_leave_nothing(
+    parts: dict[str, object], message: str, tuned: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prune(tuned, data=rows(8), out=tmp_path / "out", **parts)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
+    shape = {**ALBERT.defaults, **ALBERT.fixed, "layers": 4, "order": (0, 0, 1, 1), "heads": 2}
+    shape |= {"vocab": 20, "hidden": 8, "intermediate": 8, "embedding": 4}
+    model = build(TransformerConfig(**shape), ())
+    assert spare(model) == 2
+    pruned = without_heads(model, [(2, 1)])
+    assert not pruned.encoder.blocks[1].attention.out.weight[:, :4].any()
+    with pytest.raises(ConfigError, match="share weights"):
+        keep_layers(model, [1])
+
+
+def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["prune", str(tuned), "--data", str(file(tmp_path / "dev.tsv"))]
+    assert cli.run([*words, "--head", "1.2", "--head", "2.3", "--out", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["heads"] == [[1, 2], [2, 3]]
+    assert found["before"]["rows"] == 24
+    assert cli.run([*words, "--head", "x", "--out", str(tmp_path / "no")]) == 2
+    assert "write LAYER.HEAD" in capsys.readouterr().err
