@@ -587,7 +587,7 @@ WORKS = {
         ("squad1/train-v1.1-44articles.json", "squad1/dev-v1.1-24articles.json"),
         epochs=2,
         scores=("f1", "exact"),
-        rows=(1500, 1000),
+        rows=(1000, 1000),
         length=384,
     ),
 }
