@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-distill bench-embed bench-prepare bench-startup bench-report
+	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-prepare \
+	bench-startup bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +55,9 @@ bench-finetune: install ## fine-tuning, against Trainer (hours, goes on where it
 
 bench-distill: install ## students of 3 and 2 layers, against their teacher (hours)
 	$(BIN)/python -m benchmarks distill
+
+bench-families: install ## BERT and its relatives from the same text, against transformers (an hour)
+	$(BIN)/python -m benchmarks families
 
 bench-embed: install ## sentence embeddings, against sentence-transformers
 	$(BIN)/python -m benchmarks embed

@@ -173,7 +173,7 @@ def peer(
         mlm_probability=config.masking.rate,
         pad_to_multiple_of=LENGTH,
     )
-    rows = [_row(sample) for sample in fed]
+    rows = [row_of(sample, ("mlm", "nsp")) for sample in fed]
 
     def call() -> None:
         for start in range(0, len(rows), batch_size):
@@ -187,13 +187,12 @@ def peer(
     return call
 
 
-def _row(sample: Sample) -> dict[str, object]:
+def row_of(sample: Sample, heads: Sequence[str], *, types: int = 2) -> dict[str, object]:
     """A sample as the peer's collator wants it, with nothing masked yet."""
     ids = sample.ids.copy()
     ids[sample.places] = sample.labels
-    return {
-        "input_ids": ids.tolist(),
-        "token_type_ids": sample.types.tolist(),
-        "attention_mask": [1] * len(ids),
-        "next_sentence_label": sample.pair,
-    }
+    row: dict[str, object] = {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    if types:
+        row["token_type_ids"] = sample.types.tolist()
+    pairs = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
+    return row | {pairs[head]: sample.pair for head in heads if head in pairs}

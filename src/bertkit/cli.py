@@ -27,6 +27,7 @@ app.command(vocab)
 LATE = {
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
     "distill": "Teach a small model what a fine-tuned one does; prints JSON.",
+    "augment": "More labelled texts from those there are, for a student; prints JSON.",
     "prune": "Take heads or layers from a fine-tuned model, and see what that costs; prints JSON.",
     "probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
     "vectors": "Learn static word vectors from text.",

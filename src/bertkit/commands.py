@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from bertkit.config import Count, Settings, decode, explained
 from bertkit.errors import ConfigError
 from bertkit.objectives.distill import Terms
+from bertkit.recipes import augment as augmenting
 from bertkit.recipes import compare as comparing
 from bertkit.recipes import distill as distilling
 from bertkit.recipes import finetune as tuning
@@ -132,6 +133,27 @@ distill = command(
     },
     settings=tuning.Finetune,
     terms=Terms,
+    reading=Reading,
+)
+
+
+def _augment(data: Path, /, **rest: Any) -> None:
+    print(json.dumps(augmenting.augment(data, **rest)))
+
+
+augment = command(
+    _augment,
+    "More labelled texts from those there are, for a student to learn from; prints JSON.",
+    {
+        "model": (str, "A model with a masked-LM head, which says what could stand in a place."),
+        "out": (Path, "The .jsonl file to be made."),
+        "vectors": (Path | None, "Word vectors, for words that the model has in pieces.", None),
+        "copies": (Count, "Copies of each row, beside itself.", 10),
+        "share": (float, "How likely a word is replaced in a copy.", 0.4),
+        "candidates": (Count, "How many of the likeliest words one is drawn from.", 15),
+        "seed": (int, "Of the draws.", 0),
+    },
+    positional={"data": (Path, "Labelled texts or pairs.")},
     reading=Reading,
 )
 

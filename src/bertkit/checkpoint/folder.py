@@ -204,6 +204,13 @@ def _config_json(
 
 def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
     path = folder / "config.json"
+    tensorflow = sorted(folder.glob("*.ckpt.index"))
+    if tensorflow and not path.exists():
+        raise CheckpointError(
+            f"{tensorflow[0].with_suffix('')}: a checkpoint which only TensorFlow reads; take the "
+            "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
+            "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
+        )
     config = _read_object(path)
     if "auto_map" in config:
         raise CheckpointError(

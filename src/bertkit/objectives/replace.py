@@ -103,8 +103,11 @@ def _drawn(features: Tensor, head: MaskedLM, chance: torch.Generator | None) -> 
     """A piece for each masked place, drawn from the generator's chances. Shapes: (M, E) -> (M,)."""
     found = []
     for rows in features.split(ROWS):
-        logits = F.linear(rows, head.weight, head.bias).float()
-        # the largest of logits less log of exponential noise is a draw from their softmax
-        noise = torch.empty_like(logits).exponential_(generator=chance)
-        found.append((logits - noise.log_()).argmax(-1))
+        chances = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
+        sums = chances.cumsum(-1)
+        # one random number a row; torch.multinomial takes one a piece
+        draw = torch.rand(len(rows), 1, generator=chance, device=rows.device) * sums[:, -1:]
+        found.append(
+            torch.searchsorted(sums, draw, right=True).squeeze(1).clamp(max=len(head.bias) - 1)
+        )
     return torch.cat(found) if found else features.new_empty(0, dtype=torch.int64)

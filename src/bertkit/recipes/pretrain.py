@@ -189,7 +189,7 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         data = {**data, "model": {**known, **data["model"]}}
     config = decode(PretrainConfig, data)
     family.write_config(config.model)
-    if frozenset(_heads(config)) not in family.architectures:
+    if frozenset(heads_of(config)) not in family.architectures:
         if config.generator is not None:
             raise ConfigError(
                 f"generator: a folder of {name} cannot hold the head that learns from one; choose "
@@ -231,7 +231,7 @@ def pretrain(
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    heads, family = _heads(config), FAMILIES[config.family]
+    heads, family = heads_of(config), FAMILIES[config.family]
     if train.warmup_steps >= train.steps:
         say(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
@@ -407,7 +407,8 @@ def _save(
         save(out / GENERATOR, generator, tokenizer, family, weights=theirs)
 
 
-def _heads(config: PretrainConfig) -> tuple[str, ...]:
+def heads_of(config: PretrainConfig) -> tuple[str, ...]:
+    """The heads that a run teaches."""
     if config.generator is not None:
         return ("rtd",)
     return ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)

@@ -1,0 +1,151 @@
+"""More labelled rows from those there are: words replaced by what a model or vectors put there.
+
+Source: Jiao et al. 2020 (TinyBERT), section 3.2 and appendix, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from bertkit.batch import Batch
+from bertkit.errors import ConfigError
+from bertkit.pipelines import pipeline
+from bertkit.recipes.changed import refuse_used
+from bertkit.recipes.finetune import read_examples
+from bertkit.storage import write_text
+from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.task import Reading
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vectors import Vectors
+
+WORD = re.compile(r"[^\W\d_]+")
+"""What may be replaced: a run of letters."""
+
+SPACES = "Ġ▁"
+"""What pieces spell a space before them with."""
+
+MORE = 4
+"""So many times the candidates are asked of the model, since pieces inside words are none."""
+
+Candidates = Mapping[tuple[int, int], Sequence[str]]
+"""For each word of a text, by where it stands, what may be put there."""
+
+
+def augment(
+    data: Path,
+    *,
+    model: str | Path,
+    out: Path,
+    vectors: Path | None = None,
+    copies: int = 10,
+    share: float = 0.4,
+    candidates: int = 15,
+    seed: int = 0,
+    reading: Reading | None = None,
+) -> dict[str, int]:
+    """Write labelled texts or pairs to `out` (.jsonl), each followed by `copies` of it.
+
+    In a copy each word is replaced with probability `share`: one that the model knows whole by
+    one of the likeliest `candidates` at its masked place, another by one of its nearest by
+    `vectors`, or not at all. Labels stay, so that a student learns from its teacher near the texts
+    it was given. Draws depend on (seed, row, copy) alone.
+    Raises: ConfigError when `out` is in use or no .jsonl, CheckpointError without a masked-LM head.
+    """
+    refuse_used(out)
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"{out}: rows are written as JSON; name a .jsonl file")
+    if copies < 1 or candidates < 1 or not 0.0 < share <= 1.0:
+        raise ConfigError(
+            f"copies = {copies}, candidates = {candidates}, share = {share}: one copy and one "
+            "candidate at least, and a share above 0 and up to 1"
+        )
+    guesser = Guesser(model, candidates)
+    near = None if vectors is None else Vectors.load(vectors)
+    rows: Sequence[Example] = read_examples(Classify, data, reading)
+    lines, changed = [], 0
+    for number, row in enumerate(rows):
+        parts = [row.text, *([] if row.pair is None else [row.pair])]
+        known = [_candidates(part, guesser, near, candidates) for part in parts]
+        for copy in range(copies + 1):
+            rng = np.random.default_rng((seed, number, copy))
+            texts = [
+                replaced(part, found, share if copy else 0.0, rng)
+                for part, found in zip(parts, known, strict=True)
+            ]
+            changed += texts != parts
+            names = ("text", "pair")[: len(texts)]
+            lines.append(json.dumps({**dict(zip(names, texts, strict=True)), "label": row.label}))
+    write_text(out, "".join(f"{line}\n" for line in lines))
+    return {"rows": len(rows), "written": len(lines), "changed": changed}
+
+
+def replaced(text: str, found: Candidates, share: float, rng: np.random.Generator) -> str:
+    """The text with each word that has candidates replaced with probability `share`."""
+    pieces, end = [], 0
+    for start, stop in sorted(found):
+        if rng.random() < share:
+            words = found[start, stop]
+            pieces += [text[end:start], words[int(rng.integers(len(words)))]]
+            end = stop
+    return "".join([*pieces, text[end:]])
+
+
+def _candidates(text: str, guesser: Guesser, near: Vectors | None, count: int) -> Candidates:
+    places = [(match.start(), match.end()) for match in WORD.finditer(text)]
+    whole = [place for place in places if guesser.knows(text[slice(*place)])]
+    found = dict(zip(whole, guesser(text, whole), strict=True))
+    if near is not None:
+        for place in places:
+            word = text[slice(*place)].lower()
+            if place not in found and word in near:
+                found[place] = [other for other, _ in near.nearest(word, count)]
+    return {place: words for place, words in found.items() if words}
+
+
+class Guesser:
+    """A model that says which words could stand at places of a text."""
+
+    def __init__(self, model: str | Path, count: int) -> None:
+        ready = pipeline("fill-mask", model)
+        self.engine, self.head, self.count = ready.engine, ready.head, count
+        self.tokenizer: Tokenizer = ready.tokenizer
+        self.length = ready.loaded.length
+        pieces = self.tokenizer.pieces(range(self.tokenizer.vocab_size))
+        starts = self.tokenizer.starts_word
+        self.words = [
+            piece.lstrip(SPACES) if starts[i] and WORD.fullmatch(piece.lstrip(SPACES)) else ""
+            for i, piece in enumerate(pieces)
+        ]
+
+    def knows(self, word: str) -> bool:
+        """Whether it is one piece."""
+        ids = self.tokenizer.ids([f" {word}"])[0]  # as it stands within a text
+        return len(ids) == 1 and bool(self.words[ids[0]])
+
+    def __call__(self, text: str, places: Sequence[tuple[int, int]]) -> list[list[str]]:
+        """For each place the likeliest words but the one that stands there, best first."""
+        (mask,) = self.tokenizer.pieces([self.tokenizer.mask])
+        asked = [f"{text[:start]}{mask}{text[end:]}" for start, end in places]
+        encodings = self.tokenizer.encode_batch(asked, max_length=self.length, truncate="longest")
+        shown = [i for i, e in enumerate(encodings) if (e.ids == self.tokenizer.mask).sum() == 1]
+        guessed = self.engine.run([encodings[i] for i in shown], self._best)
+        found: list[list[str]] = [[] for _ in places]
+        for i, ids in zip(shown, guessed.astype(np.int64), strict=True):
+            own = text[slice(*places[i])].lower()
+            words = [word for word in (self.words[piece] for piece in ids) if word]
+            found[i] = [word for word in words if word.lower() != own][: self.count]
+        return found
+
+    def _best(self, states: Tensor, batch: Batch) -> Tensor:
+        """The likeliest pieces at the one mask of each sequence. Shapes: (S, MORE · count)."""
+        places = (batch.ids == self.tokenizer.mask).nonzero().squeeze(1)
+        logits = self.head(states, replace(batch, places=places))[:, : self.tokenizer.vocab_size]
+        best: Tensor = logits.topk(min(MORE * self.count, self.tokenizer.vocab_size)).indices
+        return best

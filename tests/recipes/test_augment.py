@@ -1,0 +1,137 @@
+"""Augmented rows: what is replaced, by what, how often, and always the same way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit import cli
+from bertkit.checkpoint.folder import save
+from bertkit.errors import BertkitError, ConfigError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.recipes.augment import Guesser, augment, replaced
+from bertkit.text.train import train
+
+TEXTS = ["the dog ran home", "A cat, asleep: 9 lives!", "no dog sees the cat", "zyx ran"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It always guesses the same words: home, then dog, then ran."""
+    place = tmp_path_factory.mktemp("augment") / "model"
+    tokenizer = train(
+        ["the dog ran home a cat asleep lives no sees " * 9], size=90, kind="wordpiece"
+    )
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=8, layers=1, heads=2, intermediate=8, length=24
+    )
+    made = build(config, ("mlm",))
+    with torch.no_grad():
+        for place_of, word in enumerate(("home", "dog", "ran")):
+            (piece,) = tokenizer.ids([word])[0]
+            made.heads["mlm"].bias[piece] = 90.0 - place_of
+    save(place, made, tokenizer, BERT)
+    return place
+
+
+def table(path: Path) -> Path:
+    rows = [f"{text}\t{'ab'[i % 2]}" for i, text in enumerate(TEXTS)]
+    path.write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+    return path
+
+
+def test_guesses_are_the_likeliest_words_but_the_one_there(model: Path) -> None:
+    guesser = Guesser(model, 2)
+    assert guesser("the dog ran", [(4, 7), (8, 11)]) == [["home", "ran"], ["home", "dog"]]
+    assert guesser.knows("dog")
+    assert not guesser.knows("zyx")
+    assert guesser("the dog ran", []) == []
+
+
+def test_rows_are_followed_by_their_copies(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    found = augment(table(tmp_path / "t.tsv"), model=model, out=out, copies=3, share=0.5)
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert found["rows"] == 4
+    assert found["written"] == len(rows) == 16
+    assert [row["text"] for row in rows[::4]] == TEXTS
+    assert [row["label"] for row in rows] == [*"aaaabbbbaaaabbbb"]
+    assert 0 < found["changed"] <= 12
+    assert all(row["text"].startswith("zyx ") for row in rows[12:])  # in pieces, and no vectors
+    for row in rows[4:8]:  # what is no word stays
+        assert [c for c in row["text"] if not c.isalpha()] == [
+            c for c in TEXTS[1] if not c.isalpha()
+        ]
+    again = tmp_path / "again.jsonl"
+    augment(table(tmp_path / "t.tsv"), model=model, out=again, copies=3, share=0.5)
+    assert again.read_bytes() == out.read_bytes()
+    other = tmp_path / "other.jsonl"
+    augment(table(tmp_path / "t.tsv"), model=model, out=other, copies=3, share=0.5, seed=1)
+    assert other.read_bytes() != out.read_bytes()
+
+
+def test_words_in_pieces_are_replaced_by_their_nearest_vectors(model: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "v.txt"
+    vectors.write_text("zyx 1 0\nwok 0.9 0.1\nfar -1 0\n", encoding="utf-8")
+    out = tmp_path / "out.jsonl"
+    augment(
+        table(tmp_path / "t.tsv"),
+        model=model,
+        vectors=vectors,
+        out=out,
+        copies=5,
+        share=1.0,
+        candidates=1,
+    )
+    rows = [json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()]
+    assert set(rows[-5:]) == {"wok home"}
+
+
+def test_pairs_stay_pairs(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("sentence1\tsentence2\tlabel\nthe dog\tno cat\ta\n", encoding="utf-8")
+    out = tmp_path / "out.jsonl"
+    augment(file, model=model, out=out, copies=4, share=1.0)
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert all(set(row) == {"text", "pair", "label"} for row in rows)
+    assert all(row["text"] != "the dog" and row["pair"] != "no cat" for row in rows[1:])
+
+
+def test_a_word_is_replaced_as_often_as_asked() -> None:
+    rng, found = np.random.default_rng(0), {(0, 1): ["x"], (2, 3): ["y", "z"]}
+    texts = [replaced("a b c", found, 0.3, rng) for _ in range(4000)]
+    assert sum(t[0] == "x" for t in texts) / 4000 == pytest.approx(0.3, abs=0.03)
+    assert sum(t[2] == "y" for t in texts) / 4000 == pytest.approx(0.15, abs=0.03)
+    assert all(t[4] == "c" for t in texts)
+
+
+def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:
+    data = table(tmp_path / "t.tsv")
+    with pytest.raises(ConfigError, match=r"name a \.jsonl file"):
+        augment(data, model=model, out=tmp_path / "out.tsv")
+    for wrong in ({"copies": 0}, {"share": 0.0}, {"share": 1.5}, {"candidates": 0}):
+        with pytest.raises(ConfigError, match="one copy and one candidate at least"):
+            augment(data, model=model, out=tmp_path / "out.jsonl", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BertkitError):
+        augment(data, model=tmp_path / "none", out=tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+    (tmp_path / "out.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="exists already"):
+        augment(data, model=model, out=tmp_path / "out.jsonl")
+
+
+def test_the_command_and_what_reads_its_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    words = ["augment", str(table(tmp_path / "t.tsv")), "--model", str(model), "--copies", "2"]
+    assert cli.run([*words, "--out", str(out)]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == 12
+    fit = ["finetune", "classify", "--model", str(model), "--train", str(out), "--dev", str(out)]
+    assert cli.run([*fit, "--out", str(tmp_path / "tuned"), "--epochs", "1"]) == 0
