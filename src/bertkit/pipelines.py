@@ -21,7 +21,6 @@ from bertkit.models.model import HEADS
 from bertkit.nn.pool import POOLINGS
 from bertkit.nn.precision import Precision
 from bertkit.tasks import Task, name_in, recorded
-from bertkit.tasks.task import refuse_segments
 from bertkit.text.long import Long, encode
 
 PART = 4096
@@ -173,7 +172,6 @@ class Answer(_Pipeline, Generic[A]):
             features = self.task.features(
                 part, self.tokenizer, self.loaded.length, long=long, learn=False
             )
-            refuse_segments(features, self.loaded.model, str(self.loaded.folder))
             outputs = self.task.run(self.engine.model, features, self.engine.budget_tokens)
             found += self.task.answers(outputs, features, part, self.head)
         return found

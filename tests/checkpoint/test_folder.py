@@ -15,8 +15,9 @@ from torch import Tensor
 
 import bertkit
 from bertkit.checkpoint.folder import Pooling, load, save
+from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError
-from bertkit.families import BERT
+from bertkit.families import BERT, DISTILBERT, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.text.tokenizer import Tokenizer
@@ -269,3 +270,23 @@ def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> Non
         CheckpointError, match=r"bert_model\.ckpt: a checkpoint which only TensorFlow"
     ):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "types"), [(BERT, 1), (BERT, 2), (DISTILBERT, 0)])
+def test_pairs_read_the_same_elsewhere_whatever_the_segments(
+    family: Family, types: int, english: list[str], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    tokenizer = train(english[:2], kind="wordpiece", size=150)
+    shape = {**family.defaults, **family.fixed, "types": types, "vocab": tokenizer.vocab_size}
+    shape |= {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24, "length": 64}
+    ours = build(TransformerConfig(**shape), ()).eval()
+    save(tmp_path, ours, tokenizer, family)
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)("a b", "c", return_tensors="pt")
+    assert ("token_type_ids" in encoded) == (types > 1)
+    with torch.no_grad():
+        theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()(**encoded)
+        batch = pack([tokenizer.encode("a b", "c")])
+        assert batch.types.max() == 1
+        mine = ours.encoder(batch)
+    torch.testing.assert_close(mine, theirs.last_hidden_state[0], atol=1e-5, rtol=0)

@@ -15,7 +15,7 @@ from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.attention import Trace, relations
-from bertkit.objectives.distill import MAPS, Distillation, Terms, usual_layers
+from bertkit.objectives.distill import MAPS, TAUGHT, Distillation, Terms, usual_layers
 from bertkit.objectives.loss import Loss, Totals, totals
 
 SHAPE = {"vocab": 40, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
@@ -76,6 +76,17 @@ def test_outputs_are_softened() -> None:
     chances = torch.softmax(theirs / 3, -1)
     gap = (chances * (chances.log() - torch.log_softmax(mine / 3, -1))).sum(-1).mean()
     assert found.total.item() == pytest.approx(0.5 * 9 * gap.item(), rel=1e-4)
+
+
+def test_what_a_teacher_said_before_need_not_be_asked_again() -> None:
+    teacher, student, data = model(), model(layers=2), batch()
+    asked = objective(teacher, student, outputs=1.0)
+    wanted = asked(student, data, totals([data])).total
+    with torch.no_grad():
+        said = teacher(data)["classify"]
+    known = replace(data, targets={**data.targets, TAUGHT: said})
+    teacher.encoder.register_forward_hook(lambda *_: pytest.fail("it was asked again"))
+    torch.testing.assert_close(asked(student, known, totals([known])).total, wanted)
 
 
 @pytest.mark.parametrize("compare", ["squared", "cosine"])

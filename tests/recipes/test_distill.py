@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from bertkit import cli
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import BertkitError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
-from bertkit.objectives.distill import Terms
+from bertkit.models.model import Model, build
+from bertkit.objectives.distill import TAUGHT, Distillation, Terms
+from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, Example
@@ -74,6 +76,27 @@ def test_it_starts_from_the_layers_it_takes(teacher: Path, tmp_path: Path) -> No
         torch.testing.assert_close(
             mine[name.format(new)], theirs[name.format(old)], atol=1e-6, rtol=0
         )
+
+
+def test_a_teacher_whose_answers_alone_count_is_asked_once(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = Distillation.__call__
+
+    def spied(self: Distillation, network: Model, batch: Batch, totals: Totals) -> Loss:
+        calls.append(TAUGHT in batch.targets)
+        return original(self, network, batch, totals)
+
+    monkeypatch.setattr(Distillation, "__call__", spied)
+    data = {"train": rows(16), "dev": rows(8), "settings": SETTINGS}
+    plain = Terms(labels=0.0, states=0.0)
+    known = distill(teacher, layers=1, out=tmp_path / "known", terms=plain, **data)
+    assert calls == [True] * 4
+    calls.clear()
+    distill(teacher, layers=1, out=tmp_path / "asked", **data)  # states are not kept
+    assert calls == [False] * 4
+    assert known["accuracy"] > 0.5
 
 
 def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_path: Path) -> None:

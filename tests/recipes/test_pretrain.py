@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import bertkit.recipes.pretrain as recipe
 from bertkit.batch import Batch
@@ -19,6 +20,7 @@ from bertkit.data.segments import Samples, Sampling
 from bertkit.engine.engine import pack
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.nn.precision import has_bf16
+from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import Train, pretrain
@@ -179,49 +181,60 @@ def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
 
 
 RELATIVES = {
-    "roberta": ("bpe", "none", {"types": 1, "norm_eps": 1e-5}),
-    "albert": ("unigram", "sop", {"layers": 2, "order": [0, 0], "embedding": 16, "dropout": 0.1}),
-    "modernbert": ("bpe", "none", {"layers": 4, "window": 4}),
+    "roberta": ("bpe", "none", {"model": {"types": 1, "norm_eps": 1e-5}}),
+    "albert": (
+        "unigram",
+        "sop",
+        {"model": {"layers": 2, "order": [0, 0], "embedding": 16, "dropout": 0.1}},
+    ),
+    "distilbert": ("wordpiece", "none", {}),
+    "electra": (
+        "wordpiece",
+        "none",
+        {"model": {"embedding": 16}, "generator": {"hidden": 16, "heads": 1, "intermediate": 32}},
+    ),
+    "modernbert": ("bpe", "none", {"model": {"layers": 4, "window": 4}}),
 }
 
 
 @pytest.mark.parametrize("family", RELATIVES)
-def test_a_relative_is_pretrained_fine_tuned_and_opened_elsewhere(
+def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
     family: str, english: list[str], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
-    kind, pairs, model = RELATIVES[family]
+    kind, pairs, more = RELATIVES[family]
     files = [tmp_path / f"{i:02}.txt" for i in range(16)]
     for file, text in zip(files, english, strict=False):
         file.write_text(text, encoding="utf-8")
     tokenizer = train(english[:16], kind=kind, size=400)  # type: ignore[arg-type]
     corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
     settings = {
+        **more,
         "family": family,
-        "model": {**SETTINGS["model"], **model},
+        "model": {**SETTINGS["model"], **more.get("model", {})},
         "sampling": {**SETTINGS["sampling"], "pairs": pairs},
         "train": {**SETTINGS["train"], "steps": 20},
     }
     losses = pretrain(settings, corpus=corpus, out=tmp_path / "run")
     assert losses["mlm_loss"] < 5.9  # that of guessing among 400 pieces is 6.0
     data = [Example(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])]
-    finetune(
-        "classify",
-        tmp_path / "run",
-        train=data,
-        dev=data,
-        out=tmp_path / "tuned",
-        settings=Finetune(epochs=1, precision="fp32"),
-    )
-    ours = load(tmp_path / "tuned")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned")
-    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned")("a class of objects")
-    encoding = ours.tokenizer.encode("a class of objects")
-    assert encoding.ids.tolist() == encoded["input_ids"]
-    with torch.no_grad():
-        mine = ours.model(pack([encoding]))["classify"]
-        other = theirs.eval()(torch.tensor([encoded["input_ids"]])).logits
-    torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
+    rest: dict[str, Any] = {
+        "train": data,
+        "dev": data,
+        "settings": Finetune(epochs=1, precision="fp32"),
+    }
+    finetune("classify", tmp_path / "run", out=tmp_path / "tuned", **rest)
+    distill(tmp_path / "tuned", student=tmp_path / "run", out=tmp_path / "student", **rest)
+    for folder in (tmp_path / "tuned", tmp_path / "student"):
+        ours = load(folder)
+        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        encoded = transformers.AutoTokenizer.from_pretrained(folder)("a class of objects")
+        encoding = ours.tokenizer.encode("a class of objects")
+        assert encoding.ids.tolist() == encoded["input_ids"]
+        with torch.no_grad():
+            mine = ours.model(pack([encoding]))["classify"]
+            other = theirs.eval()(torch.tensor([encoded["input_ids"]])).logits
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
 
 
 ELECTRA: dict[str, Any] = {
@@ -357,6 +370,37 @@ def test_a_run_in_two_parts_is_the_run_in_one(
         if "step-00000004" not in file.parts:
             other = out / file.relative_to(tmp_path / "one")
             assert file.read_bytes() == other.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("settings", "shows"), [(SETTINGS, "publish"), (ELECTRA, "_save")], ids=["bert", "electra"]
+)
+def test_a_kill_between_checkpoint_and_folder_is_made_good(
+    settings: dict[str, Any],
+    shows: str,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = override(settings, [("train.steps", "4"), ("train.save_every", "4")])
+    out, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000004"
+    original = getattr(recipe, shows)
+
+    def killed(*rest: Any) -> None:
+        if last.exists():
+            raise KeyboardInterrupt
+        original(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, shows, killed)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(settings, corpus=corpus, out=out)
+    theirs = load_file(last / "model.safetensors")
+    before = load_file(out / "model.safetensors")
+    assert any(not torch.equal(before[name], theirs[name]) for name in before)
+    pretrain(settings, corpus=corpus, out=out, resume=True)
+    after = load_file(out / "model.safetensors")
+    assert all(torch.equal(after[name], theirs[name]) for name in after)
 
 
 def test_batches_grow_to_their_size() -> None:

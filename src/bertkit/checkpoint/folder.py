@@ -149,7 +149,7 @@ def save(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(folder)
+    tokenizer.save(folder, segments=model.config.types > 1)
     config = _config_json(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
     write_weights(folder / FILE, model, family, weights)

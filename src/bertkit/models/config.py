@@ -29,7 +29,7 @@ class TransformerConfig(Settings, frozen=True):
     length: Count = 512
     """The longest sequence in tokens, with its special tokens; as many positions are learned."""
     types: Annotated[int, Meta(ge=0)] = 2
-    """Segments: sentence A and sentence B. With 0 the model knows none."""
+    """Segments: sentence A and sentence B. With 1 or 0 the model knows none."""
     pad: Annotated[int, Meta(ge=0)] = 0
     """Id of the padding piece, which no packed batch has; RoBERTa's folders count positions on
     from it."""

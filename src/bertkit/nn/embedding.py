@@ -40,6 +40,7 @@ class Embedding(nn.Module):
         if self.positions is not None:
             x = x + self.positions(batch.layout.positions)
         if self.types is not None:
-            x = x + self.types(batch.types)
+            one = self.types.num_embeddings == 1  # whatever the segment (RoBERTa)
+            x = x + (self.types.weight[0] if one else self.types(batch.types))
         x = self.dropout(self.norm(x))
         return x if self.widen is None else self.widen(x)

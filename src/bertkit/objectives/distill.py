@@ -24,6 +24,9 @@ from bertkit.objectives.loss import Loss, Totals
 MAPS = "maps"
 """The name of the student's head that holds what turns its states into the teacher's width."""
 
+TAUGHT = "taught"
+"""The name of a batch's targets that are what the teacher says, where that is known beforehand."""
+
 LossOf = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
 """A task's loss, from what the head says."""
 
@@ -110,12 +113,13 @@ class Distillation:
         if terms.labels:
             own = self.loss_of(outputs, batch, totals, head)
             found["labels"], correct = terms.labels * own.total, dict(own.correct)
-        if deep or terms.outputs or terms.states:
+        wanted = batch.targets.get(TAUGHT)
+        if deep or terms.states or (terms.outputs and wanted is None):
             with torch.no_grad():
                 taught = self.teacher.encoder(batch, theirs)
-        if terms.outputs:
-            with torch.no_grad():
-                wanted = self.teacher.heads[self.head](taught, batch).float()
+                if terms.outputs and wanted is None:
+                    wanted = self.teacher.heads[self.head](taught, batch).float()
+        if wanted is not None:
             found["outputs"] = terms.outputs * share * self._outputs(outputs, wanted)
         if terms.states:
             found["states"] = terms.states * share * self._states(model, trace, theirs)

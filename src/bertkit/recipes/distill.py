@@ -17,7 +17,7 @@ from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, Rows, finetune, finetune_seeds
-from bertkit.tasks.task import Reading, Task
+from bertkit.tasks.task import Feature, Reading, Task
 
 
 def distill(
@@ -63,12 +63,16 @@ def distill(
     dtype = resolve(settings.precision, device)
     knowing = packed(taught.model.to(device), dtype)
 
-    def teach(own: Task[Any, Any], network: Model) -> Distillation:
+    def teach(own: Task[Any, Any], network: Model, features: list[Feature]) -> Distillation:
         if own.labels != ready.labels:
             raise ConfigError(
                 f"train: its labels are {', '.join(own.labels)}, the teacher answers "
                 f"{', '.join(ready.labels)}; a student learns the same ones"
             )
+        if terms.outputs and not (terms.states or terms.attention or terms.relations):
+            # what it answers is the same in every epoch; of states there would be too much to keep
+            said = own.run(knowing, features, settings.budget_tokens)
+            features[:] = [replace(f, taught=rows) for f, rows in zip(features, said, strict=True)]
         return Distillation(
             own.loss_of,
             teacher=knowing,

@@ -33,7 +33,7 @@ from bertkit.recipes.card import write_card
 from bertkit.recipes.console import progress, say
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.storage import link_or_copy, sha256, sweep, write_json, writing
-from bertkit.tasks.task import Feature, Reading, Task, group, refuse_segments
+from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal
 from bertkit.training.loop import steps
@@ -106,8 +106,9 @@ def read_examples(
     return found
 
 
-Teach = Callable[[Task[Any, Any], Model], Objective]
-"""What makes the objective of a student, from its task and itself."""
+Teach = Callable[[Task[Any, Any], Model, list[Feature]], Objective]
+"""What makes the objective of a student, from its task and itself; to its training features it may
+add what is taught of them."""
 
 
 def finetune(
@@ -167,8 +168,6 @@ def finetune(
     else:
         loaded = load(model, heads={ready.head: ready.build_head}, labels=ready.labels)
     network = loaded.model.to(device)
-    loss = ready.loss if teach is None else teach(ready, network)
-    network.to(device)  # with what the objective added
     student = Model(network.encoder, {ready.head: network.heads[ready.head]})
     length = _length(settings, loaded.length, network.config.length)
     frozen = _freeze(network, settings.frozen_layers)
@@ -178,11 +177,12 @@ def finetune(
         for name, rows in (("train", learn), ("dev", check))
     }
     for name, rows in features.items():
-        refuse_segments(rows, network, name)
         cut = len({f.example for f in rows if f.encoding.truncated}) if policy == "truncate" else 0
         if cut:
             say(f"{name}: {cut:,} examples are longer than {length} tokens and were cut")
     say(_told(ready, features["train"], learn))
+    loss = ready.loss if teach is None else teach(ready, network, features["train"])
+    network.to(device)  # with what the objective added
 
     units = group(features["train"]) if ready.together else [[f] for f in features["train"]]
     per_epoch = math.ceil(len(units) / settings.batch_size)

@@ -267,12 +267,22 @@ def pretrain(
         warmup_steps=train.warmup_steps,
         decay_steps=train.decay_steps,
     )
+
+    def show(folder: Path) -> None:
+        """Make a checkpoint's weights those of the run's folder."""
+        if len(model.heads) == len(heads):
+            publish(folder, out)
+        else:
+            _save(out, own, masters, generator, tokenizer, family)
+
     journal, start = Journal(out), 0
     if resume:
         folder, damaged = recover(out)
         for sentence in damaged:
             say(sentence)
-        start = restore(folder, masters, optimizer, family) if folder else 0
+        if folder is not None:
+            start = restore(folder, masters, optimizer, family)
+            show(folder)  # a kill may have come before it
         say(f"going on after step {start} of {train.steps}")
     journal.rewind(start)
     if start == 0:
@@ -300,11 +310,7 @@ def pretrain(
         }
 
     def keep(number: int) -> None:
-        folder = save_checkpoint(out, number, masters, optimizer, family, keep=train.keep)
-        if len(model.heads) == len(heads):
-            publish(folder, out)
-        else:
-            _save(out, own, masters, generator, tokenizer, family)
+        show(save_checkpoint(out, number, masters, optimizer, family, keep=train.keep))
 
     scores = score(start)
     board = open_board(str(out / "tensorboard")) if open_board is not None else None

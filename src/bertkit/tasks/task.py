@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from bertkit.batch import Batch, Packed
 from bertkit.config import Settings, decode, plain
 from bertkit.data.collate import cut_by_tokens
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models import model as models
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
+from bertkit.objectives.distill import TAUGHT
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Encoding, Tokenizer
@@ -56,13 +57,15 @@ class Feature:
     """One sequence that the model reads for an example.
 
     `example` is the example's place in the list; `places` are the tokens at which the head
-    answers, where it answers at chosen ones; `target` what to learn, None when answering.
+    answers, where it answers at chosen ones; `target` what to learn, None when answering; `taught`
+    what a teacher says of it, a row for each of its outputs.
     """
 
     encoding: Encoding
     example: int
     places: NDArray[np.int64] | None = None
     target: Any = None
+    taught: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,13 +198,17 @@ class Task(ABC, Generic[E, A]):
             starts = layout.first.tolist()
             chosen = [f.places + s for f, s in zip(features, starts, strict=True)]
             places = torch.from_numpy(np.concatenate(chosen))
-        learn = features[0].target is not None
+        targets = {}
+        if features[0].target is not None:
+            targets[self.head] = self.targets(features)
+        if features[0].taught is not None:
+            targets[TAUGHT] = torch.from_numpy(np.concatenate([f.taught for f in features]))
         return Batch(
             ids=torch.from_numpy(np.concatenate([f.encoding.ids for f in features])),
             types=torch.from_numpy(np.concatenate([f.encoding.types for f in features])),
             layout=layout,
             places=places,
-            targets={self.head: self.targets(features)} if learn else {},
+            targets=targets,
         )
 
     @abstractmethod
@@ -280,12 +287,6 @@ class Task(ABC, Generic[E, A]):
             for place, rows in zip(places, out.split([self.rows(f) for f in chosen]), strict=True):
                 found[place] = rows.numpy()
         return found
-
-
-def refuse_segments(features: Sequence[Feature], model: Model, where: str) -> None:
-    """Raises: DataError when a feature has two segments and the model knows one."""
-    if model.config.types == 1 and any(f.encoding.types.any() for f in features):
-        raise DataError(f"{where}: pairs, and the model reads single texts (it has one segment)")
 
 
 def group(features: Iterable[Feature]) -> list[list[Feature]]:

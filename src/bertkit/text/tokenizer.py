@@ -115,10 +115,11 @@ class Tokenizer:
         roles = {f"{role}_token": token for role, token in self._specials.items()}
         return Tokenizer(core, {**self._settings, **roles}, self.source)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, segments: bool = True) -> None:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt.
 
-        `transformers` opens the folder and gives the same ids. Each file is replaced whole.
+        `transformers` opens the folder and gives the same ids; without `segments` it gives no
+        segment of each token, for a model that knows none. Each file is replaced whole.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,6 +130,8 @@ class Tokenizer:
         config = {**self._settings, **normalizer_settings(self.core)}
         config.setdefault("tokenizer_class", usual_class(self.core))
         config |= {f"{role}_token": token for role, token in self._specials.items()}
+        if not segments:
+            config["model_input_names"] = ["input_ids", "attention_mask"]
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True))
 
     @property
