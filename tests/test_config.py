@@ -78,6 +78,8 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "roberta-base": (12, 768, 12, 124.6),
     "albert-base": (12, 768, 12, 11.7),
     "distilbert-base": (6, 768, 12, 67.0),
+    "tinybert-4": (4, 312, 12, 14.4),
+    "minilm-6": (6, 384, 12, 22.7),
     "electra-small": (12, 256, 4, 13.5),
     "modernbert-base": (22, 768, 12, 149.6),
 }

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit import tasks
-from bertkit.checkpoint.folder import Loaded, Pooling, load
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import Engine, Read, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
-from bertkit.nn.pool import POOLINGS
+from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Precision
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.text.long import Long, encode

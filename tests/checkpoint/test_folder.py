@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bertkit
-from bertkit.checkpoint.folder import Pooling, load, save
+from bertkit.checkpoint.folder import load, save
 from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT, DISTILBERT, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
+from bertkit.nn.pool import Pooling
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 

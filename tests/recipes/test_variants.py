@@ -29,6 +29,9 @@ def test_what_sets_them_apart_is_told() -> None:
     assert (bert.embedding, bert.weights) == (768, 12)
     assert bert.data == "1,000,000 × 256 samples of 512 tokens"
     assert by_name["electra-small"].method.startswith("replaced pieces; 15% of tokens")
+    taught = "masked words + a teacher's answers + a teacher's states; 15% of tokens"
+    assert by_name["distilbert-base"].method.startswith(taught)
+    assert by_name["minilm-6"].method.startswith("its relations")
 
 
 def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def test_every_task_is_complete(name: str) -> None:
     first = task.restore(labels, {})
     again = task.restore(labels, first.settings())
     assert (again.labels, again.options) == (first.labels, first.options)
-    assert again.head in HEADS
+    assert again.head in HEADS or type(again).build_head is not Task.build_head
     with pytest.raises(CheckpointError, match=r"bertkit\.task\.options"):
         task.restore(labels, {"bertkit": {"task": {"name": name, "options": {"nothing": 1}}}})
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.pooling import read_object, read_pooling
 from bertkit.checkpoint.weights import (
     FILE,
     Report,
@@ -24,16 +24,9 @@ from bertkit.checkpoint.weights import (
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
+from bertkit.nn.pool import Pooling
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How a folder's sentence vectors are made from token states."""
-
-    mode: Literal["mean", "cls"] = "mean"
-    normalize: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
-    pooling, inner, length = _sentence_transformer(folder)
+    pooling, inner, length = read_pooling(folder)
     config, family = _read_config(inner)
     try:
         shape = family.read_config(config)
@@ -211,7 +204,7 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
             "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
             "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
         )
-    config = _read_object(path)
+    config = read_object(path)
     if "auto_map" in config:
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
@@ -265,62 +258,3 @@ def _labels(
         return tuple(str(names[key]) for key in sorted(names, key=int))
     except (TypeError, ValueError):
         raise CheckpointError(f"{path}: id2label does not name labels by their number") from None
-
-
-def _sentence_transformer(folder: Path) -> tuple[Pooling | None, Path, int | None]:
-    """The pooling of a sentence-transformers folder, where its encoder is, and its length."""
-    if not (folder / "modules.json").exists():
-        return None, folder, None
-    pooling, inner = Pooling(), folder
-    parts = _read_json(folder / "modules.json")
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
-    for part in parts:
-        place = folder / str(part.get("path", ""))
-        if folder.resolve() not in (place.resolve(), *place.resolve().parents):
-            raise CheckpointError(f"{folder / 'modules.json'}: {part['path']!r} leaves the folder")
-        match str(part.get("type", "")).rsplit(".", 1)[-1]:
-            case "Transformer":
-                inner = place
-            case "Pooling":
-                pooling = Pooling(_pooling_mode(place / "config.json"), pooling.normalize)
-            case "Normalize":
-                pooling = Pooling(pooling.mode, normalize=True)
-            case other:
-                raise CheckpointError(
-                    f"{folder / 'modules.json'}: a module {other!r}, which bertkit has not"
-                )
-    settings = inner / "sentence_bert_config.json"
-    length = _read_object(settings).get("max_seq_length") if settings.exists() else None
-    if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{settings}: max_seq_length = {length!r} is no number of tokens")
-    return pooling, inner, length
-
-
-def _pooling_mode(path: Path) -> Literal["mean", "cls"]:
-    config = _read_object(path)
-    modes = [
-        k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
-    ] or [str(config.get("pooling_mode"))]
-    match modes:
-        case ["mean_tokens"] | ["mean"]:
-            return "mean"
-        case ["cls_token"] | ["cls"]:
-            return "cls"
-    raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by mean or cls")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    found = _read_json(path)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: a {type(found).__name__}, not an object of settings")
-    return found
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}); fetch it again") from None

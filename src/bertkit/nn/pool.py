@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +23,14 @@ def mean(states: Tensor, batch: Batch) -> Tensor:
     sums = torch.zeros(len(layout.lengths), states.shape[1], device=states.device)
     sums.index_add_(0, layout.owner, states.float())
     return sums / layout.starts.diff()[:, None]
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a text's vector is made from the states of its tokens."""
+
+    mode: Literal["mean", "cls"] = "mean"
+    normalize: bool = False
 
 
 POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {"cls": first, "mean": mean}

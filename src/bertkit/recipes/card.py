@@ -13,6 +13,7 @@ FILE = "README.md"
 EXAMPLES = {
     "answer": '("Who wrote it?", "It was written by Ada.")',
     "choose": '("What falls?", ["rain", "the sky"])',
+    "similarity": '("How are you?", "Are you well?")',
     "respond": '("How are you?", ["Fine, thanks.", "At eight."])',
 }
 """How each task is asked, where it is not by a text."""
@@ -22,10 +23,11 @@ AUTO = {
     "choose": "AutoModelForMultipleChoice",
     "respond": "AutoModelForMultipleChoice",
     "answer": "AutoModelForQuestionAnswering",
+    "similarity": "SentenceTransformer",
     "tag": "AutoModelForTokenClassification",
     "summarize": "AutoModelForTokenClassification",
 }
-"""The class of transformers for each task."""
+"""The class of transformers for each task; of sentence-transformers, for vectors."""
 
 
 def write_card(
@@ -95,6 +97,11 @@ def _elsewhere(name: str, options: Mapping[str, Any]) -> list[str]:
     if name not in AUTO:
         return ["This task comes from outside bertkit; opening the folder needs its code."]
     lines = [f"In transformers, `{AUTO[name]}` opens this folder and gives the same logits."]
+    if name == "similarity":
+        lines = [
+            f"`bertkit embed` makes vectors with it. In sentence-transformers, `{AUTO[name]}` "
+            "opens this folder and makes the same ones."
+        ]
     if options.get("crf"):
         lines = [
             f"In transformers, `{AUTO[name]}` opens this folder and gives the same emissions, but "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.pooling import write_pooling
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
-from bertkit.recipes.console import say
 from bertkit.text.tokenizer import Tokenizer
 
 KEPT = ("problem_type",)
@@ -44,4 +44,5 @@ def save_changed(
         length=length or loaded.length,
     )
     if loaded.pooling is not None:
-        say(f"{out}: how {loaded.folder} pools is not in it; name it where you embed")
+        hidden, limit = model.config.hidden, length or loaded.length
+        write_pooling(out, loaded.pooling, hidden=hidden, length=limit)

@@ -20,6 +20,7 @@ from msgspec import Meta
 from bertkit import tasks
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.pooling import write_pooling
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
@@ -249,6 +250,9 @@ def finetune(
                             length=length,
                             weights={n: masters.weights[n] for n, _ in student.named_parameters()},
                         )
+                        if tuned.pooling is not None:
+                            hidden = student.config.hidden
+                            write_pooling(out, tuned.pooling, hidden=hidden, length=length)
                         best, answers = epoch, given
                     waited = epoch["epoch"] - best["epoch"]
                     if settings.patience is not None and waited >= settings.patience:
@@ -321,10 +325,11 @@ def finetune_seeds(
         )
     metric = _read(next(iter(runs)) / SCORES)["metric"]
     best = max(runs, key=lambda run: runs[run][metric])
-    for file in best.iterdir():
-        if file.is_file():
-            with writing(out / file.name) as partial:
-                link_or_copy(file, partial)
+    for file in (file for file in best.rglob("*") if file.is_file()):
+        place = out / file.relative_to(best)
+        place.parent.mkdir(exist_ok=True)
+        with writing(place) as partial:
+            link_or_copy(file, partial)
     summary = {name: spread([scores[name] for scores in runs.values()]) for name in runs[best]}
     write_json(out / SEEDS, {"best": best.name, "scores": summary})
     write_card(out, _read(out / SCORES), summary)
@@ -477,5 +482,9 @@ def _groups(
             task.batch(
                 sorted((f for p in places[part] for f in units[p]), key=lambda f: len(f.encoding))
             )
-            for part in cut_by_tokens([lengths[p] for p in places], settings.budget_tokens)
+            for part in (
+                [slice(None)]
+                if task.whole
+                else cut_by_tokens([lengths[p] for p in places], settings.budget_tokens)
+            )
         ]

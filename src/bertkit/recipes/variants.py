@@ -15,6 +15,13 @@ from bertkit.recipes.pretrain import PretrainConfig, complete
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
+TERMS = {
+    "labels": "masked words",
+    "outputs": "a teacher's answers",
+    "states": "a teacher's states",
+    "attention": "its attention",
+    "relations": "its relations",
+}
 UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
 
 
@@ -70,7 +77,8 @@ def _method(config: PretrainConfig) -> str:
     masking, sampling = config.masking, config.sampling
     drawn = f"of {masking.cycle} epochs" if masking.cycle else "new every epoch"
     learned = "masked words" if config.generator is None else "replaced pieces"
-    learned += "" if config.teacher is None else " + a teacher"
+    if config.teacher is not None:
+        learned = " + ".join(said for term, said in TERMS.items() if getattr(config.terms, term))
     method = f"{learned}{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
     return f"{method}, {drawn}" + ("; across documents" if sampling.across else "")
 

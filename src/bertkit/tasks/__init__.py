@@ -14,6 +14,7 @@ TASKS = {
     "classify": "bertkit.tasks.classify:Classify",
     "choose": "bertkit.tasks.choose:Choose",
     "respond": "bertkit.tasks.respond:Respond",
+    "similarity": "bertkit.tasks.similarity:Similarity",
     "summarize": "bertkit.tasks.summarize:Summarize",
     "tag": "bertkit.tasks.tag:Tag",
 }

@@ -26,6 +26,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models import model as models
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
+from bertkit.nn.pool import Pooling
 from bertkit.objectives.distill import TAUGHT
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.text.long import Long
@@ -112,6 +113,10 @@ class Task(ABC, Generic[E, A]):
     """Where the labels are from, for messages."""
     together: ClassVar[bool] = False
     """Whether the features of an example must be learned from in one batch."""
+    whole: ClassVar[bool] = False
+    """Whether those of a step must be."""
+    pooling: Pooling | None = None
+    """How a text's vector is made, where that is what is learned."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)

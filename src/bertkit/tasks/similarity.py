@@ -1,0 +1,350 @@
+"""Vectors of texts: those that mean the same point the same way. Reimers & Gurevych 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from bertkit import metrics
+from bertkit.batch import Batch, Packed
+from bertkit.config import Count, Settings
+from bertkit.data.collate import cut_by_tokens
+from bertkit.data.tables import rows
+from bertkit.errors import ConfigError, DataError
+from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
+from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
+from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Tokenizer
+
+BUDGET_TOKENS = 8192
+"""Tokens whose states are in memory while a step learns; the rest is computed twice."""
+
+ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
+NEGATIVE = "negative"
+"""Names of columns, beside those that other tasks know; negatives begin with the last."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text, one that means the same, others that do not, and how alike the first two are."""
+
+    texts: tuple[str, ...]
+    label: float | None = None
+    where: str = "a text"
+    """File and line, for messages."""
+
+
+class Options(Settings, frozen=True):
+    """What is learned, and what a vector is."""
+
+    loss: Literal["ranking", "cosine", "triplet", "margin_mse"] | None = None
+    """`ranking`: of all texts of a step each is to find its own second (Henderson et al. 2017), and
+    none of its negatives; single texts find themselves again under another dropout (SimCSE).
+    `cosine`: the cosine is the label. `triplet`: nearer to the second than to the negative.
+    `margin_mse`: by how much, the label says (Hofstätter et al. 2020). By default `cosine` where
+    there are labels and no negatives, else `ranking`."""
+    scale: Annotated[float, Meta(gt=0.0)] = 20.0
+    """What cosines are multiplied by before softmax."""
+    margin: Annotated[float, Meta(ge=0.0)] = 0.2
+    """Of `triplet`: by how much nearer, in cosine."""
+    highest: Annotated[float, Meta(gt=0.0)] | None = None
+    """Of `cosine`: the label of texts that mean the same; the highest in training by default."""
+    pooling: Literal["mean", "cls"] = "mean"
+    """What a vector is: the mean of all states, or the first."""
+    dimensions: tuple[Count, ...] = ()
+    """The same is learned of so many first numbers of a vector, which can then be cut there
+    (Kusupati et al. 2022)."""
+
+
+class Likeness(msgspec.Struct, frozen=True):
+    """The cosine of two texts' vectors; among several pairs without labels, the place of the second
+    text among all second ones, by their cosine, from 1."""
+
+    score: float
+    rank: int | None = None
+    truncated: bool = False
+
+
+class Pool(nn.Module):
+    """A vector for each sequence. Shapes: (N, D) -> (S, D)."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.pool = POOLINGS[mode]
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        return self.pool(states, batch)
+
+
+class Similarity(Task[Example, Likeness]):
+    """Vectors of texts, learned from pairs, triplets, scored pairs, or texts alone."""
+
+    name = "similarity"
+    Options = Options
+    together = True
+    whole = True
+
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return "spearman" if self.options.loss == "cosine" else "mrr"
+
+    # ---- what it is made from
+
+    @classmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+        """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
+        table = rows(path, header=reading.header)
+        lower = {column.lower(): column for column in table.columns}
+        taken: list[str] = []
+
+        def find(named: str | None, names: Sequence[str]) -> str | None:
+            if named is not None and named not in table.columns:
+                raise DataError(
+                    f"{table.file}: no column {named!r}; it has {', '.join(table.columns)}"
+                )
+            usual = (lower[n] for n in names if n in lower and lower[n] not in taken)
+            found = named or next(usual, None)
+            taken.extend([found] if found else [])
+            return found
+
+        text = find(reading.text, (*ANCHORS, *TEXTS))
+        pair = find(reading.pair, (*POSITIVES, *PAIRS))
+        label = find(reading.label, LABELS)
+        negatives = [lower[name] for name in lower if name.startswith(NEGATIVE)]
+        if text is None and len(table.columns) <= 2:
+            text, *others = table.columns
+            pair = pair or next(iter(others), None)
+        if text is None:
+            raise DataError(
+                f"{table.file}: cannot tell which column is the text; name it with --text, and its "
+                f"pair with --pair (columns: {', '.join(table.columns)})"
+            )
+        if negatives and pair is None:
+            raise DataError(f"{table.file}: negatives without a pair; name it with --pair")
+        columns = [text, *([pair] if pair else []), *negatives]
+        found = []
+        for row, line in zip(table.rows, table.lines, strict=True):
+            where = f"{table.file}:{line}"
+            texts = tuple(row[column] for column in columns)
+            if not all(one.strip() for one in texts):
+                raise DataError(f"{where}: a text is empty; remove the row")
+            found.append(Example(texts, _number(row[label], where) if label else None, where))
+        said = ", ".join(map(repr, columns)) + (f", label = {label!r}" if label else "")
+        return found, f"{table.said}; {len(found):,} rows; texts = {said}"
+
+    @classmethod
+    def example(cls, text: str, others: Sequence[str]) -> Example:
+        if len(others) != 1 or not text.strip() or not others[0].strip():
+            raise DataError(f"{text[:40]!r}: give a pair of texts, neither empty")
+        return Example((text, others[0]))
+
+    @classmethod
+    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+        """What these examples teach. Raises: ConfigError for a loss that they cannot."""
+        assert isinstance(options, Options)
+        texts = {len(example.texts) for example in train}
+        labelled = all(example.label is not None for example in train)
+        loss = options.loss or ("cosine" if labelled and texts == {2} else "ranking")
+        needs = {"cosine": (2, True), "triplet": (3, False), "margin_mse": (3, True)}
+        least, label = needs.get(loss, (1, False))
+        if min(texts) < least or (label and not labelled):
+            lacks = "labels" if label and not labelled else "negatives" if least == 3 else "pairs"
+            raise ConfigError(
+                f"loss: {loss} learns from {lacks}, and there are none; choose another"
+            )
+        highest = options.highest
+        if loss == "cosine" and highest is None:
+            highest = max(max(abs(e.label or 0.0) for e in train), 1e-9)
+        return cls((), msgspec.structs.replace(options, loss=loss, highest=highest))
+
+    def check(self, examples: Sequence[Example]) -> None:
+        first = examples[0]
+        for example in examples:
+            if len(example.texts) != len(first.texts):
+                raise DataError(
+                    f"{example.where}: {len(example.texts)} texts, and {len(first.texts)} in "
+                    f"{first.where}; give each row as many"
+                )
+            if self.options.loss == "cosine" and example.label is None:
+                raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
+
+    def build_head(self, encoder: Transformer) -> nn.Module:
+        longest = max(self.options.dimensions, default=0)
+        if longest > encoder.config.hidden:
+            raise ConfigError(
+                f"dimensions: {longest}; the model's vectors have {encoder.config.hidden} numbers"
+            )
+        return Pool(self.options.pooling)
+
+    @property
+    def pooling(self) -> Pooling:  # type: ignore[override]
+        return Pooling(self.options.pooling, normalize=True)
+
+    # ---- what the model reads and learns
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        learn: bool,
+    ) -> list[Feature]:
+        """One for each text; what is learned is asked of all texts, answers of the first two."""
+        found = []
+        for number, example in enumerate(examples):
+            texts = example.texts if learn else example.texts[:2]
+            if learn and len(texts) == 1:  # its own second, under other draws of dropout
+                texts = (texts[0], texts[0])
+            found += [(number, place, text) for place, text in enumerate(texts)]
+        encodings, _ = encode(
+            tokenizer,
+            [text for *_, text in found],
+            length=length,
+            long=long,
+            where=[examples[number].where for number, *_ in found],
+        )
+        return [
+            Feature(encoding, number, target=(place, examples[number].label) if learn else None)
+            for encoding, (number, place, _) in zip(encodings, found, strict=True)
+        ]
+
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        """The place of each text in its example, and the example's label. Shapes: (S, 2)."""
+        return torch.tensor([(f.target[0], f.target[1] or 0.0) for f in features])
+
+    def batch(self, features: Sequence[Feature]) -> Batch:
+        _, example = np.unique([f.example for f in features], return_inverse=True)
+        return replace(super().batch(features), example=torch.from_numpy(example))
+
+    def outputs(self, model: Model, batch: Batch) -> Tensor:
+        """Each sequence's vector. Shapes: (S, D).
+
+        What does not fit the budget while learning is computed part by part, and again for its
+        gradient, so that a step can be as large as its loss wants (Gao et al. 2021, GradCache).
+        """
+        parts = _parts(batch) if model.training else [batch]
+        if len(parts) == 1:
+            return super().outputs(model, batch)
+        ask = super().outputs
+        found = [checkpoint(ask, model, part, use_reentrant=False) for part in parts]
+        return torch.cat(found)
+
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+        """The mean over examples, and over the `dimensions` that vectors may be cut to."""
+        assert batch.example is not None
+        places, labels = batch.targets[self.head].unbind(1)
+        count = int(batch.example.max()) + 1
+        texts = len(outputs) // count
+        order = torch.argsort(batch.example * texts + places.long())
+        vectors, labels = outputs[order].unflatten(0, (count, texts)), labels[order][::texts]
+        widths = {outputs.shape[1], *self.options.dimensions}
+        losses = [self._loss(vectors[..., :width], labels) for width in sorted(widths)]
+        loss = torch.stack(losses).mean() * len(outputs) / totals[self.head]
+        return Loss(loss, {self.head: loss.detach()})
+
+    def _loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """Shapes: vectors (examples, texts, D)."""
+        options = self.options
+        if options.loss == "margin_mse":  # of products, as what a cross-encoder says is unbounded
+            own, other = (vectors[:, 0] * vectors[:, i] for i in (1, 2))
+            return F.mse_loss((own - other).sum(-1), labels)
+        first, *others = F.normalize(vectors, dim=-1).unbind(1)
+        near = (first * others[0]).sum(-1)
+        match options.loss:
+            case "cosine":
+                return F.mse_loss(near, labels / options.highest)
+            case "triplet":
+                far = (first * others[1]).sum(-1)
+                return F.relu(options.margin + far - near).mean()
+        scores = options.scale * first @ torch.cat(others).T
+        return F.cross_entropy(scores, torch.arange(len(first), device=scores.device))
+
+    # ---- what it answers
+
+    def answers(
+        self,
+        outputs: Sequence[Outputs],
+        features: Sequence[Feature],
+        examples: Sequence[Example],
+        head: nn.Module,
+    ) -> list[Likeness]:
+        if not examples:
+            return []
+        alone = next((example for example in examples if len(example.texts) == 1), None)
+        if alone is not None:
+            raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
+        vectors = np.stack(outputs).reshape(len(examples), 2, -1)
+        norms = np.linalg.norm(vectors, axis=2, keepdims=True)
+        first, second = (vectors / np.maximum(norms, 1e-12)).transpose(1, 0, 2)
+        scores = (first * second).sum(1)
+        ranks: list[int | None] = [None] * len(examples)
+        if len(examples) > 1 and all(example.label is None for example in examples):
+            ranks = list(_ranks(first, second))
+        cut = np.array([f.encoding.truncated for f in features]).reshape(-1, 2).any(1)
+        return [
+            Likeness(score, rank, short)
+            for score, rank, short in zip(scores.tolist(), ranks, cut.tolist(), strict=True)
+        ]
+
+    def score(self, answers: Sequence[Likeness], examples: Sequence[Example]) -> dict[str, float]:
+        """Pearson and Spearman where there are labels; else how well seconds are found."""
+        labels = [example.label for example in examples]
+        if all(label is not None for label in labels):
+            return metrics.regression([a.score for a in answers], labels)
+        ranks = [answer.rank or 1 for answer in answers]
+        return metrics.ranking(ranks, of=len(ranks))
+
+    def verdict(self, answer: Likeness, example: Example) -> Verdict:
+        shown = " ⟷ ".join(example.texts[:2])
+        if example.label is None:
+            place = answer.rank or 1
+            return Verdict(shown, "found first", f"place {place}", 1.0 - 1.0 / place)
+        wanted = example.label / (self.options.highest or 1.0)
+        return Verdict(shown, f"{wanted:.2f}", f"{answer.score:.2f}", abs(wanted - answer.score))
+
+
+def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]:
+    """The place of each second among all for its first; behind those as near."""
+    found: list[int] = []
+    for start in range(0, len(first), 1024):
+        scores = first[start : start + 1024] @ second.T
+        own = scores[np.arange(len(scores)), np.arange(start, start + len(scores))]
+        found += (scores >= own[:, None]).sum(1).tolist()
+    return found
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    """The batch's sequences in parts of at most the budget."""
+    layout, found = batch.layout, []
+    for part in cut_by_tokens(layout.lengths, BUDGET_TOKENS):
+        start, end = (int(layout.starts[i]) for i in (part.start, part.stop))
+        own = Packed.of(layout.lengths[part]).to(layout.owner.device)
+        found.append(Batch(batch.ids[start:end], batch.types[start:end], own))
+    return found
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not np.isfinite(found):
+        raise DataError(f"{where}: the label {text!r} is no number; mend it or name another column")
+    return found

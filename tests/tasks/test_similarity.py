@@ -1,0 +1,271 @@
+"""Vectors of texts: readers, each loss against its formula, folders that others open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import bertkit
+from bertkit import cli
+from bertkit.checkpoint.folder import save
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.objectives.loss import totals
+from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.tasks import similarity
+from bertkit.tasks.similarity import Example, Likeness, Options, Similarity
+from bertkit.tasks.task import Reading
+from bertkit.text.train import train
+
+WORDS = ["red", "blue", "green", "black", "white", "pink", "brown", "grey", "cyan", "gold"]
+SETTINGS = Finetune(epochs=6, batch_size=10, learning_rate=5e-3, precision="fp32", warmup=0.0)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("similarity") / "base"
+    text = " ".join(f"a {word} thing is {word} number" for word in WORDS)
+    tokenizer = train([text * 5], kind="wordpiece", size=120)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=32, length=32
+    )
+    torch.manual_seed(0)
+    save(place, build(config, ("mlm",)), tokenizer, BERT)
+    return place
+
+
+def pairs(count: int, labelled: bool = False) -> list[Example]:
+    found = []
+    for i in range(count):
+        one, other = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labelled else i % 10]
+        label = (5.0 if one == other else 1.0) if labelled else None
+        found.append(Example((f"a {one} thing", f"is {other} number"), label, f"row {i}"))
+    return found
+
+
+def ready(examples: list[Example], base: Path, **options: Any) -> tuple[Similarity, Model, Any]:
+    """The task, a model for it and a batch of the examples."""
+    task = Similarity.of(examples, Options(**options))
+    loaded = bertkit.load(base, heads={"similarity": task.build_head})
+    features = task.features(examples, loaded.tokenizer, 32, long="error", learn=True)
+    features.sort(key=lambda feature: len(feature.encoding))
+    return task, loaded.model, task.batch(features)
+
+
+def vectors_of(task: Similarity, model: Model, examples: list[Example], base: Path) -> torch.Tensor:
+    """Shapes: (examples, texts, D), one text at a time."""
+    tokenizer = bertkit.load(base).tokenizer
+    from bertkit.engine.engine import pack
+
+    with torch.no_grad():
+        rows = [
+            [model(pack([tokenizer.encode(text)]))["similarity"][0] for text in example.texts]
+            for example in examples
+        ]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+TRIPLETS = [
+    Example((f"a {w} thing", f"is {w} number", f"{WORDS[i - 1]} is"), float(i), f"row {i}")
+    for i, w in enumerate(WORDS[:4])
+]
+
+
+def formula(loss: str, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    a, b, c = vectors.unbind(1)
+    near, far = F.cosine_similarity(a, b), F.cosine_similarity(a, c)
+    match loss:
+        case "triplet":
+            return (0.2 + far - near).clamp(min=0).mean()
+        case "margin_mse":
+            return (((a * b).sum(1) - (a * c).sum(1) - labels) ** 2).mean()
+    others = torch.cat([b, c])
+    scores = torch.stack([F.cosine_similarity(one[None], others) for one in a]) * 20
+    return torch.stack([-torch.log_softmax(row, 0)[i] for i, row in enumerate(scores)]).mean()
+
+
+@pytest.mark.parametrize("loss", ["ranking", "triplet", "margin_mse"])
+def test_losses_of_triplets_are_their_formulas(loss: str, base: Path) -> None:
+    task, model, batch = ready(TRIPLETS, base, loss=loss)
+    model.eval()
+    labels = torch.tensor([example.label for example in TRIPLETS])
+    wanted = formula(loss, vectors_of(task, model, TRIPLETS, base), labels)
+    found = task.loss(model, batch, totals([batch])).total
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_the_loss_of_scored_pairs_is_its_formula(base: Path) -> None:
+    examples = pairs(20, labelled=True)
+    task, model, batch = ready(examples, base)
+    model.eval()
+    assert (task.options.loss, task.options.highest) == ("cosine", 5.0)
+    a, b = vectors_of(task, model, examples, base).unbind(1)
+    labels = torch.tensor([example.label for example in examples]) / 5
+    wanted = ((F.cosine_similarity(a, b) - labels) ** 2).mean()
+    found = task.loss(model, batch, totals([batch])).total
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_shorter_vectors_learn_the_same(base: Path) -> None:
+    task, model, batch = ready(TRIPLETS, base, dimensions=(4, 8))
+    model.eval()
+    whole = vectors_of(task, model, TRIPLETS, base)
+    parts = [formula("ranking", whole[..., :d], torch.zeros(4)) for d in (4, 8, 16)]
+    found = task.loss(model, batch, totals([batch])).total
+    torch.testing.assert_close(found, torch.stack(parts).mean(), atol=1e-5, rtol=1e-4)
+    with pytest.raises(ConfigError, match="dimensions: 17; the model's vectors have 16"):
+        ready(TRIPLETS, base, dimensions=(17,))
+
+
+def test_a_step_in_parts_has_the_gradients_of_the_whole(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = pairs(10)
+    task, model, batch = ready(examples, base)
+    model.train()
+    for module in model.modules():
+        if hasattr(module, "rate"):
+            module.rate = 0.0
+        if hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+    found = []
+    for budget in (10**6, 30):
+        monkeypatch.setattr(similarity, "BUDGET_TOKENS", budget)
+        model.zero_grad()
+        loss = task.loss(model, batch, totals([batch])).total
+        loss.backward()
+        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    assert len(similarity._parts(batch)) > 2
+    for name, grad in found[0].items():
+        torch.testing.assert_close(found[1][name], grad, atol=1e-6, rtol=1e-4, msg=name)
+
+
+def test_single_texts_find_themselves_under_other_dropout(base: Path) -> None:
+    examples = [Example((f"a {word} thing",), None, word) for word in WORDS]
+    task, model, batch = ready(examples, base)
+    assert len(batch.layout.lengths) == 20
+    model.train()
+    outputs = task.outputs(model, batch)
+    places = batch.targets["similarity"][:, 0]
+    order = torch.argsort(batch.example * 2 + places.long())
+    one, other = outputs[order].view(10, 2, -1).unbind(1)
+    assert (one - other).abs().max() > 1e-3
+    assert task.loss(model, batch, totals([batch])).total > 0
+
+
+def test_it_learns_and_its_folder_opens_elsewhere(base: Path, tmp_path: Path) -> None:
+    data = {"train": pairs(40), "dev": pairs(10)}
+    scores = finetune("similarity", base, out=tmp_path / "out", settings=SETTINGS, **data)
+    assert scores["mrr"] == 1.0
+    ready_ = bertkit.pipeline("similarity", tmp_path / "out")
+    near, far = ready_([("a red thing", "is red number"), ("a red thing", "is blue number")])
+    assert isinstance(near, Likeness)
+    assert near.score > far.score
+    texts = ["a red thing", "is blue number", "a"]
+    ours = bertkit.pipeline("embed", tmp_path / "out")(texts)
+    assert float(ours[0] @ bertkit.pipeline("embed", tmp_path / "out")("is red number")[0]) == (
+        pytest.approx(near.score, abs=1e-5)
+    )
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    assert abs(ours - theirs).max() <= 1e-5
+
+
+def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:
+    settings = Finetune(epochs=1, batch_size=10, precision="fp32")
+    data = {"train": pairs(20), "dev": pairs(10)}
+    finetune_seeds(2, "similarity", base, out=tmp_path / "out", settings=settings, **data)
+    assert bertkit.load(tmp_path / "out").pooling is not None
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").exists()
+
+
+def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> None:
+    task = Similarity.of(pairs(3), Options())
+    first = np.eye(4, dtype=np.float32)[:3]
+    outputs = [*np.stack([first, first[[0, 0, 2]]], 1).reshape(6, 4)]
+    features = task.features(pairs(3), bertkit.load(base).tokenizer, 32, long="error", learn=False)
+    answers = task.answers(outputs, features, pairs(3), torch.nn.Identity())
+    assert [answer.rank for answer in answers] == [2, 3, 1]
+    assert task.score(answers, pairs(3))["mrr"] == pytest.approx((1 / 2 + 1 / 3 + 1) / 3)
+
+
+def table(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "texts", "label"),
+    [
+        ("anchor\tpositive\nx\ty\n", ("x", "y"), None),
+        ("query\tdocument\tnegative_1\tnegative_2\nx\ty\tz\tw\n", ("x", "y", "z", "w"), None),
+        ("sentence1\tsentence2\tscore\nx\ty\t2.5\n", ("x", "y"), 2.5),
+        ("x\ty\n", ("x", "y"), None),
+        ("text\nx\n", ("x",), None),
+    ],
+)
+def test_tables_are_read(
+    text: str, texts: tuple[str, ...], label: float | None, tmp_path: Path
+) -> None:
+    found, said = Similarity.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
+    assert [(example.texts, example.label) for example in found] == [(texts, label)]
+    assert "texts = " in said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("anchor\tpositive\nx\t \n", r"t\.tsv:2: a text is empty"),
+        ("anchor\tpositive\tscore\nx\ty\thigh\n", r"t\.tsv:2: the label 'high' is no number"),
+        ("anchor\tpositive\tscore\nx\ty\tnan\n", "is no number"),
+        ("anchor\tnegative\nx\ty\n", "negatives without a pair"),
+        ("one\ttwo\tthree\nx\ty\tz\n", "cannot tell which column is the text"),
+    ],
+)
+def test_tables_that_are_no_pairs_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        Similarity.read(table(tmp_path / "t.tsv", text), Reading(header=True), labelled=True)
+
+
+def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Path) -> None:
+    for loss, examples, lacks in (
+        ("triplet", pairs(4), "negatives"),
+        ("cosine", pairs(4), "labels"),
+        ("margin_mse", TRIPLETS[:1] + pairs(1), "labels"),
+    ):
+        with pytest.raises(BertkitError, match=f"{loss} learns from {lacks}"):
+            finetune(
+                "similarity",
+                base,
+                train=examples,
+                dev=examples,
+                out=tmp_path / "out",
+                options={"loss": loss},
+            )
+    ragged = [*pairs(2), *TRIPLETS[:1]]
+    with pytest.raises(DataError, match="3 texts, and 2 in row 0"):
+        finetune("similarity", base, train=ragged, dev=ragged, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(DataError, match="give a pair of texts"):
+        Similarity.example("x", ())
+
+
+def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"a {w} thing\tis {w} number" for w in WORDS]
+    file = table(tmp_path / "t.tsv", "\n".join(["anchor\tpositive", *lines]))
+    words = ["finetune", "similarity", "--model", str(base), "--epochs", "1"]
+    words += ["--train", str(file), "--dev", str(file), "--out", str(tmp_path / "out")]
+    assert cli.run([*words, "--dimensions", "8", "--pooling", "cls"]) == 0
+    assert "mrr" in json.loads(capsys.readouterr().out)
+    assert (
+        cli.run(["predict", str(tmp_path / "out"), "a red thing", "--pair", "is red number"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["rank"] is None
