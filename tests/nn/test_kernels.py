@@ -8,9 +8,9 @@ from torch import Tensor
 
 from bertkit.batch import Packed
 from bertkit.nn.attention import SHORT, Attention, Sight, Trace, attend, attention_weights
-from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen
+from bertkit.nn.kernels import Bmm, Fused, Kernel, Local, Varlen
 
-KERNELS: list[Kernel] = [Bmm(), Fused(), Varlen()]
+KERNELS: list[Kernel] = [Bmm(), Fused(), Local(), Varlen()]
 LAYOUTS = {
     "equal": [7, 7, 7],
     "near equal": [17, 20, 32],
@@ -51,7 +51,7 @@ def test_kernels_equal_the_formula(
     kernel: Kernel | None, sizes: list[int], behind: int, window: int | None
 ) -> None:
     qkv, layout = inputs(sizes, behind)
-    reason = kernel.refuses(qkv, layout) if kernel else None
+    reason = kernel.refuses(qkv, layout, window=window) if kernel else None
     if reason:
         pytest.skip(reason)
     ours = attend(qkv, layout, window=window, kernel=kernel)
@@ -59,13 +59,16 @@ def test_kernels_equal_the_formula(
 
 
 @pytest.mark.parametrize("behind", [0, 3])
-@pytest.mark.parametrize("kernel", KERNELS[:2], ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("kernel", KERNELS[:3], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("window", WINDOWS)
 def test_gradients_equal_the_formula(
     kernel: Kernel, sizes: list[int], behind: int, window: int | None
 ) -> None:
     qkv, layout = inputs(sizes, behind)
+    reason = kernel.refuses(qkv, layout, window=window)
+    if reason:
+        pytest.skip(reason)
     qkv.requires_grad_()
     weight = torch.randn(qkv.shape[0], 2, 8)
     mixed = attend(qkv, layout, window=window, kernel=kernel)
@@ -106,14 +109,16 @@ def test_control_another_scale_fails() -> None:
     assert (wrong - reference(qkv, layout)).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("size", [3, 16, 100, SHORT, SHORT + 1, 300])
-def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int) -> None:
+def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int, window: int | None) -> None:
     sizes = sorted([1, 10, size, 64, 250])
     qkv, layout = inputs(sizes)
     start = int(layout.starts[sizes.index(size)])
     part = slice(start, start + size)
-    alone = attend(qkv[part], Packed.of([size]))
-    torch.testing.assert_close(alone, attend(qkv, layout)[part], atol=1e-6, rtol=1e-5)
+    alone = attend(qkv[part], Packed.of([size]), window=window)
+    together = attend(qkv, layout, window=window)[part]
+    torch.testing.assert_close(alone, together, atol=1e-6, rtol=1e-5)
 
 
 def test_a_kernel_that_cannot_serve_says_why() -> None:

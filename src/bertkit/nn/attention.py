@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Packed
-from bertkit.nn.kernels import Bmm, Fused, Kernel, Varlen, beyond
+from bertkit.nn.kernels import Bmm, Fused, Kernel, Local, Varlen, beyond
 from bertkit.nn.rotary import Turn, rotate
 
 SHORT = 192
 """Up to this many tokens `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
 RUN_STEP, so that the kernel of a sequence depends on its own length only)."""
+
+
+FAR = 4
+"""Sequences longer than so many windows go by `Local`."""
 
 
 @dataclass
@@ -62,25 +68,46 @@ def attend(
     on its own length alone, never on its neighbors.
     """
     if kernel is not None:
-        reason = kernel.refuses(qkv, layout, dropout=dropout)
+        reason = kernel.refuses(qkv, layout, window=window, dropout=dropout)
         if reason:
             raise ValueError(reason)
         return kernel(qkv, layout, window=window, dropout=dropout)
     varlen = Varlen()
     if varlen.refuses(qkv, layout, dropout=dropout) is None:
         return varlen(qkv, layout, window=window, dropout=dropout)
-    if qkv.device.type != "cpu":
-        return Fused()(qkv, layout, window=window, dropout=dropout)
-    if dropout or layout.lengths[-1] <= SHORT:
-        return Bmm()(qkv, layout, window=window, dropout=dropout)
-    if layout.lengths[0] > SHORT:
-        return Fused()(qkv, layout, window=window, dropout=dropout)
-    short, long = layout.split(SHORT)
+    bounds: list[tuple[float, Kernel]] = []
+    longest: Kernel = Fused()
+    if qkv.device.type == "cpu" and dropout:
+        longest = Bmm()
+    elif qkv.device.type == "cpu":
+        bounds.append((SHORT, Bmm()))
+    if window is not None:
+        bounds.append((max(SHORT, FAR * window), longest))
+        longest = Local()
+    bounds.append((math.inf, longest))
+    return _by_length(qkv, layout, bounds, window=window, dropout=dropout)
+
+
+def _by_length(
+    qkv: Tensor,
+    layout: Packed,
+    bounds: Sequence[tuple[float, Kernel]],
+    *,
+    window: int | None,
+    dropout: float,
+) -> Tensor:
+    """Each sequence by the first kernel whose bound it does not exceed."""
+    (limit, kernel), *longer = bounds
+    if layout.lengths[-1] <= limit:
+        return kernel(qkv, layout, window=window, dropout=dropout)
+    if layout.lengths[0] > limit:
+        return _by_length(qkv, layout, longer, window=window, dropout=dropout)
+    short, long = layout.split(int(limit))
     first, rest = qkv.split([short.total, qkv.shape[0] - short.total])
     return torch.cat(
         [
-            Bmm()(first, short, window=window, dropout=0.0),
-            Fused()(rest, long, window=window, dropout=0.0),
+            kernel(first, short, window=window, dropout=dropout),
+            _by_length(rest, long, longer, window=window, dropout=dropout),
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Attention kernels: softmax(q kᵀ / √K) v over packed sequences, three ways behind one signature.
+"""Attention kernels: softmax(q kᵀ / √K) v over packed sequences, four ways behind one signature.
 
 With a `window` a token sees those at most as many tokens away (Beltagy et al. 2020, section 3.1).
 
@@ -17,6 +17,9 @@ from torch.nn import functional as F
 from bertkit.batch import Packed, Run
 from bertkit.nn.dropout import keep
 
+BLOCK = 64
+"""Queries of a block of `Local` at least; a wider window takes as many."""
+
 
 class Kernel(Protocol):
     """One way to compute attention. Shapes: qkv (R, 3, H, K) -> (R, H, K).
@@ -24,7 +27,9 @@ class Kernel(Protocol):
     Of the R rows those behind the layout's N tokens are padding: zeros come back in their place.
     """
 
-    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(
+        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+    ) -> str | None:
         """None, or the reason why this kernel cannot serve this batch."""
         ...
 
@@ -39,7 +44,9 @@ class Bmm:
     On CPUs the fastest for short texts, and with dropout for all (docs/log.md).
     """
 
-    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(
+        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+    ) -> str | None:
         return None
 
     def __call__(
@@ -52,7 +59,9 @@ class Bmm:
 class Fused:
     """torch's `scaled_dot_product_attention` over the same runs: no score matrix in memory."""
 
-    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(
+        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+    ) -> str | None:
         return None
 
     def __call__(
@@ -75,10 +84,34 @@ class Fused:
         return F.pad(torch.cat(done), (0, 0, 0, 0, 0, behind))
 
 
+class Local:
+    """Blocks of queries against the keys around them: the work grows with the length of a sequence,
+    and not with its square."""
+
+    def refuses(
+        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+    ) -> str | None:
+        return "the local kernel needs a window" if window is None else None
+
+    def __call__(
+        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+    ) -> Tensor:
+        assert window is not None
+        behind = qkv.shape[0] - layout.total
+        parts = qkv.split([*(run.tokens for run in layout.runs), behind])
+        done = [
+            _blocks(part, run, window, dropout)
+            for run, part in zip(layout.runs, parts, strict=False)
+        ]
+        return F.pad(torch.cat(done), (0, 0, 0, 0, 0, behind))
+
+
 class Varlen:
     """torch's variable-length flash attention: packed sequences as they are, on CUDA."""
 
-    def refuses(self, qkv: Tensor, layout: Packed, *, dropout: float = 0.0) -> str | None:
+    def refuses(
+        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+    ) -> str | None:
         if dropout:
             return "the varlen kernel has no dropout on attention weights; set it to 0 to use it"
         if qkv.device.type != "cuda":
@@ -100,6 +133,46 @@ class Varlen:
         mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=sides)
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
         return F.pad(mixed, (0, 0, 0, 0, 0, qkv.shape[0] - layout.total))
+
+
+def _blocks(part: Tensor, run: Run, window: int, dropout: float) -> Tensor:
+    """A run's tokens (tokens, 3, H, K) -> (tokens, H, K), by blocks of queries."""
+    if run.rows is not None:
+        part = _Spread.apply(part, run)  # type: ignore[no-untyped-call]
+    q, k, v = part.view(run.sequences, run.length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
+    size = max(BLOCK, window)
+    count = -(-run.length // size)
+    short = count * size - run.length
+    q = F.pad(q, (0, 0, 0, short)).unflatten(2, (count, size))
+    k, v = (
+        F.pad(x, (0, 0, window, short + window)).unfold(2, size + 2 * window, size).mT
+        for x in (k, v)
+    )  # (sequences, H, count, size + 2 window, K)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    seen = _around(run, window, size, count, part.device)
+    mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout)
+    mixed = mixed.unflatten(0, (run.sequences, count)).transpose(2, 3).flatten(1, 2)
+    mixed = mixed[:, : run.length].flatten(0, 1)
+    if run.rows is not None:
+        mixed = _Pick.apply(mixed, run)  # type: ignore[no-untyped-call]
+    return mixed
+
+
+def _around(run: Run, window: int, size: int, count: int, device: torch.device) -> Tensor:
+    """What each query of a block sees among the keys of the block and `window` on each side of it.
+
+    Shapes: (sequences · count, 1, size, size + 2 window).
+    """
+    starts = torch.arange(count, device=device)[:, None, None] * size
+    rows = starts + torch.arange(size, device=device)[:, None]
+    columns = starts - window + torch.arange(size + 2 * window, device=device)
+    ends = (
+        torch.full((run.sequences,), run.length, device=device)
+        if run.hidden is None
+        else (~run.hidden).sum((1, 2, 3))
+    )[:, None, None, None]
+    inside = ((rows - columns).abs() <= window) & (columns >= 0) & (columns < ends)
+    return (inside | (rows >= ends)).flatten(0, 1)[:, None]  # padding must see something
 
 
 class _Products(torch.autograd.Function):

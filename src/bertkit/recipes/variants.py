@@ -19,8 +19,8 @@ TERMS = {
     "labels": "masked words",
     "outputs": "a teacher's answers",
     "states": "a teacher's states",
-    "attention": "its attention",
-    "relations": "its relations",
+    "attention": "a teacher's attention",
+    "relations": "a teacher's relations",
 }
 UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
 
