@@ -22,6 +22,7 @@ COLUMN_NAMES = frozenset(
     {"text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a", "sentence_b"}
     | {"question", "answer", "context", "premise", "hypothesis", "query", "document", "passage"}
     | {"#1 string", "#2 string", "qtext", "atext", "title", "review", "comment", "word", "token"}
+    | {"anchor", "positive", "negative", "pair"}
     | {"label", "labels", "class", "category", "target", "score", "similarity", "quality", "tag"}
     | {"gold_label", "entailment_label", "relatedness_score", "id", "idx", "index", "pair_id"}
 )

@@ -150,7 +150,7 @@ def _blocks(part: Tensor, run: Run, window: int, dropout: float) -> Tensor:
     )  # (sequences, H, count, size + 2 window, K)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     seen = _around(run, window, size, count, part.device)
-    mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout)
+    mixed: Tensor = F.scaled_dot_product_attention(q, k, v, seen, dropout)
     mixed = mixed.unflatten(0, (run.sequences, count)).transpose(2, 3).flatten(1, 2)
     mixed = mixed[:, : run.length].flatten(0, 1)
     if run.rows is not None:
@@ -172,7 +172,8 @@ def _around(run: Run, window: int, size: int, count: int, device: torch.device) 
         else (~run.hidden).sum((1, 2, 3))
     )[:, None, None, None]
     inside = ((rows - columns).abs() <= window) & (columns >= 0) & (columns < ends)
-    return (inside | (rows >= ends)).flatten(0, 1)[:, None]  # padding must see something
+    seen: Tensor = inside | (rows >= ends)  # padding must see something
+    return seen.flatten(0, 1)[:, None]
 
 
 class _Products(torch.autograd.Function):

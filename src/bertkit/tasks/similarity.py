@@ -297,16 +297,18 @@ class Similarity(Task[Example, Likeness]):
         ranks: list[int | None] = [None] * len(examples)
         if len(examples) > 1 and all(example.label is None for example in examples):
             ranks = list(_ranks(first, second))
-        cut = np.array([f.encoding.truncated for f in features]).reshape(-1, 2).any(1)
+        cut = [f.encoding.truncated for f in features]
         return [
             Likeness(score, rank, short)
-            for score, rank, short in zip(scores.tolist(), ranks, cut.tolist(), strict=True)
+            for score, rank, short in zip(
+                scores.tolist(), ranks, map(max, cut[::2], cut[1::2]), strict=True
+            )
         ]
 
     def score(self, answers: Sequence[Likeness], examples: Sequence[Example]) -> dict[str, float]:
         """Pearson and Spearman where there are labels; else how well seconds are found."""
-        labels = [example.label for example in examples]
-        if all(label is not None for label in labels):
+        labels = [example.label for example in examples if example.label is not None]
+        if len(labels) == len(examples):
             return metrics.regression([a.score for a in answers], labels)
         ranks = [answer.rank or 1 for answer in answers]
         return metrics.ranking(ranks, of=len(ranks))
