@@ -140,6 +140,8 @@ def test_modernbert_says_which_layers_are_local(theirs: dict[str, Any], ours: tu
     [
         ({"layer_types": ["sliding_attention", "full_attention"] * 2}, "equal distances"),
         ({"layer_types": "full_attention"}, "layer_types = 'full_attention'"),
+        ({"layer_types": ["full_attention"]}, "names 1 layers, and num_hidden_layers = 4"),
+        ({"global_attn_every_n_layers": 0}, "is no distance"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'default' only"),
         ({"rope_parameters": 3}, "rope_parameters = 3"),
         ({"local_attention": "wide"}, "local_attention = 'wide'"),

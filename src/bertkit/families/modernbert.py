@@ -12,7 +12,7 @@ from bertkit.errors import ConfigError
 from bertkit.families.family import CRF, Family, Special, architectures
 from bertkit.models.config import TransformerConfig
 
-ROTARY, WINDOW_ROTARY, LOCAL_ATTENTION, GLOBAL_EVERY = 160_000.0, 10_000.0, 128, 3
+LAYERS, ROTARY, WINDOW_ROTARY, LOCAL_ATTENTION, GLOBAL_EVERY = 22, 160_000.0, 10_000.0, 128, 3
 FULL, LOCAL = "full_attention", "sliding_attention"
 EVERY = "global_attn_every_n_layers"
 
@@ -32,6 +32,11 @@ def _said(theirs: Mapping[str, Any], name: str, usual: Any) -> Any:
 def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Their files name each layer's kind, those of older versions how often one is global."""
     every, kinds = _said(theirs, EVERY, GLOBAL_EVERY), _said(theirs, "layer_types", [])
+    if every < 1:
+        raise ValueError(f"{EVERY} = {every}: is no distance between layers")
+    count = theirs.get("num_hidden_layers", LAYERS)
+    if kinds and len(kinds) != count:
+        raise ValueError(f"layer_types names {len(kinds)} layers, and num_hidden_layers = {count}")
     if kinds and kinds != _layers(len(kinds), every):
         every = kinds.index(FULL, 1) if FULL in kinds[1:] else len(kinds)
         if kinds != _layers(len(kinds), every):
@@ -113,7 +118,7 @@ MODERNBERT = Family(
         "head_norm": True,
     },
     defaults={
-        "layers": 22,
+        "layers": LAYERS,
         "intermediate": 1152,
         "length": 8192,
         "pad": 50_283,
