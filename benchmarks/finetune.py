@@ -614,11 +614,12 @@ def line(run: Run) -> str:
 
 def refuse_others(runs: Sequence[Run]) -> None:
     """Raises: SystemExit for runs that may not stand beside those to come."""
-    here = harness.machine()
-    now = here.cpu, here.cores, here.gpu, torch.get_num_threads(), versions()
+    here, installed = harness.machine(), versions()
+    now = here.cpu, here.cores, here.gpu, torch.get_num_threads()
     for run in runs:
         there = run.machine
-        if (there.cpu, there.cores, there.gpu, run.threads, run.versions) != now:
+        kept = {name: installed.get(name) for name in run.versions}  # more may have come since
+        if (there.cpu, there.cores, there.gpu, run.threads) != now or run.versions != kept:
             raise SystemExit(
                 f"{LOG}: holds runs of another machine, of other versions or with other threads; "
                 "start over with --fresh"
