@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.embed import minilm
-from benchmarks.finetune import BATCH, FEW, LEARNING_RATE, WORKS, Work, data_folder, read
+from benchmarks.finetune import FEW, WORKS, Work, data_folder, read
+from bertkit.console import quietly
 from bertkit.objectives.distill import Terms
 from bertkit.pipelines import Answer, answering
-from bertkit.recipes.console import quietly
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 
@@ -112,8 +112,8 @@ def measure(name: str, epochs: int, folder: Path, place: Path, *, quick: bool) -
 def settings(work: Work, epochs: int) -> Finetune:
     return Finetune(
         epochs=epochs,
-        batch_size=BATCH,
-        learning_rate=LEARNING_RATE,
+        batch_size=work.batch_size,
+        learning_rate=work.learning_rate,
         length=work.length,
         device="cpu",
     )

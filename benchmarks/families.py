@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,27 +26,20 @@ from torch.nn import functional as F
 
 from benchmarks import harness
 from benchmarks.finetune import WORKS, data_folder, read
-from benchmarks.pretrain import LENGTH, every_nth, row_of
-from bertkit.data.collate import collate
+from benchmarks.pretrain import LENGTH, every_nth, ours, row_of, samples
+from bertkit.console import quietly
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
-from bertkit.data.segments import Sample, Samples
+from bertkit.data.segments import Sample
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.nn.precision import resolve
-from bertkit.objectives.loss import Objective
-from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replace import attach_generator, replaced_tokens
-from bertkit.recipes.console import quietly
 from bertkit.recipes.finetune import Finetune, finetune_seeds
+from bertkit.recipes.page import bars
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import PretrainConfig, heads_of, pretrain, read_config
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.storage import write_text
 from bertkit.text.train import train as train_vocabulary
-from bertkit.training.loop import steps
-from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
-from bertkit.training.schedule import schedule
 
 SHAPE = {"layers": 4, "hidden": 128, "heads": 2, "intermediate": 512, "length": LENGTH}
 PIECES = 8_000
@@ -91,6 +84,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 TASKS = {"sst2": 3, "mrpc": 5}
 """Epochs of fine-tuning, on at most so many rows."""
 ROWS = 4_000
+PICTURES = Path(__file__).parents[1] / "docs" / "science"
 SPEEDS = (5.0, 2.0)
 """Targets of the speed, against the peer in fp32 and under bf16 autocast."""
 PEER_BATCH, PEER_SAMPLES = 32, 64
@@ -100,15 +94,21 @@ def main(*, quick: bool = False) -> None:
     data = data_folder()
     rows: list[harness.Row] = []
     scores: dict[str, dict[str, float]] = {}
+    drawn: dict[str, dict[str, list[float]]] = {}
     with TemporaryDirectory() as place:
         corpus = make_corpus(data, Path(place), quick)
         for name in VARIANTS:
-            scores[name] = learned(name, corpus, data, Path(place), quick=quick)
+            scores[name], seeds = learned(name, corpus, data, Path(place), quick=quick)
+            for what, each in seeds.items():
+                drawn.setdefault(what, {})[name] = each
             rows += [*beside_bert(name, scores), *speeds(name, corpus, quick=quick)]
             if not quick:
                 harness.write("families", rows)
     if quick:
         harness.show("families, quick", rows)
+        return
+    for what, bars_of in drawn.items():
+        bars(PICTURES / f"families-{what.split()[0]}.svg", bars_of, what)
 
 
 def make_corpus(data: Path, place: Path, quick: bool) -> Corpus:
@@ -132,9 +132,15 @@ def settings(name: str, *, quick: bool) -> dict[str, Any]:
     return {**variant, "model": {**SHAPE, **variant["model"]}, "train": train}
 
 
-def learned(name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool) -> dict[str, float]:
-    """Pretrain one variant and fine-tune it; its scores, size (millions) and time (s)."""
+def learned(
+    name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Pretrain one variant and fine-tune it.
+
+    Its scores, size (millions) and time (s), and what is drawn of it: one score a seed.
+    """
     out = place / name
+    seeds: dict[str, list[float]] = {}
     with quietly():
         began = time.perf_counter()
         found = pretrain(settings(name, quick=quick), corpus=corpus.folder, out=out)
@@ -157,13 +163,14 @@ def learned(name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool) 
                     epochs=1 if quick else epochs, learning_rate=3e-4, length=LENGTH, device="cpu"
                 ),
             )
-            found = tuned[work.scores[0]]
-            scores[f"{task} {work.scores[0]}"] = found["mean"]
-            scores[f"{task} sd"] = found["sd"]
+            score = tuned[work.scores[0]]
+            scores[f"{task} {work.scores[0]}"] = score["mean"]
+            scores[f"{task} sd"] = score["sd"]
+            seeds[f"{task} {work.scores[0]}"] = score["each"]
     config = read_config(settings(name, quick=quick), corpus.tokenizer())
     model = build(config.model, heads_of(config))
     scores["parameters"] = sum(p.numel() for p in model.parameters()) / 1e6
-    return scores
+    return scores, {"masked-word loss, held out": [scores["masked-word loss"]], **seeds}
 
 
 def beside_bert(name: str, scores: Mapping[str, Mapping[str, float]]) -> list[harness.Row]:
@@ -193,15 +200,12 @@ def beside_bert(name: str, scores: Mapping[str, Mapping[str, float]]) -> list[ha
 def speeds(name: str, corpus: Corpus, *, quick: bool) -> list[harness.Row]:
     """Our step against the peer's steps, in its default precision and under bf16 autocast."""
     config = read_config(settings(name, quick=quick), corpus.tokenizer())
-    source = Samples(
-        corpus, corpus.tokenizer(), config.sampling, config.masking, seed=config.train.seed
-    )
-    drawn = source.batch(0, BATCH)
+    drawn = samples(config, corpus).batch(0, BATCH)
     fed = every_nth(drawn, PEER_SAMPLES)
     return [
         harness.compare(
             f"{name}, pretraining step",
-            ours(config, source),
+            ours(config, corpus),
             peer(config, fed, corpus, autocast=autocast),
             peer_name=f"transformers, {'bf16 autocast' if autocast else 'fp32'}",
             unit="tokens/s",
@@ -211,32 +215,6 @@ def speeds(name: str, corpus: Corpus, *, quick: bool) -> list[harness.Row]:
         )
         for autocast, target in zip((False, True), SPEEDS, strict=True)
     ]
-
-
-def ours(config: PretrainConfig, source: Samples) -> Callable[[], object]:
-    """One optimizer step of the recipe a call, on the same samples each time."""
-    torch.manual_seed(0)
-    train, heads = config.train, heads_of(config)
-    model = build(config.model, heads)
-    objective: Objective = masked_words
-    if config.generator is not None:
-        attach_generator(model, config.generator)
-        objective = replaced_tokens(config.generator.weight)
-    masters = Masters(model, resolve(train.precision, "cpu"))
-    beside = next((head for head in heads if head != "mlm"), None)
-    taken = steps(
-        masters,
-        objective,
-        (
-            collate(source.batch(0, BATCH), head=beside, budget_tokens=train.budget_tokens)
-            for _ in count()
-        ),
-        adamw(masters.weights, learning_rate=1e-4, weight_decay=train.weight_decay),
-        schedule("constant", steps=1, warmup_steps=0, decay_steps=0),
-        clip=train.clip,
-        seed=train.seed,
-    )
-    return lambda: next(taken)
 
 
 def peer(

@@ -26,9 +26,11 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.segments import Sample, Samples
 from bertkit.models.model import build
 from bertkit.nn.precision import resolve
-from bertkit.objectives.pretrain import pretrain as objective
+from bertkit.objectives.loss import Objective
+from bertkit.objectives.pretrain import pretrain as masked_words
+from bertkit.objectives.replace import attach_generator, replaced_tokens
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import PretrainConfig, read_config
+from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
@@ -120,17 +122,22 @@ def every_nth(drawn: Sequence[Sample], wanted: int) -> list[Sample]:
 
 
 def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], object]:
-    """One optimizer step of the recipe a call: draw, mask, pack, learn."""
-    train = config.train
-    source = samples(config, corpus)
+    """One optimizer step of the recipe a call, of the same samples: draw, mask, pack, learn."""
+    train, heads, source = config.train, heads_of(config), samples(config, corpus)
     torch.manual_seed(0)
-    masters = Masters(build(config.model, ("mlm", "nsp")), resolve(train.precision, "cpu"))
+    model = build(config.model, heads)
+    objective: Objective = masked_words
+    if config.generator is not None:
+        attach_generator(model, config.generator)
+        objective = replaced_tokens(config.generator.weight)
+    masters = Masters(model, resolve(train.precision, "cpu"))
+    beside = next((head for head in heads if head in ("nsp", "sop")), None)
     learning = steps(
         masters,
         objective,
         (
             collate(
-                source.batch(0, train.batch_size), head="nsp", budget_tokens=train.budget_tokens
+                source.batch(0, train.batch_size), head=beside, budget_tokens=train.budget_tokens
             )
             for _ in count()
         ),

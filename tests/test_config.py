@@ -10,7 +10,7 @@ from bertkit.config import Settings, decode, explained, override, plain, read_to
 from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.recipes.pretrain import PretrainConfig, Train, complete
+from bertkit.recipes.run_file import PretrainConfig, Train, complete
 
 MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
 RUN = {"model": MODEL, "train": {"steps": 10}}

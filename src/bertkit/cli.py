@@ -25,20 +25,23 @@ app = App(
 vocab = App(name="vocab", help="Vocabularies.")
 app.command(vocab)
 LATE = {
-    "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
-    "distill": "Teach a small model what a fine-tuned one does; prints JSON.",
-    "augment": "More labelled texts from those there are, for a student; prints JSON.",
-    "prune": "Take heads or layers from a fine-tuned model, and see what that costs; prints JSON.",
-    "probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
-    "vectors": "Learn static word vectors from text.",
-    "compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
+    "learn:finetune": "Fine-tune a model on labelled data, for one of many tasks.",
+    "learn:distill": "Teach a small model what a fine-tuned one does; prints JSON.",
+    "learn:augment": "More labelled texts from those there are, for a student; prints JSON.",
+    "learn:prune": "A fine-tuned model without heads or layers, and what that costs; prints JSON.",
+    "learn:probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
+    "learn:vectors": "Learn static word vectors from text.",
+    "learn:compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
+    "search:index": "Put documents into a store, to be searched; prints JSON.",
+    "search:search": "The documents of a store that answer a query best.",
+    "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
 }
-"""Commands of `bertkit.commands`, which is imported when one of them is called."""
-for _name, _help in LATE.items():
-    app.command(f"bertkit.commands:{_name}", name=_name, help=_help)
+"""Commands of modules in `bertkit.commands`, which are imported when one of them is called."""
+for _place, _help in LATE.items():
+    app.command(f"bertkit.commands.{_place}", name=_place.partition(":")[2], help=_help)
 
 Long = Literal["error", "truncate", "window"]
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "int8"]
 
 
 def main() -> None:
@@ -232,7 +235,7 @@ def inspect(
     from bertkit.data.masking import Masking
     from bertkit.data.segments import Sampling
     from bertkit.recipes.inspect import draw, rates, readable, statistics
-    from bertkit.recipes.pretrain import read_config
+    from bertkit.recipes.run_file import read_config
 
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer()
@@ -338,8 +341,15 @@ def extend_positions(
     _print(recipe(model, length=length, out=out, how=how))
 
 
-@app.command
-def evaluate(
+evaluate = App(name="evaluate", help="Score a fine-tuned model, or a search.")
+app.command(evaluate)
+evaluate.command(
+    "bertkit.commands.search:judge", name="retrieval", help="Score a search; prints JSON."
+)
+
+
+@evaluate.default
+def score(
     model: str,
     file: Path,
     /,
@@ -445,40 +455,97 @@ def embed(
     text: list[str] | None = None,
     /,
     *,
-    pooling: Literal["mean", "cls"] | None = None,
+    pooling: Literal["mean", "cls", "max"] | None = None,
     long: Long = "error",
     precision: Precision = "fp32",
+    invariant: bool = False,
+    backend: Literal["bertkit", "onnx", "openvino"] | None = None,
     out: Path | None = None,
 ) -> None:
     """A vector for each text: a line of JSON, or all as a .npy file.
 
+    Texts are arguments or the lines of stdin; any number of them, as they come.
+
     Parameters
     ----------
     pooling
-        Over all tokens or [CLS]; by default as the folder says, else mean.
+        The mean or maximum over tokens, or [CLS]; by default as the folder says, else mean.
+    invariant
+        Each text by itself, which is slower: its vector is then the same to the last bit,
+        whatever it is embedded with.
+    backend
+        What computes; by default what the folder is: a model, or what `bertkit export` made.
     out
         A .npy file of float32, one row a text.
     """
-    from bertkit.pipelines import pipeline
+    from bertkit.recipes.embed import embed_file, opened
 
-    ready, texts = pipeline("embed", model, precision=precision, pooling=pooling), _texts(text)
-    vectors = ready(texts, long=long)
-    if long == "truncate":
-        length = ready.loaded.length
-        found = ready.tokenizer.encode_batch(texts, max_length=length, truncate="longest")
-        if cut := sum(encoding.truncated for encoding in found):
-            _say(f"{cut:,} of {len(texts):,} texts are longer than {length} tokens and were cut")
-    if out is None:
-        for row in vectors.tolist():
-            print(json.dumps(row))
-        return
-    import numpy as np
+    ready, texts = opened(model, backend, precision, pooling, invariant), text or _lines()
+    count = cut = 0
+    if out is not None:
+        count, cut = embed_file(ready, texts, out, long=long)
+        _say(f"{out}: {count:,} × {ready.dimension}")
+    else:
+        for vectors, short in ready.stream(texts, long=long):
+            count, cut = count + len(short), cut + sum(short)
+            for row in vectors.tolist():
+                print(json.dumps(row))
+    if cut:
+        _say(f"{cut:,} of {count:,} texts are longer than {ready.length} tokens and were cut")
 
-    from bertkit.storage import writing
 
-    with writing(out) as partial, partial.open("wb") as file:
-        np.save(file, vectors)
-    _say(f"{out}: {vectors.shape[0]:,} × {vectors.shape[1]}")
+@app.command
+def export(
+    model: str,
+    /,
+    *,
+    out: Path,
+    format: Literal["onnx", "openvino"] = "onnx",
+    pooling: Literal["mean", "cls", "max"] | None = None,
+) -> None:
+    """A model that makes vectors, as a folder that runs without torch; prints JSON.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id.
+    out
+        The folder, to be made; `bertkit embed` opens it.
+    format
+        What runs it: ONNX Runtime or OpenVINO.
+    pooling
+        The mean or maximum over tokens, or [CLS]; by default as the folder says, else mean.
+    """
+    from bertkit.recipes.export import export as recipe
+
+    _print(recipe(model, out=out, kind=format, pooling=pooling))
+
+
+@app.command
+def quantize(
+    model: str,
+    texts: list[Path],
+    /,
+    *,
+    out: Path,
+    lowest: float = 0.99,
+) -> None:
+    """Make a model compute in 8-bit integers (--precision int8); prints what that costs as JSON.
+
+    Parameters
+    ----------
+    model
+        A model folder or hub id.
+    texts
+        .txt files, a text a line, or .jsonl: texts like those the model will see.
+    out
+        The folder, to be made: the model, and how its layers round what they read.
+    lowest
+        The lowest cosine to its fp32 vector that any vector may have; layers stay in bf16 for it.
+    """
+    from bertkit.recipes.quantize import quantize as recipe
+
+    _print(recipe(model, texts, out=out, lowest=lowest))
 
 
 @app.command
@@ -548,7 +615,7 @@ def _own_task(words: list[str]) -> list[str]:
     if (new or "--task" in words) and "" not in sys.path:
         sys.path.insert(0, "")
     if new:
-        from bertkit.commands import know_task
+        from bertkit.commands.learn import know_task
 
         know_task(new)
     return words
@@ -604,9 +671,9 @@ def _lines() -> Iterator[str]:
 
 
 def _print(answer: Any) -> None:
-    import msgspec
+    from bertkit.console import print_json
 
-    print(msgspec.json.encode(answer).decode())
+    print_json(answer)
 
 
 def _say(text: str) -> None:

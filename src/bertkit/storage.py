@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import StorageError
+from bertkit.errors import ConfigError, StorageError
 
 
 @contextlib.contextmanager
@@ -57,6 +57,18 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise StorageError(_reason(path, error)) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def used(out: Path) -> bool:
+    """Whether something is at a place: a file, or a folder that is not empty."""
+    return out.exists() and (not out.is_dir() or any(out.iterdir()))
+
+
+def refuse_used(out: Path, *, resumable: bool = False) -> None:
+    """Raises: ConfigError when something is at the place where a result is to be."""
+    if used(out):
+        hint = "; a run that was stopped goes on with --resume" if resumable else ""
+        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first{hint}")
 
 
 def link_or_copy(source: Path, target: Path) -> None:

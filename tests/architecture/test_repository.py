@@ -24,6 +24,7 @@ _PARTS = "tests/nn/test_kernels.py and tests/parity/test_families.py"
 FAMILY_FILES = ("albert", "bert", "distilbert", "electra", "modernbert", "roberta")
 
 WITHOUT_TESTS: dict[str, str] = {
+    "checkpoint/int8.py": "tests/recipes/test_quantize.py",
     "data/collate.py": "tests/data/test_segments.py makes its batches",
     **{f"families/{name}.py": _PARITY for name in FAMILY_FILES},
     "models/config.py": "tests/test_config.py",
@@ -39,7 +40,8 @@ WITHOUT_TESTS: dict[str, str] = {
     "objectives/loss.py": "tests/objectives/test_pretrain.py",
     "recipes/fit.py": "tests/recipes/test_probe.py and test_compare.py train with it",
     "recipes/changed.py": "tests/recipes/test_extend.py, test_prune.py and test_positions.py",
-    "recipes/console.py": "words for people; nothing to hold it against",
+    "console.py": "words for people; nothing to hold it against",
+    "recipes/run_file.py": "tests/test_config.py",
     "recipes/workers.py": "tests/recipes/test_prepare.py runs and kills them",
     "text/folder.py": "tests/text/test_tokenizer.py and tests/parity/test_tokenizer.py",
     "recipes/report.py": "tests/recipes/test_demo.py reads the page",

@@ -13,7 +13,7 @@ import pytest
 from bertkit.config import Settings
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
-from bertkit.recipes.pretrain import FREE, PretrainConfig
+from bertkit.recipes.run_file import FREE, PretrainConfig
 from bertkit.tasks import TASKS, find
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"

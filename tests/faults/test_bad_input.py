@@ -220,7 +220,7 @@ def test_resuming_with_another_corpus(
 def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused: Any) -> None:
     before = tree(run)
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", run)
-    assert "exists already; go on with --resume" in refused(*words, "--train.steps", "2")
+    assert "a run that was stopped goes on with --resume" in refused(*words, "--train.steps", "2")
     said = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
     assert "train.learning_rate (was 0.001): changed" in said
     assert "model.layers (was 1)" in refused(*words, "--resume", "--model.layers", "2")

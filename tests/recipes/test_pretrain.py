@@ -23,7 +23,8 @@ from bertkit.nn.precision import has_bf16
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import Train, pretrain
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import Train
 from bertkit.tasks.classify import Example
 from bertkit.text.train import train
 from bertkit.training.journal import Journal

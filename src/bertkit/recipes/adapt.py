@@ -10,8 +10,8 @@ import torch
 
 from bertkit.checkpoint.folder import load
 from bertkit.config import override, plain
+from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.recipes.console import say
 from bertkit.recipes.pretrain import pretrain
 from bertkit.training.journal import Journal
 

@@ -17,9 +17,8 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
-from bertkit.recipes.changed import refuse_used
 from bertkit.recipes.finetune import read_examples
-from bertkit.storage import write_text
+from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer

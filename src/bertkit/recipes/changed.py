@@ -6,18 +6,11 @@ from pathlib import Path
 
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.text.tokenizer import Tokenizer
 
 KEPT = ("problem_type",)
 """What config.json says of a task beside bertkit's own."""
-
-
-def refuse_used(out: Path) -> None:
-    """Raises: ConfigError when there is something at `out`."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
 
 
 def save_changed(

@@ -21,6 +21,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Rate, Settings, plain
+from bertkit.console import progress, say
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.models.model import Model, build
@@ -28,11 +29,10 @@ from bertkit.models.recurrent import BiLSTM
 from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.console import progress, say
 from bertkit.recipes.finetune import Finetune, finetune, read_examples
 from bertkit.recipes.fit import fit
 from bertkit.recipes.page import bars, table, write_page
-from bertkit.storage import write_json
+from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.classify import Options as ClassifyOptions
 from bertkit.tasks.task import Feature, Reading
@@ -138,8 +138,7 @@ def compare(
     Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
     """
     settings, out = settings or Compare(), Path(out)
-    if out.exists():
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    refuse_used(out)
     learn, check = (read_examples(Classify, file, reading) for file in (train, dev))
     task = Classify.of(learn, ClassifyOptions())
     task.check(check)

@@ -15,22 +15,23 @@ import torch
 
 from bertkit.checkpoint.folder import save
 from bertkit.config import override, read_toml
+from bertkit.console import quietly, say
 from bertkit.data.order import Permutation
 from bertkit.data.readers import documents as read_documents
 from bertkit.data.readers import files
 from bertkit.data.sentences import split
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import DataError
 from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
 from bertkit.recipes import english
-from bertkit.recipes.console import quietly, say
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import pretrain, read_config
+from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.report import Report, Word, write_report
+from bertkit.recipes.run_file import read_config
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.storage import write_text
+from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.tokenizer import Tokenizer
 
@@ -61,8 +62,7 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
 
     Raises: ConfigError when `out` is in use, DataError when the text is too little.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    refuse_used(out)
     began = time.perf_counter()
 
     say("1/6 text")

@@ -13,7 +13,8 @@ from bertkit.checkpoint.folder import load
 from bertkit.data.readers import documents
 from bertkit.errors import ConfigError
 from bertkit.models.model import empty
-from bertkit.recipes.changed import refuse_used, save_changed
+from bertkit.recipes.changed import save_changed
+from bertkit.storage import refuse_used
 from bertkit.text.extend import choose, extended, fertility
 from bertkit.text.train import count_words
 

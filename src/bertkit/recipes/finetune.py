@@ -22,6 +22,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.config import Count, Rate, Settings, decode, plain
+from bertkit.console import progress, say
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
 from bertkit.engine.linear import packed
@@ -31,9 +32,16 @@ from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.card import write_card
-from bertkit.recipes.console import progress, say
 from bertkit.recipes.mistakes import write_mistakes
-from bertkit.storage import link_or_copy, sha256, sweep, write_json, writing
+from bertkit.storage import (
+    link_or_copy,
+    refuse_used,
+    sha256,
+    sweep,
+    used,
+    write_json,
+    writing,
+)
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal
@@ -396,13 +404,9 @@ def _data(kind: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name:
 def _refuse_used(out: Path, resume: bool) -> None:
     if out.is_dir():
         sweep(out)
-    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
-    if used and not resume:
-        raise ConfigError(
-            f"{out}: exists already; choose another --out, or remove it first; a run that was "
-            "stopped goes on with --resume"
-        )
-    if resume and not used:
+    if not resume:
+        refuse_used(out, resumable=True)
+    elif not used(out):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
 
 

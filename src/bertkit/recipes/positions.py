@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
-from bertkit.recipes.changed import refuse_used, save_changed
+from bertkit.recipes.changed import save_changed
+from bertkit.storage import refuse_used
 
 
 def extend_positions(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.config import Count, Rate, Settings, plain
+from bertkit.console import progress, say
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.metrics import spread
@@ -31,11 +32,10 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.console import progress, say
 from bertkit.recipes.finetune import read_examples
 from bertkit.recipes.fit import fit
 from bertkit.recipes.page import bars, plus_minus, table, write_page
-from bertkit.storage import new_folder, write_json
+from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.tokenizer import Encoding
@@ -180,8 +180,7 @@ def probe(
     file and line; before any work.
     """
     settings, out = settings or Probe(), Path(out)
-    if out.exists():
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    refuse_used(out)
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
     task = Tag.of(learn, Options())
     task.check(check)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.config import Count, Settings
+from bertkit.console import progress, say
 from bertkit.data.readers import documents, files
-from bertkit.errors import ConfigError, DataError, TrainingError
+from bertkit.errors import DataError, TrainingError
 from bertkit.metrics import regression
-from bertkit.recipes.console import progress, say
+from bertkit.storage import refuse_used
 from bertkit.text.vectors import Vectors, tokens
 
 ROW = 64
@@ -63,8 +64,7 @@ def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None
     frequent enough; TrainingError when the vectors diverge. Nothing is written then.
     """
     settings = settings or Skipgram()
-    if out.exists():
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first")
+    refuse_used(out)
     text = _read(files(texts), settings.min_count)
     say(
         f"{len(text.ids):,} words of text; {len(text.words):,} different ones occur "

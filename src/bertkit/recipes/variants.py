@@ -10,7 +10,7 @@ import torch
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.recipes.pretrain import PretrainConfig, complete
+from bertkit.recipes.run_file import PretrainConfig, complete
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

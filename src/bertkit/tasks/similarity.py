@@ -24,7 +24,7 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.nn.pool import POOLINGS, Mode, Pooling
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
@@ -64,8 +64,8 @@ class Options(Settings, frozen=True):
     """Of `triplet`: by how much nearer, in cosine."""
     highest: Annotated[float, Meta(gt=0.0)] | None = None
     """Of `cosine`: the label of texts that mean the same; the highest in training by default."""
-    pooling: Literal["mean", "cls"] = "mean"
-    """What a vector is: the mean of all states, or the first."""
+    pooling: Mode = "mean"
+    """What a vector is: the mean of all states, the first, or the largest of each number."""
     dimensions: tuple[Count, ...] = ()
     """The same is learned of so many first numbers of a vector, which can then be cut there
     (Kusupati et al. 2022)."""
@@ -73,7 +73,8 @@ class Options(Settings, frozen=True):
 
 class Likeness(msgspec.Struct, frozen=True):
     """The cosine of two texts' vectors; among several pairs without labels, the place of the second
-    text among all second ones, by their cosine, from 1."""
+    text among all second ones, by their cosine, from 1 (of more than 4,096
+    pairs, those of a part)."""
 
     score: float
     rank: int | None = None

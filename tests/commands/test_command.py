@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from bertkit import cli, commands
+from bertkit import cli
+from bertkit.commands.command import command
 from bertkit.config import Count, Settings
 from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune
-from bertkit.tasks import TASKS, find
 
 Captured = pytest.CaptureFixture[str]
 
@@ -23,26 +22,12 @@ def help_of(words: list[str], capsys: Captured) -> str:
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
-    text = help_of(["finetune", name], capsys)
-    for kind in (Finetune, find(name).Options):
-        for field in msgspec.structs.fields(kind):
-            assert f"--{field.name.replace('_', '-')}" in text
-    assert "Examples a step" in text  # a setting's docstring
-
-
-def test_the_group_lists_its_tasks(capsys: Captured) -> None:
-    text = help_of(["finetune"], capsys)
-    assert all(f" {name} " in text for name in TASKS)
-
-
 def test_settings_of_one_name_are_refused() -> None:
     class Length(Settings, frozen=True):
         length: int = 1
 
     with pytest.raises(ConfigError, match=r"Length\.length: another setting has this name"):
-        commands.command(print, "", {}, settings=Finetune, options=Length)
+        command(print, "", {}, settings=Finetune, options=Length)
 
 
 class Bread(Settings, frozen=True):
@@ -57,7 +42,7 @@ def test_settings_reach_the_recipe_checked(
         print(json.dumps([str(shop), bread.loaves, hot]))
 
     own: Any = {"shop": (Path, "Where."), "hot": (bool, "Fresh.", False)}
-    cli.app.command(commands.command(bake, "Bake bread.", own, bread=Bread), name="bake")
+    cli.app.command(command(bake, "Bake bread.", own, bread=Bread), name="bake")
     try:
         assert cli.run(["bake", "--shop", "here", "--loaves", "3"]) == 0
         assert json.loads(capsys.readouterr().out) == ["here", 3, False]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,6 +23,11 @@ CONSOLE = Console(stderr=True, highlight=False)
 def say(text: str) -> None:
     """A line for people."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
+def print_json(data: Any) -> None:
+    """A line of data on stdout."""
+    print(msgspec.json.encode(data).decode())
 
 
 @contextlib.contextmanager

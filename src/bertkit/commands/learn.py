@@ -1,18 +1,17 @@
-"""Commands whose options are the settings of a recipe or task; made when one of them is called."""
+"""Commands that learn: their options are the settings of a recipe or task."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter as Argument
-from inspect import Signature
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from bertkit.config import Count, Settings, decode, explained
+from bertkit.commands.command import Own, command
+from bertkit.config import Count
+from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import augment as augmenting
@@ -21,57 +20,9 @@ from bertkit.recipes import distill as distilling
 from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
 from bertkit.recipes import prune as pruning
-from bertkit.recipes.console import say
 from bertkit.recipes.skipgram import Skipgram, train_vectors
 from bertkit.tasks import TASKS, Task, find
 from bertkit.tasks.task import Reading
-
-Own = Mapping[str, tuple[Any, ...]]
-"""An argument's type, meaning and, unless it is required, default."""
-
-
-def command(
-    call: Callable[..., Any],
-    meaning: str,
-    own: Own,
-    *,
-    positional: Own | None = None,
-    **groups: type[Settings],
-) -> Any:
-    """A command that calls `call` with its own arguments and a Settings object for each group."""
-
-    def run(*texts: Any, **given: Any) -> None:
-        parts = {
-            name: decode(kind, {k: given.pop(k) for k in kind.__struct_fields__ if k in given})
-            for name, kind in groups.items()
-        }
-        call(*texts, **given, **parts)
-
-    positional = positional or {}
-    all_of = {**positional, **own}
-    for kind in groups.values():
-        meant = explained(kind)
-        for field in msgspec.structs.fields(kind):
-            if field.name in all_of:
-                raise ConfigError(
-                    f"{kind.__qualname__}.{field.name}: another setting has this name; choose one "
-                    "of your own"
-                )
-            all_of[field.name] = (field.type, meant.get(field.name, ""), field.default)
-    arguments = [
-        Argument(
-            name,
-            Argument.POSITIONAL_ONLY if name in positional else Argument.KEYWORD_ONLY,
-            default=default[0] if default else Argument.empty,
-            annotation=Annotated[kind, Parameter(help=about)],
-        )
-        for name, (kind, about, *default) in all_of.items()
-    ]
-    vars(run)["__signature__"] = Signature(arguments)
-    run.__annotations__ = {argument.name: argument.annotation for argument in arguments}
-    run.__doc__ = meaning
-    return run
-
 
 FILES: Own = {
     "model": (str, "A model folder or hub id."),

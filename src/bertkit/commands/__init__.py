@@ -1,0 +1,1 @@
+"""Commands that are imported when one of them is called."""

@@ -1,0 +1,184 @@
+"""A run file: every setting of pretraining, and which go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta
+
+from bertkit.config import Count, Settings, decode
+from bertkit.data.masking import Masking
+from bertkit.data.segments import Sampling
+from bertkit.errors import ConfigError, did_you_mean
+from bertkit.families import BERT, FAMILIES
+from bertkit.models.config import TransformerConfig
+from bertkit.nn.precision import Precision
+from bertkit.objectives.distill import Terms
+from bertkit.objectives.replace import Generator
+from bertkit.text.tokenizer import Tokenizer
+
+
+class Train(Settings, frozen=True):
+    """How long, how fast, how often."""
+
+    steps: Count
+    """Optimizer steps."""
+    batch_size: Count = 256
+    """Samples a step."""
+    first_batch_size: Count | None = None
+    """Samples of the first step, where their number grows; `batch_size` by default."""
+    batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    """Steps in which it grows, evenly."""
+    budget_tokens: Count = 8192
+    """Tokens that go through the model at a time; a step is cut into as many batches as that
+    takes, which changes memory and speed but not the result beyond rounding and
+    the draws of dropout."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Muon moves the matrices of the layers, and AdamW all else."""
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
+    schedule: Literal["linear", "wsd", "constant"] = "linear"
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    decay_steps: Annotated[int, Meta(ge=0)] = 0
+    """Steps of the final decay of `wsd`."""
+    weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    clip: Annotated[float, Meta(gt=0.0)] = 1.0
+    """Largest norm of the gradient."""
+    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    precision: Precision = "auto"
+    """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where the machine has
+    the instructions."""
+    device: str = "auto"
+    log_every: Count = 10
+    evaluate_every: Count = 500
+    evaluate_samples: Annotated[int, Meta(ge=0)] = 512
+    save_every: Count = 500
+    keep: Count = 2
+    """Checkpoints kept; the newest complete one always is."""
+    tensorboard: bool = False
+    """Also write TensorBoard events (needs `pip install bertkit[track]`)."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "wsd" and not self.decay_steps:
+            raise ValueError("decay_steps: wsd decays over as many steps; set it, or use constant")
+        if (self.first_batch_size is None) != (self.batch_warmup_steps == 0):
+            raise ValueError(
+                "first_batch_size and batch_warmup_steps say together how the batch grows; set "
+                "both, or neither"
+            )
+        if self.first_batch_size is not None and self.first_batch_size > self.batch_size:
+            raise ValueError(
+                f"first_batch_size = {self.first_batch_size} is more than batch_size = "
+                f"{self.batch_size}, to which it grows"
+            )
+
+    def samples(self, step: int) -> tuple[int, int]:
+        """Of the endless order of samples, the first of a step (from 0), and how many it takes."""
+        if self.first_batch_size is None:
+            return step * self.batch_size, self.batch_size
+        growth = self.batch_size - self.first_batch_size
+        sizes = self.first_batch_size + growth * np.arange(step + 1) // self.batch_warmup_steps
+        sizes = np.minimum(sizes, self.batch_size)
+        return int(sizes[:-1].sum()), int(sizes[-1])
+
+
+class Teacher(Settings, frozen=True):
+    """A pretrained model whose masked words, states and attention this one learns from."""
+
+    model: str
+    """Its folder; it has a masked-LM head and the corpus's vocabulary."""
+    start: bool = False
+    """Whether this model begins with the teacher's embedding, head and layers, evenly taken."""
+    follow: tuple[int, ...] = ()
+    """For each layer the teacher's that it is to be like, from 1; evenly by default."""
+
+
+class PretrainConfig(Settings, frozen=True):
+    """A complete run file."""
+
+    model: TransformerConfig
+    train: Train
+    sampling: Sampling = Sampling()
+    masking: Masking = Masking()
+    teacher: Teacher | None = None
+    terms: Terms = Terms()
+    """What is learned from a teacher."""
+    generator: Generator | None = None
+    """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
+    family: str = "bert"
+    """Whose folder the model is saved as, by its `model_type`."""
+
+    def __post_init__(self) -> None:
+        if self.generator is not None and self.teacher is not None:
+            raise ValueError("generator and teacher: a model learns from one of them")
+        other = "generator" if self.generator else "teacher" if self.teacher else None
+        if other and self.sampling.pairs != "none":
+            raise ValueError(
+                f"sampling.pairs = {self.sampling.pairs!r}: a model that learns from a {other} "
+                'learns from no pairs; set it to "none"'
+            )
+        if self.sampling.pairs != "none" and self.model.types < 2:
+            raise ValueError(
+                f"model.types = {self.model.types} cannot tell sentence A from B; "
+                'set it to 2, or sampling.pairs to "none"'
+            )
+        for name in ("length", "first_length"):
+            asked = getattr(self.sampling, name)
+            if asked is not None and asked > self.model.length:
+                raise ValueError(
+                    f"sampling.{name} = {asked} is longer than the model's positions "
+                    f"(model.length = {self.model.length})"
+                )
+
+
+FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "budget_tokens")
+"""Settings of `train` that may differ when a run is resumed."""
+
+
+def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
+    """A run's settings; the vocabulary's size is the tokenizer's unless the file says more.
+
+    Raises: ConfigError with the key path.
+    """
+    config = complete(data, vocab=tokenizer.vocab_size, pad=tokenizer.pad)
+    if config.model.vocab < tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
+            f"{tokenizer.vocab_size} pieces; leave it out"
+        )
+    return config
+
+
+def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig:
+    """A run's settings, with those that its family and its vocabulary decide.
+
+    Raises: ConfigError with the key path, also for what no model of the family can have.
+    """
+    name = data.get("family", BERT.name)
+    if name not in FAMILIES:
+        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
+    family = FAMILIES[name]
+    if isinstance(data.get("model"), Mapping):
+        known = {**family.defaults, **family.fixed, "vocab": vocab, "pad": pad}
+        data = {**data, "model": {**known, **data["model"]}}
+    config = decode(PretrainConfig, data)
+    family.write_config(config.model)
+    if frozenset(heads_of(config)) not in family.architectures:
+        if config.generator is not None:
+            raise ConfigError(
+                f"generator: a folder of {name} cannot hold the head that learns from one; choose "
+                'family = "electra", or leave it out'
+            )
+        raise ConfigError(
+            f"sampling.pairs = {config.sampling.pairs!r}: a folder of {name} cannot hold the head "
+            "that learns it; choose another, or none"
+        )
+    return config
+
+
+def heads_of(config: PretrainConfig) -> tuple[str, ...]:
+    """The heads that a run teaches."""
+    if config.generator is not None:
+        return ("rtd",)
+    return ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)

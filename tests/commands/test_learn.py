@@ -1,0 +1,31 @@
+"""Every task is a command, and every setting of it an option."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bertkit import cli
+from bertkit.recipes.finetune import Finetune
+from bertkit.tasks import TASKS, find
+
+Captured = pytest.CaptureFixture[str]
+
+
+def help_of(words: list[str], capsys: Captured) -> str:
+    assert cli.run([*words, "--help"]) == 0
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
+    text = help_of(["finetune", name], capsys)
+    for kind in (Finetune, find(name).Options):
+        for field in msgspec.structs.fields(kind):
+            assert f"--{field.name.replace('_', '-')}" in text
+    assert "Examples a step" in text  # a setting's docstring
+
+
+def test_the_group_lists_its_tasks(capsys: Captured) -> None:
+    text = help_of(["finetune"], capsys)
+    assert all(f" {name} " in text for name in TASKS)

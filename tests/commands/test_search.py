@@ -1,0 +1,65 @@
+"""The commands of retrieval, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertkit import cli
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+    rows = [{"id": x, "text": f"{x} {x} {x}", "year": i} for i, x in enumerate("abcdef")]
+    docs, store = tmp_path / "docs.jsonl", tmp_path / "store"
+    docs.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = ["index", str(docs), "--model", str(tiny), "--store", str(store)]
+    assert cli.run([*words, "--keep", "year:number"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"documents": 6, "unchanged": 0, "passages": 6}
+
+    assert cli.run(["search", str(store), "c c", "--top", "2", "--json"]) == 0
+    hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(hits) == 2
+    assert (hits[0]["id"], hits[0]["text"], hits[0]["fields"]) == ("c", "c c c", {"year": 2.0})
+
+    assert cli.run(["search", str(store), "c c", "--where", "year>=4", "--where", "year<5"]) == 0
+    assert capsys.readouterr().out.split()[2] == "e"
+    assert cli.run(["search", str(store), "c c", "--where", "year>=400"]) == 0
+    assert capsys.readouterr() == ("", "nothing found\n")
+
+    (tmp_path / "q.tsv").write_text("1\tb b\n", encoding="utf-8")
+    (tmp_path / "j.tsv").write_text("1\tb\t1\n", encoding="utf-8")
+    asked = ["--queries", str(tmp_path / "q.tsv"), "--judgments", str(tmp_path / "j.tsv")]
+    assert cli.run(["evaluate", "retrieval", str(store), *asked]) == 0
+    assert json.loads(capsys.readouterr().out)["ndcg@10"] == 1.0
+    out = tmp_path / "rows.jsonl"
+    assert cli.run(["mine", str(store), *asked, "--out", str(out), "--negatives", "2"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"queries": 1, "rows": 1}
+    assert set(json.loads(out.read_text())) == {"anchor", "positive", "negative1", "negative2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["search", "nowhere", "x"], "nowhere: no store of passages"),
+        (["index", "nowhere.txt", "--model", "TINY", "--store", "s"], "nowhere.txt: no such file"),
+        (["search", "http://127.0.0.1:1/x", "x"], "no Qdrant server answers"),
+    ],
+)
+def test_refusals_are_one_sentence(
+    words: list[str],
+    said: str,
+    tiny: Path,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([str(tiny) if word == "TINY" else word for word in words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "s").exists()
