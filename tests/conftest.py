@@ -65,3 +65,23 @@ def minilm() -> Path:
 def english() -> list[str]:
     """Documents of real English: the chapters of the language reference that CPython ships."""
     return [text.strip() for _, text in sorted(topics.topics.items())]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small BERT with random weights, which reads 32 words of letters."""
+    from bertkit.checkpoint.folder import save
+    from bertkit.families import BERT
+    from bertkit.models.config import TransformerConfig
+    from bertkit.models.model import build
+    from bertkit.text.tokenizer import Tokenizer
+
+    root = tmp_path_factory.mktemp("tiny")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (root / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(words), hidden=32, layers=1, heads=2, intermediate=64, length=32
+    )
+    save(root / "model", build(config), Tokenizer.load(root / "vocab.txt"), BERT)
+    return root / "model"

@@ -7,6 +7,7 @@ BertkitError
 ├── CheckpointError   a folder of weights cannot be read or written
 ├── StorageError      a file cannot be written: no space, no permission
 ├── DeviceError       the machine lacks what was asked for
+├── SearchError       a store of passages cannot be opened, written or searched
 └── TrainingError     a run cannot start or go on
 
 At the command line each becomes one sentence and exit code 2, without a traceback.
@@ -44,6 +45,10 @@ class StorageError(BertkitError):
 
 class DeviceError(BertkitError):
     """The machine lacks what was asked for (a device, a precision)."""
+
+
+class SearchError(BertkitError):
+    """A store of passages cannot be opened, written or searched; what was in it stays."""
 
 
 class TrainingError(BertkitError):

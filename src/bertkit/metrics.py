@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 
 def classification(
@@ -194,6 +194,36 @@ def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
     places = np.asarray(ranks)
     found = {f"recall@{k}": float((places <= k).mean()) for k in (1, 2, 5) if k < of}
     return {**found, "mrr": float((1 / places).mean())}
+
+
+def retrieval(
+    found: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
+) -> dict[str, float]:
+    """ndcg@10, mrr, map, recall@10 and recall@100, each the mean over queries.
+
+    `found` holds the ids of the documents of each query, best first; `grades` how well judged ones
+    answer it, 0 and less for not at all. What was not found counts as not found, so that mrr and
+    map are of as many places as there are. Source: trec_eval, with linear gains.
+    """
+    rows = [_retrieved(ids, graded) for ids, graded in zip(found, grades, strict=True)]
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _retrieved(ids: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
+    gains = np.array([max(grades.get(name, 0), 0) for name in ids], dtype=np.float64)
+    ideal = np.sort([grade for grade in grades.values() if grade > 0])[::-1]
+    places = np.flatnonzero(gains) + 1  # of the relevant, from 1
+    return {
+        "ndcg@10": _discounted(gains[:10]) / _discounted(ideal[:10]),
+        "mrr": float(1 / places[0]) if len(places) else 0.0,
+        "map": float((np.arange(1, len(places) + 1) / places).sum() / len(ideal)),
+        "recall@10": float((places <= 10).sum() / len(ideal)),
+        "recall@100": float((places <= 100).sum() / len(ideal)),
+    }
+
+
+def _discounted(gains: NDArray[np.float64]) -> float:
+    return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
 
 
 def spread(each: Sequence[float]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import torch
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
@@ -46,6 +49,15 @@ class Loaded:
     """Set by sentence-transformers folders."""
     length: int = 512
     """The longest sequence the folder is meant for, in tokens."""
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides a text's states: tokenizer, shape and weights."""
+        digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
+        digest.update(msgspec.json.encode(self.model.config, order="sorted"))
+        for name, weight in sorted(self.model.encoder.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+        return digest.hexdigest()
 
 
 def load(

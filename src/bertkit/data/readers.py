@@ -60,24 +60,23 @@ class Span:
     end: int
 
 
-def files(paths: Sequence[Path]) -> list[Path]:
+def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     """The files to read: folders give what they hold at any depth, sorted, without hidden ones.
 
-    Raises: DataError naming a path that is missing, empty, named twice, or of another kind.
+    Raises: DataError naming a path that is missing, empty, named twice, or of none of the kinds.
     """
+    known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = [p for p in _inside(path) if suffix(p) in TEXT]
+            inside = [p for p in _inside(path) if suffix(p) in kinds]
             if not inside:
-                raise DataError(f"{path}: no .txt or .jsonl file in this folder (nor as .gz)")
+                raise DataError(f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz)")
             found += inside
         elif not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
-        elif suffix(path) not in TEXT:
-            raise DataError(
-                f"{path}: unknown kind of file; text is read from .txt and .jsonl, also .gz"
-            )
+        elif suffix(path) not in kinds:
+            raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
         else:
             found.append(path)
     if not found:

@@ -1,0 +1,262 @@
+"""Search over SciFact's 5,183 abstracts: bertkit against sentence-transformers and faiss.
+
+Both sides go from a .jsonl file of documents on disk and from claims in memory to the ten best
+abstracts of each claim, with all-MiniLM-L6-v2, which reads the first 256 tokens of an abstract. The
+peer encodes documents and claims at its default of 32 a batch and asks faiss, exactly, for all
+claims at once. bertkit computes in the precision of its default, and writes a store to disk, which
+the peer does not.
+
+An abstract answers a claim that cites it. What a model learns from 600 claims is scored on the
+other ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.embed import minilm
+from benchmarks.finetune import data_folder
+from bertkit import metrics
+from bertkit.console import quietly
+from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.index import index
+from bertkit.recipes.judge import evaluate_retrieval, mine
+from bertkit.retrieval.search import Searcher
+from bertkit.tasks import find
+from bertkit.tasks.task import Reading
+
+PEER = "sentence-transformers + faiss (exact)"
+TOP = 100
+TRAINING = 600
+"""Claims that are learned from."""
+
+
+class World(NamedTuple):
+    """The files of one run. `training` and `dev` are queries; the judgments are of both."""
+
+    documents: Path
+    queries: Path
+    training: Path
+    dev: Path
+    judgments: Path
+
+
+def main(*, quick: bool = False) -> None:
+    with TemporaryDirectory() as folder, quietly():
+        world = write(data_folder() / "scifact", Path(folder), 200 if quick else None)
+        rows = [*compared(world, Path(folder)), *learned(world, Path(folder))]
+    if quick:
+        harness.show("search, quick", rows)
+    else:
+        harness.write("search", rows)
+
+
+# ---- the data
+
+
+def write(source: Path, folder: Path, count: int | None) -> World:
+    """SciFact as files that bertkit and the peer read; `count` documents, or all."""
+    world = World(*(folder / name for name in ("d.jsonl", "q.tsv", "t.tsv", "v.tsv", "j.tsv")))
+    with gzip.open(source / "corpus.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        documents = list(csv.DictReader(file))[:count]
+    rows = [
+        {"id": d["doc_id"], "title": d["title"], "text": " ".join(sentences(d["abstract"]))}
+        for d in documents
+    ]
+    world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    there = {row["id"] for row in rows}
+    claims: dict[str, tuple[str, list[str]]] = {}
+    with (source / "claims_train.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            cited = [d for d in re.findall(r"\d+", row["cited_doc_ids"]) if d in there]
+            if cited:
+                claims[row["id"]] = row["claim"], cited
+    lines = [f"{id}\t{claim}\n" for id, (claim, _) in claims.items()]
+    cut = min(TRAINING, len(lines) * 3 // 4)
+    for path, part in (
+        (world.queries, lines),
+        (world.training, lines[:cut]),
+        (world.dev, lines[cut:]),
+    ):
+        path.write_text("".join(part), encoding="utf-8")
+    world.judgments.write_text(
+        "".join(f"{id}\t{d}\t1\n" for id, (_, cited) in claims.items() for d in cited),
+        encoding="utf-8",
+    )
+    return world
+
+
+def sentences(printed: str) -> list[str]:
+    """The sentences of an abstract, which the file holds as numpy prints a list of them."""
+    return [str(s) for s in ast.literal_eval(re.sub(r"""(['"])\n (['"])""", r"\1,\n \2", printed))]
+
+
+# ---- the two sides
+
+
+def compared(world: World, folder: Path) -> list[harness.Row]:
+    """The same search by both, its quality, and how long one query takes."""
+    queries = read_queries(world.queries)
+    graded = judged(queries, read_judgments(world.judgments), world.judgments)
+    found: dict[str, dict[str, list[str]]] = {}
+    places = iter(range(100))
+
+    def ours() -> None:
+        place = str(folder / f"store-{next(places)}")
+        index([world.documents], model=minilm(), store=place, long="truncate")
+        searcher = Searcher(place, precision="auto")
+        hits = searcher.many(list(queries.values()), top=TOP)
+        found["ours"] = {q: [h.id for h in some] for q, some in zip(queries, hits, strict=True)}
+
+    def peer() -> None:
+        found["peer"] = theirs(world, queries)
+
+    row = harness.compare(
+        "documents to answers, 5,183 abstracts and all claims",
+        ours,
+        peer,
+        peer_name=PEER,
+        unit="s",
+        work=None,
+        target=3.0,
+    )
+    ndcg = {
+        side: metrics.retrieval([ids[q] for q in graded], list(graded.values()))["ndcg@10"]
+        for side, ids in found.items()
+    }
+    quality = harness.row(
+        "nDCG@10, all claims",
+        ndcg["ours"],
+        ndcg["peer"],
+        peer_name=PEER,
+        unit="",
+        target=0.995,
+        better="higher",
+    )
+    place = folder / "store-0"
+    return [row, quality, *alone(place, world, list(queries.values()))]
+
+
+def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:
+    """The peer's ids of the best documents."""
+    import faiss
+    from sentence_transformers import SentenceTransformer
+
+    rows = [json.loads(line) for line in world.documents.open(encoding="utf-8")]
+    model = SentenceTransformer(str(minilm()), device="cpu")
+
+    def encode(texts: list[str]) -> np.ndarray:
+        found = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(found, dtype=np.float32)
+
+    vectors = encode([f"{row['title']}\n{row['text']}" for row in rows])
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(vectors)
+    _, best = flat.search(encode(list(queries.values())), TOP)
+    return {
+        q: [rows[i]["id"] for i in some if i >= 0] for q, some in zip(queries, best, strict=True)
+    }
+
+
+def alone(place: Path, world: World, queries: list[str]) -> list[harness.Row]:
+    """One query at a time, tokenizing and embedding included; both sides in fp32."""
+    import faiss
+    from sentence_transformers import SentenceTransformer
+
+    searcher = Searcher(str(place))
+    model = SentenceTransformer(str(minilm()), device="cpu")
+    rows = [json.loads(line) for line in world.documents.open(encoding="utf-8")]
+    flat = faiss.IndexFlatIP(searcher.store.spec.dimension)
+    flat.add(np.asarray(model.encode([row["text"] for row in rows], show_progress_bar=False)))
+
+    def peer(query: str) -> None:
+        flat.search(np.asarray(model.encode([query], show_progress_bar=False)), 10)
+
+    def ours(query: str) -> None:
+        searcher(query, top=10)
+
+    asked = queries[:200]
+    times: dict[Callable[[str], None], list[float]] = {ours: [], peer: []}
+    for side, kept in times.items():
+        for query in asked[:20]:
+            side(query)
+        for query in asked:
+            start = time.perf_counter()
+            side(query)
+            kept.append((time.perf_counter() - start) * 1000)
+    mine_, theirs_ = (median(times[side]) for side in (ours, peer))
+    common = {"unit": "ms", "better": "lower"}
+    return [
+        harness.row("one query, p50", mine_, 20.0, peer_name="limit", target=1.0, **common),  # type: ignore[arg-type]
+        harness.row("one query, p50", mine_, theirs_, peer_name=PEER, target=1.0, **common),  # type: ignore[arg-type]
+    ]
+
+
+# ---- what learning gives
+
+
+def learned(world: World, folder: Path) -> list[harness.Row]:
+    """nDCG@10 on claims apart: words too, a model that learned from the others, a re-ranker."""
+    start = Searcher(str(folder / "store-0"))
+
+    def score(searcher: Searcher, *, hybrid: bool = False) -> float:
+        return evaluate_retrieval(searcher, world.dev, world.judgments, hybrid=hybrid)["ndcg@10"]
+
+    before = score(start)
+    rows = {"words too": score(start, hybrid=True)}
+    learner = find("similarity")
+    mined = folder / "similarity.jsonl"
+    mine(start, world.training, world.judgments, mined, negatives=2, skip=2)
+    examples, _ = learner.read(mined, Reading(), labelled=True)
+    finetune(
+        learner,
+        model=minilm(),
+        train=examples,
+        dev=examples[:50],
+        out=folder / "bi",
+        settings=Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256),
+    )
+    place = str(folder / "store-bi")
+    index([world.documents], model=folder / "bi", store=place, long="truncate")
+    rows["fine-tuned on other claims"] = score(Searcher(place))
+    responder = find("respond")
+    mined = folder / "respond.jsonl"
+    mine(start, world.training, world.judgments, mined, learner="respond", negatives=4)
+    examples, _ = responder.read(mined, Reading(), labelled=True)
+    finetune(
+        responder,
+        model=minilm(),
+        train=examples,
+        dev=examples[:50],
+        out=folder / "cross",
+        settings=Finetune(epochs=2, batch_size=16, learning_rate=1e-4, length=256),
+    )
+    rows["re-ranked by a cross-encoder of other claims"] = score(
+        Searcher(place, rerank=folder / "cross")
+    )
+    return [
+        harness.row(
+            f"nDCG@10, {what}",
+            value,
+            before,
+            peer_name="zero-shot",
+            unit="",
+            target=1.0,
+            better="higher",
+        )
+        for what, value in rows.items()
+    ]

@@ -1,0 +1,163 @@
+"""Documents -> passages -> vectors -> a store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.console import progress
+from bertkit.data.documents import Columns, Document, documents
+from bertkit.errors import ConfigError, DataError
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import Embed
+from bertkit.retrieval.opening import open_store
+from bertkit.retrieval.search import embedder, fingerprint, name_of
+from bertkit.retrieval.store import Passage, Spec, Store
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Encoding
+
+PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
+"""How many are written at a time, and how much of the work a stopped run does again at most."""
+
+
+def index(
+    paths: Sequence[Path],
+    *,
+    model: str | Path | Loaded,
+    store: str,
+    columns: Columns | None = None,
+    length: int | None = None,
+    long: Long = "window",
+    sync: bool = False,
+    precision: Inference = "auto",
+) -> dict[str, int]:
+    """Put documents into a store, to be searched; the same call goes on after a stop.
+
+    A document replaces the one of its id, and one that is the same already is left alone. All are
+    read and checked before any is written. `length` is that of a passage in tokens, by default the
+    longest that the model reads; `long` says what becomes of longer documents: overlapping
+    passages, only the first, or an error. With `sync` documents of the store that are not among
+    these are taken out.
+    Raises: DataError for a document that cannot be used, SearchError for a store made with another
+    model or other settings; what the store held is found as before.
+    """
+    columns = columns or Columns()
+    embed = embedder(model, precision)
+    most = embed.loaded.length
+    if length is not None and not 8 <= length <= most:
+        raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
+    names = _check(paths, columns)
+    spec = Spec(
+        model=name_of(model),
+        fingerprint=fingerprint(embed),
+        dimension=embed.loaded.model.config.hidden,
+        length=length or most,
+        long=long,
+        fields=columns.fields(),
+    )
+    opened = open_store(store, create=spec)
+    unchanged = 0
+    with progress() as bar:
+        task = bar.add_task("indexing", total=len(names), note="")
+        for part in _parts(documents(paths, columns)):
+            digests = [_digest(document) for document in part]
+            there = opened.digests([document.id for document in part])
+            new = [
+                (document, digest)
+                for document, digest in zip(part, digests, strict=True)
+                if there.get(document.id) != digest
+            ]
+            unchanged += len(part) - len(new)
+            if new:
+                _write(opened, embed, new)
+            bar.advance(task, len(part))
+    gone = sorted(opened.ids() - names) if sync else []
+    for start in range(0, len(gone), PART_DOCUMENTS):
+        opened.remove(gone[start : start + PART_DOCUMENTS])
+    opened.finish()
+    removed = {"removed": len(gone)} if sync else {}
+    return {"documents": len(names), "unchanged": unchanged, **removed, "passages": len(opened)}
+
+
+def _check(paths: Sequence[Path], columns: Columns) -> set[str]:
+    """The ids of the documents. Raises: DataError for a document that cannot be used."""
+    seen: set[str] = set()
+    for document in documents(paths, columns):
+        if document.id in seen:
+            raise DataError(
+                f"{document.where}: a second document with the id {document.id!r}; give each its "
+                "own, or name the field that holds it (--id)"
+            )
+        seen.add(document.id)
+    if not seen:
+        raise DataError("no document in these files")
+    return seen
+
+
+def _parts(found: Iterator[Document]) -> Iterator[list[Document]]:
+    part: list[Document] = []
+    characters = 0
+    for document in found:
+        part.append(document)
+        characters += len(document.text)
+        if len(part) == PART_DOCUMENTS or characters >= PART_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
+
+
+def _digest(document: Document) -> str:
+    held = json.dumps([document.text, dict(document.fields)], ensure_ascii=False)
+    return hashlib.sha256(held.encode()).hexdigest()
+
+
+def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]]) -> None:
+    encodings, owner = encode(
+        embed.tokenizer,
+        [document.text for document, _ in new],
+        length=store.spec.length,
+        long=store.spec.long,
+        where=[document.where for document, _ in new],
+    )
+    vectors = embed.encoded(encodings)
+    passages: list[Passage] = []
+    for place, encoding in zip(owner, encodings, strict=True):
+        document, digest = new[place]
+        number = passages[-1].number + 1 if passages and passages[-1].id == document.id else 0
+        passages.append(_passage(document, digest, number, encoding))
+    _refuse_unusable(vectors, passages)
+    store.replace(passages, vectors)
+
+
+def _passage(document: Document, digest: str, number: int, encoding: Encoding) -> Passage:
+    real = [place for place, owner in enumerate(encoding.sequence) if owner is not None]
+    start = int(encoding.offsets[real[0], 0]) if real else 0
+    end = int(encoding.offsets[real[-1], 1]) if real else 0
+    return Passage(
+        document.id,
+        number,
+        document.text[start:end],
+        start,
+        end,
+        document.where,
+        digest,
+        document.fields,
+    )
+
+
+def _refuse_unusable(vectors: NDArray[np.float32], passages: Sequence[Passage]) -> None:
+    lengths = np.linalg.norm(vectors, axis=1)
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.5)))
+    if len(bad):
+        passage = passages[int(bad[0])]
+        raise DataError(
+            f"{passage.source}: the model makes no usable vector of {passage.text[:40]!r} (zeros, "
+            "or no numbers); check the model with `bertkit embed`"
+        )

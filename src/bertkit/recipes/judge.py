@@ -1,0 +1,131 @@
+"""Score a search on judged queries, and draw from it what a better model learns from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit import metrics
+from bertkit.console import progress
+from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.errors import ConfigError, DataError
+from bertkit.retrieval.search import Searcher
+from bertkit.retrieval.store import ID, Condition, Hit
+from bertkit.storage import refuse_used, writing
+
+TOP = 100
+"""Documents of a query that are scored, and that negatives are drawn from."""
+
+PART = 64
+"""Queries asked together."""
+
+
+def evaluate_retrieval(
+    searcher: Searcher, queries: Path, judgments: Path, *, hybrid: bool = False
+) -> dict[str, float]:
+    """ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
+
+    Raises: DataError when there is no such query.
+    """
+    texts = read_queries(queries)
+    graded = judged(texts, read_judgments(judgments), judgments)
+    asked = {query: texts[query] for query in graded}
+    found = dict(_asked(searcher, asked, hybrid))
+    scores = metrics.retrieval([[h.id for h in found[q]] for q in graded], list(graded.values()))
+    return {**scores, "queries": len(graded)}
+
+
+def mine(
+    searcher: Searcher,
+    queries: Path,
+    judgments: Path,
+    out: Path,
+    *,
+    learner: Literal["similarity", "respond"] = "similarity",
+    negatives: int = 4,
+    skip: int = 0,
+    margins: bool = False,
+) -> dict[str, int]:
+    """Rows for `bertkit finetune`: each query with a passage that answers it and some that only
+    seem to.
+
+    Negatives are the best documents for the query that are not judged to answer it, without the
+    `skip` best, which may answer it too. For `respond` (a cross-encoder) these are candidates; for
+    `similarity` columns. With `margins` a label says how much better the searcher's re-ranker finds
+    the answer than the negative, a row for each: what a bi-encoder learns by loss margin_mse
+    (Hofstätter et al. 2020).
+    Raises: DataError when no query has both, ConfigError for settings that do not go together.
+    """
+    if margins and (searcher.rerank is None or learner != "similarity"):
+        raise ConfigError("margins: they are a re-ranker's (--rerank), and for similarity alone")
+    if negatives < 1 or skip < 0:
+        raise ConfigError("negatives: ask for one at least, and skip none or more")
+    refuse_used(out)
+    texts = read_queries(queries)
+    graded = judged(texts, read_judgments(judgments), judgments)
+    rows, asked = 0, {query: texts[query] for query in graded}
+    with writing(out) as partial, partial.open("w", encoding="utf-8") as file:
+        for query, hits in _asked(searcher, asked, hybrid=False):
+            wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0][skip : skip + negatives]
+            for right in _answers(searcher, asked[query], graded[query]):
+                if len(wrong) < negatives:
+                    continue  # rows are to have equally many
+                for row in _rows(searcher, asked[query], right, wrong, learner, margins):
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    rows += 1
+        if not rows:
+            raise DataError(
+                f"{judgments}: no query has an answer in the store and {negatives} other "
+                "documents; check the ids, or ask for fewer negatives"
+            )
+    return {"queries": len(graded), "rows": rows}
+
+
+def _asked(
+    searcher: Searcher, queries: Mapping[str, str], hybrid: bool
+) -> Iterator[tuple[str, list[Hit]]]:
+    """What is found for each query, in their order."""
+    names = list(queries)
+    with progress() as bar:
+        task = bar.add_task("searching", total=len(names), note="")
+        for start in range(0, len(names), PART):
+            part = names[start : start + PART]
+            texts = [queries[name] for name in part]
+            found = searcher.many(texts, top=TOP, hybrid=hybrid, long="truncate")
+            yield from zip(part, found, strict=True)
+            bar.advance(task, len(part))
+
+
+def _answers(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Iterator[Hit]:
+    """The best passage of each document that answers the query and is in the store."""
+    vector = searcher.embed([query], long="truncate")[0]
+    for name, grade in grades.items():
+        if grade > 0:
+            yield from searcher.store.by_vector(vector, 1, [Condition(ID, "=", name)])
+
+
+def _rows(
+    searcher: Searcher,
+    query: str,
+    right: Hit,
+    wrong: list[Hit],
+    learner: str,
+    margins: bool,
+) -> Iterator[dict[str, Any]]:
+    texts = [hit.text for hit in wrong]
+    if learner == "respond":
+        yield {"context": query, "response": right.text, "candidates": [right.text, *texts]}
+    elif margins:
+        assert searcher.rerank is not None
+        best, *others = searcher.rerank(query, [right.text, *texts]).tolist()
+        for text, score in zip(texts, others, strict=True):
+            yield _triple(query, right.text, {"negative": text}) | {"label": best - score}
+    else:
+        names = {f"negative{i}": text for i, text in enumerate(texts, 1)}
+        yield _triple(query, right.text, names)
+
+
+def _triple(query: str, positive: str, negatives: Mapping[str, str]) -> dict[str, Any]:
+    return {"anchor": query, "positive": positive, **negatives}

@@ -1,0 +1,236 @@
+"""A store in a folder on disk: LanceDB, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import lancedb
+import msgspec
+import numpy as np
+import pyarrow as pa
+from lancedb.index import FTS
+from lancedb.query import MatchQuery
+from numpy.typing import NDArray
+
+from bertkit.errors import SearchError
+from bertkit.retrieval.store import ID, Condition, Hit, Passage, Spec, Store, agreed, read_spec
+from bertkit.storage import write_json
+
+SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
+"""The file of the spec, the table, and the tag of the version that searches see.
+
+Each write makes a version of the table; the tag moves when a run has ended well, so that one which
+was killed changes nothing that is found, and the next goes on from what it wrote."""
+
+SHOWN = ("id", "number", "text", "start", "end", "source")
+
+MEMORY = 1 << 29
+"""Bytes of vectors that are kept to be searched in memory; more stay on disk, and are read for
+each query."""
+
+
+class LanceStore(Store):
+    """A folder with a LanceDB table and what it was made with."""
+
+    def __init__(self, place: str, spec: Spec, table: Any, *, fixed: bool = False) -> None:
+        self.place, self.spec, self.table, self.fixed = place, spec, table, fixed
+        self.columns = {name: f"field{i}" for i, name in enumerate(spec.fields)}
+
+    @classmethod
+    def open(cls, place: str, create: Spec | None) -> Self:
+        folder = Path(place)
+        if folder.exists() and not folder.is_dir():
+            raise SearchError(f"{place}: a file; a store is a folder, so choose another place")
+        if not (folder / SPEC).exists():
+            if create is None:
+                raise SearchError(f"{place}: no store of passages; make one with `bertkit index`")
+            if folder.exists() and any(folder.iterdir()):
+                raise SearchError(
+                    f"{place}: a folder with other things in it; choose another place"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / SPEC, msgspec.to_builtins(create))
+        spec = read_spec(place, (folder / SPEC).read_bytes())
+        if create is not None:
+            spec = agreed(place, spec, create)
+        with readable(place):
+            database = lancedb.connect(folder)
+            if TABLE in database.list_tables().tables:
+                table = database.open_table(TABLE)
+                if create is None and FOUND in table.tags.list():
+                    table.checkout(FOUND)
+                    return cls(place, spec, table, fixed=True)
+            elif create is not None:
+                table = database.create_table(TABLE, schema=_schema(spec))
+        if create is None:
+            raise SearchError(
+                f"{place}: its first documents were never finished; run `bertkit index` again, "
+                "which goes on where it stopped"
+            )
+        return cls(place, spec, table)
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        with readable(self.place):
+            query = self.table.search().where(f"number = 0 AND {_among(ids)}")
+            rows = query.select(["id", "digest"]).limit(len(ids)).to_arrow().to_pylist()
+        return {row["id"]: row["digest"] for row in rows}
+
+    def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
+        columns = {
+            name: pa.array([getattr(p, name) for p in passages], kind)
+            for name, kind in _COLUMNS.items()
+        }
+        for name, column in self.columns.items():
+            kind = pa.float64() if self.spec.fields[name] == "number" else pa.string()
+            columns[column] = pa.array([p.fields[name] for p in passages], kind)
+        flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).ravel())
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.spec.dimension)
+        ids = list(dict.fromkeys(p.id for p in passages))
+        with readable(self.place):  # in one version: what is new, and without what is old
+            (
+                self.table.merge_insert(["id", "number"])
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .when_not_matched_by_source_delete(_among(ids))
+                .execute(pa.table(columns, schema=_schema(self.spec)))
+            )
+
+    def ids(self) -> set[str]:
+        with readable(self.place):
+            rows = self.table.search().where("number = 0").select(["id"])
+            found = rows.limit(max(1, self.table.count_rows())).to_arrow()
+        return set(found["id"].to_pylist())
+
+    def remove(self, ids: Sequence[str]) -> None:
+        with readable(self.place):
+            self.table.delete(_among(ids))
+
+    def finish(self) -> None:
+        with readable(self.place):
+            if not self.table.list_indices():
+                self.table.create_index("text", config=FTS())
+            self._tag()
+            self.table.optimize()  # also the words' index; versions of a week ago go
+            self._tag()
+
+    def _tag(self) -> None:
+        tags = self.table.tags
+        (tags.update if FOUND in tags.list() else tags.create)(FOUND, self.table.version)
+
+    def by_vector(
+        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+    ) -> list[Hit]:
+        kept = self._kept
+        if kept is not None and not where:
+            return self._nearest(*kept, vector, count)
+        query = self.table.search(vector, query_type="vector").distance_type("dot")
+        rows = self._rows(query, "_distance", count, where)
+        return [self._hit(row, 1.0 - row["_distance"]) for row in rows]  # as "dot" is defined
+
+    @cached_property
+    def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Row ids and vectors (P, D) of all passages, where they stay the same and memory holds
+        them."""
+        passages, dimension = len(self), self.spec.dimension
+        if not self.fixed or not 0 < passages * dimension * 4 <= MEMORY:
+            return None
+        with readable(self.place):
+            rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
+            found = rows.to_arrow()
+            flat = found["vector"].combine_chunks().flatten().to_numpy()
+        return found["_rowid"].to_numpy(), flat.reshape(-1, dimension)
+
+    def _nearest(
+        self,
+        ids: NDArray[np.int64],
+        vectors: NDArray[np.float32],
+        vector: NDArray[np.float32],
+        count: int,
+    ) -> list[Hit]:
+        scores = vectors @ vector
+        best = np.argsort(-scores, kind="stable")[:count]
+        with readable(self.place):
+            taken = self.table.take_row_ids(ids[best].tolist()).with_row_id()
+            rows = taken.select([*SHOWN, *self.columns.values()]).to_arrow().to_pylist()
+        by_id = {row["_rowid"]: row for row in rows}
+        return [self._hit(by_id[int(ids[place])], float(scores[place])) for place in best]
+
+    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
+        match = MatchQuery(query, "text")  # type: ignore[call-arg]  # its defaults are pydantic's
+        asked = self.table.search(match, query_type="fts")
+        return [self._hit(row, row["_score"]) for row in self._rows(asked, "_score", count, where)]
+
+    def _rows(
+        self, query: Any, score: str, count: int, where: Sequence[Condition]
+    ) -> list[dict[str, Any]]:
+        if where:
+            query = query.where(" AND ".join(map(self._sql, where)), prefilter=True)
+        with readable(self.place):
+            shown = [*SHOWN, *self.columns.values(), score]
+            rows: list[dict[str, Any]] = query.limit(count).select(shown).to_arrow().to_pylist()
+        return rows
+
+    def _hit(self, row: dict[str, Any], score: float) -> Hit:
+        fields = {name: row[column] for name, column in self.columns.items()}
+        return Hit(
+            row["id"],
+            float(score),
+            row["text"],
+            row["start"],
+            row["end"],
+            row["number"],
+            row["source"],
+            fields,
+        )
+
+    def _sql(self, condition: Condition) -> str:
+        value = condition.value
+        right = _quoted(value) if isinstance(value, str) else repr(value)
+        left = ID if condition.field == ID else self.columns[condition.field]
+        return f"{left} {condition.operator} {right}"
+
+    def __len__(self) -> int:
+        return int(self.table.count_rows())
+
+
+_COLUMNS = {
+    "id": pa.string(),
+    "number": pa.int32(),
+    "text": pa.string(),
+    "start": pa.int64(),
+    "end": pa.int64(),
+    "source": pa.string(),
+    "digest": pa.string(),
+}
+
+
+def _schema(spec: Spec) -> pa.Schema:
+    kinds = {"number": pa.float64(), "text": pa.string()}
+    fields = [(f"field{i}", kinds[kind]) for i, kind in enumerate(spec.fields.values())]
+    vector = ("vector", pa.list_(pa.float32(), spec.dimension))
+    return pa.schema([*_COLUMNS.items(), *fields, vector])
+
+
+def _among(ids: Sequence[str]) -> str:
+    return f"id IN ({', '.join(map(_quoted, ids))})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@contextlib.contextmanager
+def readable(place: str) -> Iterator[None]:
+    """What LanceDB says of a damaged or unwritable folder, as one sentence."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
+        said = " ".join(str(error).split())[:200]
+        raise SearchError(
+            f"{place}: the store is damaged, or cannot be read or written ({said}); if it is "
+            "damaged, index again into a new place"
+        ) from None

@@ -1,0 +1,243 @@
+"""A store in a Qdrant server: for more passages, or more readers, than one machine serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import QdrantException
+from qdrant_client.http.exceptions import ApiException
+
+from bertkit.errors import SearchError
+from bertkit.retrieval.store import ID, Condition, Hit, Passage, Spec, Store, agreed, read_spec
+
+SECONDS = 30
+"""After which a server that does not answer is given up."""
+
+DENSE, WORDS = "vector", "words"
+
+SATURATION = 1.2
+"""BM25's k1. Passages are about equally long, so that its part for length is left out."""
+
+
+class QdrantStore(Store):
+    """A collection of a Qdrant server, named by the path of its address: http://host:6333/NAME.
+
+    The key of a server that wants one is taken from the environment, QDRANT_API_KEY. Documents are
+    found as soon as they are written; one that is replaced is there twice for a moment.
+    """
+
+    def __init__(self, place: str, name: str, spec: Spec, client: QdrantClient) -> None:
+        self.place, self.name, self.spec, self.client = place, name, spec, client
+
+    @classmethod
+    def open(cls, place: str, create: Spec | None, client: QdrantClient | None = None) -> Self:
+        parts = urlsplit(place)
+        name = parts.path.strip("/")
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise SearchError(
+                f"{place}: name a collection behind the address: http://host:6333/NAME"
+            )
+        with reachable(place):
+            if client is None:
+                key = os.environ.get("QDRANT_API_KEY")
+                address = f"{parts.scheme}://{parts.netloc}"
+                client = QdrantClient(
+                    address, api_key=key, timeout=SECONDS, check_compatibility=False
+                )
+            if not client.collection_exists(name):
+                if create is None:
+                    raise SearchError(f"{place}: no such collection; make it with `bertkit index`")
+                _create(client, name, create)
+            held = client.get_collection(name).config.metadata or {}
+        if not isinstance(held.get("bertkit"), str):
+            raise SearchError(f"{place}: a collection that bertkit did not make; name another")
+        spec = read_spec(place, held["bertkit"])
+        if create is not None:
+            spec = agreed(place, spec, create)
+        return cls(place, name, spec, client)
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        return dict(self._documents(_among(ids)))
+
+    def ids(self) -> set[str]:
+        return {name for name, _ in self._documents()}
+
+    def _documents(self, *met: models.Condition) -> Iterator[tuple[str, str]]:
+        """Id and digest of each document, by its first passage."""
+        first = models.FieldCondition(key="number", match=models.MatchValue(value=0))
+        page = None
+        while True:
+            with reachable(self.place):
+                points, page = self.client.scroll(
+                    self.name,
+                    scroll_filter=models.Filter(must=[first, *met]),
+                    limit=1000,
+                    offset=page,
+                    with_payload=["id", "digest"],
+                )
+            yield from ((p.payload["id"], p.payload["digest"]) for p in points if p.payload)
+            if page is None:
+                return
+
+    def remove(self, ids: Sequence[str]) -> None:
+        gone = models.Filter(must=[_among(ids)])
+        with reachable(self.place):
+            self.client.delete(self.name, models.FilterSelector(filter=gone), wait=True)
+
+    def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
+        points = [
+            models.PointStruct(
+                id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{p.number} {p.digest} {p.id}")),
+                vector={DENSE: vector.tolist(), WORDS: _weights(p.text)},
+                payload={
+                    **{name: getattr(p, name) for name in _SHOWN},
+                    "digest": p.digest,
+                    "fields": dict(p.fields),
+                },
+            )
+            for p, vector in zip(passages, vectors, strict=True)
+        ]
+        digests = list({p.digest for p in passages})
+        old = models.Filter(
+            must=[_among(list({p.id for p in passages}))],
+            must_not=[models.FieldCondition(key="digest", match=models.MatchAny(any=digests))],
+        )
+        # the first passages last: a document counts as written when its first is there
+        points.sort(key=lambda point: -point.payload["number"] if point.payload else 0)
+        with reachable(self.place):
+            for start in range(0, len(points), 256):
+                self.client.upsert(self.name, points[start : start + 256], wait=True)
+            self.client.delete(self.name, models.FilterSelector(filter=old), wait=True)
+
+    def finish(self) -> None:
+        """Nothing is left to do: what is written is found."""
+
+    def by_vector(
+        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+    ) -> list[Hit]:
+        return self._ask(vector.tolist(), DENSE, count, where)
+
+    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
+        words = _counts(query)
+        if not words:
+            return []
+        asked = models.SparseVector(indices=list(words), values=[1.0] * len(words))
+        return self._ask(asked, WORDS, count, where)
+
+    def _ask(self, query: Any, using: str, count: int, where: Sequence[Condition]) -> list[Hit]:
+        with reachable(self.place):
+            found = self.client.query_points(
+                self.name,
+                query=query,
+                using=using,
+                limit=count,
+                query_filter=_filter(where),
+                with_payload=True,
+            )
+        return [_hit(point) for point in found.points]
+
+    def __len__(self) -> int:
+        with reachable(self.place):
+            return self.client.count(self.name).count
+
+
+_SHOWN = ("id", "number", "text", "start", "end", "source")
+
+
+def _create(client: QdrantClient, name: str, spec: Spec) -> None:
+    client.create_collection(
+        name,
+        vectors_config={
+            DENSE: models.VectorParams(size=spec.dimension, distance=models.Distance.DOT)
+        },
+        sparse_vectors_config={WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        metadata={"bertkit": msgspec.json.encode(spec).decode()},
+    )
+    kinds = {ID: models.PayloadSchemaType.KEYWORD, "number": models.PayloadSchemaType.INTEGER}
+    for field, kind in spec.fields.items():
+        number = kind == "number"
+        schema = models.PayloadSchemaType.FLOAT if number else models.PayloadSchemaType.KEYWORD
+        kinds[_key(field)] = schema
+    for key, schema in kinds.items():
+        client.create_payload_index(name, key, schema)
+
+
+def _key(field: str) -> str:
+    return ID if field == ID else f'fields."{field}"'
+
+
+def _among(ids: Sequence[str]) -> models.FieldCondition:
+    return models.FieldCondition(key=ID, match=models.MatchAny(any=list(ids)))
+
+
+def _filter(where: Sequence[Condition]) -> models.Filter:
+    must: list[models.Condition] = []
+    must_not: list[models.Condition] = []
+    ranges = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+    for condition in where:
+        key, value = _key(condition.field), condition.value
+        if condition.operator in ranges:
+            limits = models.Range.model_validate({ranges[condition.operator]: value})
+            must.append(models.FieldCondition(key=key, range=limits))
+            continue
+        same = (
+            models.FieldCondition(key=key, match=models.MatchValue(value=value))
+            if isinstance(value, str)
+            else models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
+        )
+        if condition.operator == "=":
+            must.append(same)
+        else:
+            unknown = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
+            must_not += [same, unknown]
+    return models.Filter(must=must, must_not=must_not)
+
+
+def _hit(point: Any) -> Hit:
+    held = point.payload
+    return Hit(
+        held["id"],
+        point.score,
+        held["text"],
+        held["start"],
+        held["end"],
+        held["number"],
+        held["source"],
+        held["fields"],
+    )
+
+
+def _counts(text: str) -> Counter[int]:
+    return Counter(zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower()))
+
+
+def _weights(text: str) -> models.SparseVector:
+    """BM25's part of the passage; the server knows how rare each word is."""
+    counts = _counts(text)
+    values = [n * (SATURATION + 1) / (n + SATURATION) for n in counts.values()]
+    return models.SparseVector(indices=list(counts), values=values)
+
+
+@contextlib.contextmanager
+def reachable(place: str) -> Iterator[None]:
+    """What goes wrong between here and the server, as one sentence."""
+    try:
+        yield
+    except (ApiException, QdrantException, OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise SearchError(
+            f"{place}: no Qdrant server answers there, or it refuses ({said}); check the address, "
+            "the server and QDRANT_API_KEY"
+        ) from None

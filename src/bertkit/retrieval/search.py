@@ -1,0 +1,170 @@
+"""A query -> the documents of a store that answer it best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import Embed, pipeline
+from bertkit.retrieval.opening import open_store
+from bertkit.retrieval.store import Hit, Store, conditions
+from bertkit.text.long import Long
+
+CANDIDATES = 100
+"""Passages that are looked at where lists are joined or read again."""
+
+FUSION = 60
+"""Of reciprocal rank fusion: how little first places count more than later ones."""
+
+
+def embedder(model: str | Path | Loaded, precision: Inference) -> Embed:
+    """A model that makes vectors of length 1, so that their dot product is the cosine."""
+    embed = Embed(model if isinstance(model, Loaded) else load(model), precision)
+    embed.pooling = replace(embed.pooling, normalize=True)
+    return embed
+
+
+def fingerprint(embed: Embed) -> str:
+    """A hash of all that decides a text's vector, precision aside."""
+    return f"{embed.loaded.fingerprint()}-{embed.pooling.mode}"
+
+
+def name_of(model: str | Path | Loaded) -> str:
+    """The name by which the same model is opened again, from any folder."""
+    if isinstance(model, Loaded):
+        model = model.folder
+    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+
+
+class Searcher:
+    """A store and the model it was made with, ready for queries.
+
+    `model` is by default the one that the store names; `rerank` a cross-encoder, which reads each
+    query together with the best passages.
+    Raises: SearchError for a store made with another model.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        model: str | Path | Loaded | None = None,
+        rerank: str | Path | Loaded | None = None,
+        precision: Inference = "fp32",
+    ) -> None:
+        self.store = store if isinstance(store, Store) else open_store(store)
+        spec = self.store.spec
+        try:
+            self.embed = embedder(model or spec.model, precision)
+        except BertkitError as error:
+            if model is not None:
+                raise
+            raise SearchError(
+                f"{self.store.place}: its model does not open ({error}); if it has moved, name "
+                "its new place (--model)"
+            ) from None
+        if fingerprint(self.embed) != spec.fingerprint:
+            raise SearchError(
+                f"{self.store.place}: was made with the model {spec.model}, and "
+                f"{self.embed.loaded.folder} has other weights; name the right one (--model), or "
+                "index again into a new store"
+            )
+        self.rerank = None if rerank is None else pipeline("rerank", rerank, precision=precision)
+
+    def __call__(
+        self,
+        query: str,
+        *,
+        top: int = 10,
+        where: Sequence[str] = (),
+        hybrid: bool = False,
+        long: Long = "error",
+    ) -> list[Hit]:
+        """The best documents, each by its best passage, best first.
+
+        `where` holds conditions such as year>=1960, all of which must be met; with `hybrid` the
+        passages found by vector and by words are joined by their ranks.
+        Raises: DataError for an empty query, or one longer than the model, ConfigError for a
+        condition on a field that the store has not.
+        """
+        return self.many([query], top=top, where=where, hybrid=hybrid, long=long)[0]
+
+    def many(
+        self,
+        queries: Sequence[str],
+        *,
+        top: int = 10,
+        where: Sequence[str] = (),
+        hybrid: bool = False,
+        long: Long = "error",
+    ) -> list[list[Hit]]:
+        """The same for several queries."""
+        if top < 1:
+            raise ConfigError(f"top: {top} documents; ask for one at least")
+        if long == "window":
+            raise ConfigError("long: a query has one vector; shorten it, or cut it (truncate)")
+        if not all(query.strip() for query in queries):
+            raise DataError("the query is empty; say what to look for")
+        met = conditions(where, self.store.spec.fields)
+        vectors = self.embed(queries, long=long)
+
+        def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:
+            def by_vector(count: int) -> list[Hit]:
+                return self.store.by_vector(vector, count, met)
+
+            if not (hybrid or self.rerank):
+                return best_documents(by_vector, top)
+            count = max(CANDIDATES, 2 * top)
+            lists = [by_vector(count)]
+            if hybrid:
+                lists.append(self.store.by_words(query, count, met))
+            found = fused(lists)[:count] if hybrid else lists[0]
+            if self.rerank and found:
+                scores = self.rerank(query, [hit.text for hit in found])
+                found = [
+                    msgspec.structs.replace(found[place], score=float(scores[place]))
+                    for place in np.argsort(-scores, kind="stable")
+                ]
+            return by_document(found)[:top]
+
+        return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
+
+
+def best_documents(ask: Callable[[int], list[Hit]], top: int) -> list[Hit]:
+    """The best passage of each of the `top` best documents: ask for more until there are enough."""
+    count = 2 * top
+    while True:
+        found = ask(count)
+        documents = by_document(found)
+        if len(documents) >= top or len(found) < count:
+            return documents[:top]
+        count *= 4
+
+
+def by_document(hits: Iterable[Hit]) -> list[Hit]:
+    """The first hit of each document."""
+    found: dict[str, Hit] = {}
+    for hit in hits:
+        found.setdefault(hit.id, hit)
+    return list(found.values())
+
+
+def fused(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Several lists of hits as one, by reciprocal rank fusion. Source: Cormack et al. 2009."""
+    scores: dict[tuple[str, int], float] = {}
+    hits: dict[tuple[str, int], Hit] = {}
+    for found in lists:
+        for rank, hit in enumerate(found, 1):
+            key = hit.id, hit.passage
+            hits.setdefault(key, hit)
+            scores[key] = scores.get(key, 0.0) + 1.0 / (FUSION + rank)
+    order = sorted(scores, key=lambda key: -scores[key])
+    return [msgspec.structs.replace(hits[key], score=scores[key]) for key in order]

@@ -1,0 +1,185 @@
+"""What a store of passages is: written by documents, asked by vector or by words."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.data.documents import Kind, Value
+from bertkit.errors import ConfigError, SearchError, did_you_mean
+from bertkit.text.long import Long
+
+VERSION = 1
+
+ID = "id"
+"""A document's id, among the fields that conditions name."""
+
+Operator = Literal["=", "!=", "<", "<=", ">", ">="]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store was made with, which all that is added must share.
+
+    `fingerprint` is that of the model, its tokenizer and its pooling; `model` the name by which it
+    is opened; `length` and `long` say how documents are cut into passages.
+    """
+
+    model: str
+    fingerprint: str
+    dimension: int
+    length: int
+    long: Long
+    fields: dict[str, Kind]
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a document: `text` is its characters [start, end).
+
+    `number` counts the passages of a document from 0; `digest` is a hash of the whole document.
+    """
+
+    id: str
+    number: int
+    text: str
+    start: int
+    end: int
+    source: str
+    digest: str
+    fields: Mapping[str, Value]
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A passage that was found, and how good it is: larger is better.
+
+    `text` is characters [start, end) of the document `id`, which was read from `source`; `passage`
+    is its number in it.
+    """
+
+    id: str
+    score: float
+    text: str
+    start: int
+    end: int
+    passage: int
+    source: str
+    fields: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A field compared with a value; documents without the field do not meet it."""
+
+    field: str
+    operator: Operator
+    value: str | float
+
+
+class Store(ABC):
+    """Passages with their vectors; a document is written whole, and replaces one of its id."""
+
+    place: str
+    spec: Spec
+
+    @abstractmethod
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """The digests of those of these documents that are there, this run's included."""
+
+    @abstractmethod
+    def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
+        """Write whole documents in place of those with their ids. Shapes: vectors (P, D)."""
+
+    @abstractmethod
+    def ids(self) -> set[str]:
+        """The ids of all documents that are there, this run's included."""
+
+    @abstractmethod
+    def remove(self, ids: Sequence[str]) -> None:
+        """Take these documents out."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make what was written since the last time what is found from now on."""
+
+    @abstractmethod
+    def by_vector(
+        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+    ) -> list[Hit]:
+        """The passages whose vectors have the largest dot product with this one, best first."""
+
+    @abstractmethod
+    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
+        """The passages with the query's words, best first, by BM25."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many passages are found."""
+
+
+def agreed(place: str, held: Spec, wanted: Spec) -> Spec:
+    """The spec of a store to be added to. Raises: SearchError when it was made with another."""
+    differs = {
+        "fingerprint": f"the model {held.model}, and {wanted.model} is another",
+        "length": f"passages of {held.length} tokens, not {wanted.length}",
+        "long": f"--long {held.long}, not {wanted.long}",
+        "fields": f"--keep {_listed(held.fields)}, not {_listed(wanted.fields)}",
+    }
+    for name, how in differs.items():
+        if getattr(held, name) != getattr(wanted, name):
+            raise SearchError(f"{place}: was made with {how}; do as then, or make a new store")
+    return held
+
+
+def _listed(fields: Mapping[str, Kind]) -> str:
+    return ", ".join(f"{name}:{kind}" for name, kind in fields.items()) or "nothing"
+
+
+def read_spec(place: str, text: str | bytes) -> Spec:
+    """Raises: SearchError for what is no spec, or one of a later bertkit."""
+    try:
+        spec = msgspec.json.decode(text, type=Spec)
+    except msgspec.DecodeError as error:
+        raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
+    if spec.version != VERSION:
+        raise SearchError(
+            f"{place}: a store of version {spec.version}, and this bertkit reads {VERSION}; "
+            "use the bertkit that made it, or index again"
+        )
+    return spec
+
+
+_CONDITION = re.compile(r"(.+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+
+
+def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Condition]:
+    """`year>=1960` and the like; `id` is a field always. Raises: ConfigError for an unknown one."""
+    fields = {**fields, ID: "text"}
+    found = []
+    for text in where:
+        parts = _CONDITION.fullmatch(text.strip())
+        if parts is None:
+            raise ConfigError(f"where: {text!r}; write FIELD=VALUE, or with !=, <, <=, >, >=")
+        name, operator, value = cast("tuple[str, Operator, str]", parts.groups())
+        if name not in fields:
+            raise ConfigError(
+                f"where: no field {name!r} in this store; {did_you_mean(name, fields)}"
+            )
+        number = fields[name] == "number"
+        if not number and operator not in ("=", "!="):
+            raise ConfigError(
+                f"where: {name} is text, which {operator} does not compare; index it as a number "
+                f"(--keep {name}:number)"
+            )
+        try:
+            found.append(Condition(name, operator, float(value) if number else value))
+        except ValueError:
+            raise ConfigError(f"where: {name} is a number, and {value!r} is none") from None
+    return found

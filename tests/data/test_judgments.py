@@ -1,0 +1,67 @@
+"""Queries and judgments, in the forms of BEIR and of TREC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.errors import DataError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_queries_of_both_forms(tmp_path: Path) -> None:
+    lines = '{"_id": 1, "text": " What lifts? "}\n\n{"id": "b", "text": "Why?"}\n'
+    assert read_queries(write(tmp_path / "a.jsonl", lines)) == {"1": "What lifts?", "b": "Why?"}
+    assert read_queries(write(tmp_path / "a.tsv", "1\tWhat lifts?\nb\tWhy?\tNow?\n")) == {
+        "1": "What lifts?",
+        "b": "Why?\tNow?",
+    }
+
+
+def test_judgments_of_both_forms(tmp_path: Path) -> None:
+    wanted = {"1": {"d 1": 2, "d2": 0}, "2": {"d2": 1}}
+    beir = "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\n2\td2\t1\n"
+    assert read_judgments(write(tmp_path / "a.tsv", beir)) == wanted
+    trec = "1 0 d1 2\n1 0 d2 0\n2 0 d2 1\n"
+    assert read_judgments(write(tmp_path / "b.txt", trec)) == {
+        "1": {"d1": 2, "d2": 0},
+        "2": {"d2": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.tsv", "1 no tab", r"a.tsv:1: one column"),
+        ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: a second query with the id '1'"),
+        ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
+        ("a.jsonl", '{"id": 1}', r"a.jsonl:1: no field 'text'"),
+        ("a.csv", "1,A", r"a.csv: queries are read from"),
+    ],
+)
+def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        read_queries(write(tmp_path / name, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1 d1 1\n1 d2", r"q:2: 2 columns"), ("1 d1 1\n1 d2 high", r"q:2: the grade 'high'")],
+)
+def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        read_judgments(write(tmp_path / "q", text))
+
+
+def test_only_queries_with_an_answer_count() -> None:
+    queries = {"1": "a", "2": "b", "3": "c"}
+    grades = {"1": {"d": 1}, "2": {"d": 0}, "9": {"d": 1}}
+    assert judged(queries, grades, Path("q")) == {"1": {"d": 1}}
+    with pytest.raises(DataError, match="q: no query of these"):
+        judged({"3": "c"}, grades, Path("q"))

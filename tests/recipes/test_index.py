@@ -1,0 +1,205 @@
+"""Indexing: passages that cover their documents, the same again after a stop, refusals before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertkit.checkpoint.folder import load, save
+from bertkit.data.documents import Columns
+from bertkit.errors import ConfigError, DataError, SearchError
+from bertkit.recipes import index as indexing
+from bertkit.recipes.index import index
+from bertkit.retrieval.opening import open_store
+from bertkit.retrieval.search import Searcher, name_of
+from bertkit.retrieval.store import Hit
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def write(path: Path, texts: Sequence[str], **fields: Any) -> Path:
+    rows = [{"id": f"d{i}", "text": text, **fields} for i, text in enumerate(texts)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def held(place: str, count: int = 1000) -> list[Hit]:
+    vector = np.ones(32, np.float32)
+    hits = open_store(place).by_vector(vector, count)
+    return sorted(hits, key=lambda hit: (hit.id, hit.passage))
+
+
+def texts(count: int) -> list[str]:
+    return [" ".join(LETTERS[(i + j) % 26] for j in range(1 + 7 * i % 90)) for i in range(count)]
+
+
+def test_passages_cover_their_documents(tiny: Path, tmp_path: Path) -> None:
+    documents = texts(12)
+    place = str(tmp_path / "store")
+    said = index(
+        [write(tmp_path / "a.jsonl", documents)], model=tiny, store=place, precision="fp32"
+    )
+    hits = held(place)
+    assert said == {"documents": 12, "unchanged": 0, "passages": len(hits)}
+    tokenizer = load(tiny).tokenizer
+    for number, text in enumerate(documents):
+        parts = [hit for hit in hits if hit.id == f"d{number}"]
+        assert [hit.passage for hit in parts] == list(range(len(parts)))
+        covered = set()
+        for part in parts:
+            assert text[part.start : part.end] == part.text
+            assert len(tokenizer.encode(part.text)) <= 32
+            covered |= set(range(part.start, part.end))
+        assert all(place in covered for place, letter in enumerate(text) if letter != " ")
+    assert max(hit.passage for hit in hits) >= 3
+
+
+def test_a_passage_has_the_vector_of_its_text(tiny: Path, tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    index([write(tmp_path / "a.jsonl", texts(9))], model=tiny, store=place, precision="fp32")
+    searcher = Searcher(place)
+    for hit in held(place):
+        best = searcher.store.by_vector(searcher.embed([hit.text])[0], 1)[0]
+        assert best.score == pytest.approx(1.0, abs=1e-5)
+
+
+def test_long_documents_as_asked(tiny: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", texts(9))
+    cut = index([file], model=tiny, store=str(tmp_path / "cut"), long="truncate")
+    assert cut["passages"] == 9
+    short = index([file], model=tiny, store=str(tmp_path / "short"), length=12)
+    assert short["passages"] > 9
+    assert all(len(hit.text) <= 19 for hit in held(str(tmp_path / "short")))
+    with pytest.raises(DataError, match=r"a.jsonl:\d+: .* tokens, and the model reads 32"):
+        index([file], model=tiny, store=str(tmp_path / "none"), long="error")
+    for length in (7, 33):
+        with pytest.raises(ConfigError, match=f"length: {length}; this model reads 8 to 32"):
+            index([file], model=tiny, store=str(tmp_path / "none"), length=length)
+
+
+def test_what_is_the_same_is_left_and_what_changed_replaced(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
+    documents = texts(9)
+    index([write(file, documents)], model=tiny, store=place)
+    before = held(place)
+    assert index([file], model=tiny, store=place)["unchanged"] == 9
+    assert held(place) == before
+    documents[8] = "a b"
+    said = index([write(file, documents)], model=tiny, store=place)
+    assert said["unchanged"] == 8
+    now = held(place)
+    assert [hit.text for hit in now if hit.id == "d8"] == ["a b"]
+    assert [hit for hit in now if hit.id != "d8"] == [hit for hit in before if hit.id != "d8"]
+
+
+def test_what_is_gone_is_taken_out_when_asked(tiny: Path, tmp_path: Path) -> None:
+    place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
+    index([write(file, texts(9))], model=tiny, store=place)
+    write(file, texts(4))
+    assert len({hit.id for hit in held(place)}) == 9
+    index([file], model=tiny, store=place)
+    assert len({hit.id for hit in held(place)}) == 9
+    said = index([file], model=tiny, store=place, sync=True)
+    assert (said["unchanged"], said["removed"]) == (4, 5)
+    assert {hit.id for hit in held(place)} == {f"d{i}" for i in range(4)}
+
+
+def test_all_is_checked_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    twice = tmp_path / "a.jsonl"
+    twice.write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.jsonl:2: a second document with the id '1'"):
+        index([twice], model=tiny, store=str(place))
+    empty = tmp_path / "b.jsonl"
+    empty.write_text('{"id": 1, "text": "a"}\n{"id": 2, "text": ""}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"b.jsonl:2: no text"):
+        index([empty], model=tiny, store=str(place))
+    assert not place.exists()
+
+
+def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
+    place, file = str(tmp_path / "store"), write(tmp_path / "a.jsonl", texts(2))
+    index([file], model=tiny, store=place)
+    loaded = load(tiny)
+    loaded.model.encoder.embedding.tokens.weight.data[7] += 1.0
+    save(tmp_path / "other", loaded.model, loaded.tokenizer, loaded.family)
+    with pytest.raises(SearchError, match=r"was made with the model .*tiny.*other is another"):
+        index([file], model=tmp_path / "other", store=place)
+    with pytest.raises(SearchError, match="--keep nothing, not x:text"):
+        index([write(file, ["a"], x=1)], model=tiny, store=place, columns=Columns(keep=("x",)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0])
+def test_vectors_without_a_direction_are_refused(
+    value: float, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = indexing.Embed.encoded
+
+    def broken(self: Any, encodings: Any) -> Any:
+        vectors = original(self, encodings)
+        vectors[1] = value
+        return vectors
+
+    monkeypatch.setattr(indexing.Embed, "encoded", broken)
+    file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
+    with pytest.raises(DataError, match=r"a.jsonl:2: the model makes no usable vector of 'b c"):
+        index([file], model=tiny, store=str(tmp_path / "store"))
+
+
+def test_names_by_which_models_open_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny.parent)
+    assert name_of(Path("model")) == name_of(load(tiny)) == str(tiny.resolve())
+    assert name_of("someone/else") == "someone/else"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bertkit.recipes import index as indexing
+from bertkit.retrieval import lance
+indexing.PART_DOCUMENTS = 4
+left = int(sys.argv[4])
+def fatal(name):
+    original = getattr(lance.LanceStore, name)
+    def call(*arguments):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+    setattr(lance.LanceStore, name, call)
+for name in ("replace", "finish", "_tag"):
+    fatal(name)
+indexing.index([Path(sys.argv[1])], model=sys.argv[2], store=sys.argv[3], precision="fp32")
+"""
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6])
+def test_a_killed_run_changes_nothing_and_the_next_goes_on(
+    call: int, tiny: Path, tmp_path: Path
+) -> None:
+    place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
+    index([write(file, texts(9))], model=tiny, store=place, precision="fp32")
+    before = held(place)
+    changed = [text[::-1] for text in texts(12)]
+    write(file, changed)
+    words = [str(file), str(tiny), place, str(call)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, check=False)
+    assert done.returncode == -9, done.stderr.decode()
+    found = held(place)
+    assert found == before or call == 6  # the sixth is the second tag, after all is written
+    index([file], model=tiny, store=place, precision="fp32")
+    index([file], model=tiny, store=str(tmp_path / "whole"), precision="fp32")
+    whole = held(str(tmp_path / "whole"))
+    for one, other in zip(held(place), whole, strict=True):
+        assert (one.id, one.passage, one.text) == (other.id, other.passage, other.text)
+        assert one.score == pytest.approx(other.score, abs=1e-5)

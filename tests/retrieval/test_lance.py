@@ -1,0 +1,105 @@
+"""A store on disk: half-written and damaged ones say so, and searches see finished runs alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.retrieval.conftest import SPEC, passage, unit
+
+from bertkit.errors import SearchError
+
+
+def made(place: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    store = LanceStore.open(str(place), SPEC)
+    store.replace([passage("a", "first"), passage("b", "second")], np.stack([unit(1, 0, 0, 0)] * 2))
+    store.finish()
+
+
+def test_searches_see_what_was_finished(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = str(tmp_path / "store")
+    writer = LanceStore.open(place, SPEC)
+    writer.replace([passage("a", "first")], unit(1, 0, 0, 0)[None])
+    with pytest.raises(SearchError, match="never finished; run `bertkit index` again"):
+        LanceStore.open(place, None)
+    writer.finish()
+    reader = LanceStore.open(place, None)
+    writer.replace([passage("a", "changed")], unit(1, 0, 0, 0)[None])
+    writer.replace([passage("b", "second")], unit(1, 0, 0, 0)[None])
+    for store in (reader, LanceStore.open(place, None)):
+        assert [h.text for h in store.by_vector(unit(1, 0, 0, 0), 9)] == ["first"]
+        assert [h.text for h in store.by_words("first changed second", 9)] == ["first"]
+    assert writer.digests(["a", "b"]) == {"a": "changed", "b": "second"}
+    writer.finish()
+    now = LanceStore.open(place, None)
+    assert {h.text for h in now.by_words("first changed second", 9)} == {"changed", "second"}
+    assert [h.text for h in reader.by_vector(unit(1, 0, 0, 0), 9)] == ["first"]  # as it was opened
+
+
+def test_memory_and_disk_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertkit.retrieval import lance
+
+    rng = np.random.default_rng(0)
+    store = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    for start in range(0, 300, 100):  # several versions, the first changed by the last
+        found = [passage(f"d{i % 250}", f"text {i}") for i in range(start, start + 100)]
+        store.replace(found, np.stack([unit(*rng.standard_normal(4)) for _ in found]))
+    store.finish()
+    asked = [unit(*rng.standard_normal(4)) for _ in range(5)]
+    in_memory = lance.LanceStore.open(str(tmp_path / "store"), None)
+    assert in_memory._kept is not None
+    monkeypatch.setattr(lance, "MEMORY", 0)
+    on_disk = lance.LanceStore.open(str(tmp_path / "store"), None)
+    assert on_disk._kept is None
+    for vector in asked:
+        one, other = (s.by_vector(vector, 7) for s in (in_memory, on_disk))
+        assert [h.text for h in one] == [h.text for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-6)
+    assert len(in_memory.by_vector(asked[0], 1000)) == len(in_memory) == 250
+
+
+def test_places_that_are_no_store_are_left_alone(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    file = tmp_path / "file"
+    file.write_text("mine")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "mine").write_text("mine")
+    for create in (None, SPEC):
+        with pytest.raises(SearchError, match="file: a file; a store is a folder"):
+            LanceStore.open(str(file), create)
+    with pytest.raises(SearchError, match="folder: a folder with other things in it"):
+        LanceStore.open(str(folder), SPEC)
+    with pytest.raises(SearchError, match="folder: no store of passages"):
+        LanceStore.open(str(folder), None)
+    assert [p.name for p in folder.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("lost", ["data", "_versions"])
+def test_a_damaged_store_says_so(lost: str, tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import TABLE, LanceStore
+
+    place = tmp_path / "store"
+    made(place)
+    shutil.rmtree(place / f"{TABLE}.lance" / lost)
+    with pytest.raises(SearchError, match="store"):
+        LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
+
+
+def test_a_store_cut_short_says_so(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import TABLE, LanceStore
+
+    place = tmp_path / "store"
+    made(place)
+    for file in (place / f"{TABLE}.lance" / "data").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:64])
+    with pytest.raises(SearchError, match="the store is damaged"):
+        LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)

@@ -1,0 +1,138 @@
+"""Queries: documents by their best passage, lists joined by rank, and what a store refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.documents import Columns
+from bertkit.errors import ConfigError, DataError, SearchError
+from bertkit.recipes.index import index
+from bertkit.retrieval.search import Searcher, best_documents, by_document, fused
+from bertkit.retrieval.store import Hit
+
+TEXTS = {
+    "loop": "The break statement ends the nearest enclosing loop early.",
+    "cats": "Cats sleep most of the day, and hunt at dusk.",
+    "wing": "A wing lifts because air flows faster above it.",
+    "tea": "Tea is made of leaves in hot water.",
+}
+
+
+def hit(id: str, passage: int = 0, score: float = 0.0) -> Hit:
+    return Hit(id, score, "", 0, 0, passage, "", {})
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3)), max_size=40),
+    st.integers(1, 7),
+)
+def test_asking_for_more_finds_every_document(keys: list[tuple[str, int]], top: int) -> None:
+    hits = [hit(*key) for key in dict.fromkeys(keys)]
+    asked: list[int] = []
+
+    def ask(count: int) -> list[Hit]:
+        asked.append(count)
+        return hits[:count]
+
+    assert best_documents(ask, top) == by_document(hits)[:top]
+    assert len(set(asked)) == len(asked)
+
+
+def test_ranks_are_joined() -> None:
+    one, two = [hit("a"), hit("b"), hit("c")], [hit("c"), hit("d")]
+    found = fused([one, two])
+    assert [h.id for h in found] == ["c", "a", "b", "d"]
+    assert found[0].score == pytest.approx(1 / 63 + 1 / 61)
+
+
+@pytest.fixture(scope="module")
+def store(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("search")
+    table = folder / "docs.csv"
+    lines = [f'{id},"{text}",{len(text)}' for id, text in TEXTS.items()]
+    table.write_text("\n".join(["id,text,size", *lines]), encoding="utf-8")
+    place = str(folder / "store")
+    index([table], model=minilm, store=place, columns=Columns(keep=("size:number",)))
+    return place
+
+
+@pytest.fixture(scope="module")
+def searcher(store: str) -> Searcher:
+    return Searcher(store)
+
+
+def test_what_means_the_same_is_found(searcher: Searcher) -> None:
+    found = searcher("How do I get out of a for loop?", top=2)
+    assert found[0].id == "loop"
+    assert found[0].text == TEXTS["loop"]
+    assert len(found) == 2
+    assert 1.0 >= found[0].score > found[1].score
+    several = searcher.many(["a hot drink", "pets"], top=1)
+    assert [hits[0].id for hits in several] == ["tea", "cats"]
+
+
+def test_words_help_where_meaning_does_not(searcher: Searcher) -> None:
+    assert searcher("dusk", hybrid=True)[0].id == "cats"
+    assert {h.id for h in searcher("dusk", hybrid=True)} == set(TEXTS)
+
+
+def test_conditions_leave_documents_out(searcher: Searcher) -> None:
+    size = len(TEXTS["tea"])
+    assert [h.id for h in searcher("a loop", where=[f"size<={size}"])] == ["tea"]
+    with pytest.raises(ConfigError, match="did you mean 'size'"):
+        searcher("a loop", where=["sise>3"])
+
+
+def test_a_cross_encoder_orders_what_is_found(
+    store: str, tiny: Path, tmp_path: Path, minilm: Path
+) -> None:
+    from bertkit.checkpoint.folder import load, save
+
+    loaded = load(minilm, heads=["classify"], labels=["score"])
+    save(tmp_path / "cross", loaded.model, loaded.tokenizer, loaded.family, labels=["score"])
+    searcher = Searcher(store, rerank=tmp_path / "cross")
+    found = searcher("a loop")
+    assert {h.id for h in found} == set(TEXTS)
+    assert searcher.rerank is not None
+    scores = searcher.rerank("a loop", [h.text for h in found])
+    np.testing.assert_allclose([h.score for h in found], scores, atol=1e-6)
+    assert sorted(scores, reverse=True) == list(scores)
+
+
+@pytest.mark.parametrize("query", ["", " \n"])
+def test_an_empty_query_is_refused(query: str, searcher: Searcher) -> None:
+    with pytest.raises(DataError, match="the query is empty"):
+        searcher(query)
+
+
+def test_a_long_query_is_refused_or_cut(searcher: Searcher) -> None:
+    query = "break loop " * 10_000
+    with pytest.raises(DataError, match="20002 tokens, and the model reads 256"):
+        searcher(query)
+    assert searcher(query, long="truncate")[0].id == "loop"
+    with pytest.raises(ConfigError, match="a query has one vector"):
+        searcher(query, long="window")
+    with pytest.raises(ConfigError, match="top: 0 documents"):
+        searcher("loop", top=0)
+
+
+def test_another_model_is_refused(store: str, tiny: Path) -> None:
+    with pytest.raises(SearchError, match=r"was made with the model .* other weights"):
+        Searcher(store, model=tiny)
+
+
+def test_a_model_that_moved_is_named(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "a.txt").write_text("a b c")
+    place = str(tmp_path / "store")
+    index([tmp_path / "a.txt"], model=tmp_path / "model", store=place)
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(SearchError, match=r"its model does not open .*\(--model\)"):
+        Searcher(place)
+    assert Searcher(place, model=tmp_path / "moved")("b")[0].id == "a.txt"
