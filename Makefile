@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-prepare \
+	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-search bench-prepare \
 	bench-startup bench-report
 
 help: ## list the targets
@@ -21,7 +21,7 @@ install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 # Stamps, so that nothing is installed again until what to install has changed.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev,parity]'
+	$(PIP) -e '.[dev,parity,search,export]'
 	touch $@
 
 $(WITH_DATASETS): $(INSTALLED)
@@ -59,8 +59,14 @@ bench-distill: install ## students of 3 and 2 layers, against their teacher (hou
 bench-families: install ## BERT and its relatives from the same text, against transformers (an hour)
 	$(BIN)/python -m benchmarks families
 
-bench-embed: install ## sentence embeddings, against sentence-transformers
+bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX Runtime, OpenVINO
 	$(BIN)/python -m benchmarks embed
+
+bench-latency: install ## one query at a time, against the same
+	$(BIN)/python -m benchmarks latency
+
+bench-search: install ## a search engine over SciFact, against sentence-transformers and faiss
+	$(BIN)/python -m benchmarks search
 
 bench-prepare: $(WITH_DATASETS) ## corpus preparation, against datasets.map
 	$(BIN)/python -m benchmarks prepare

@@ -45,9 +45,9 @@ from torch.utils.data import Dataset
 from benchmarks import harness
 from benchmarks.embed import minilm
 from bertkit import metrics
+from bertkit.console import quietly
 from bertkit.data.tags import spans
 from bertkit.pipelines import answering
-from bertkit.recipes.console import quietly
 from bertkit.recipes.finetune import SCORES, Finetune, finetune, read_examples
 from bertkit.storage import write_text
 from bertkit.tasks import find

@@ -133,6 +133,7 @@ def compared(world: World, folder: Path) -> list[harness.Row]:
         unit="s",
         work=None,
         target=3.0,
+        repeats=1,  # minutes each, after one that is not measured
     )
     ndcg = {
         side: metrics.retrieval([ids[q] for q in graded], list(graded.values()))["ndcg@10"]

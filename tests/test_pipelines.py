@@ -138,8 +138,8 @@ def test_a_missing_head_is_named(folders: Path) -> None:
 def test_wrong_names_are_refused(folders: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'embed'"):
         bertkit.pipeline("embedd", folders / "pretrained")  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="pooling: 'max'"):
-        bertkit.pipeline("embed", folders / "pretrained", pooling="max")
+    with pytest.raises(ConfigError, match="pooling: 'sum'"):
+        bertkit.pipeline("embed", folders / "pretrained", pooling="sum")
     with pytest.raises(ConfigError, match="classify has none"):
         bertkit.pipeline("classify", folders / "classifier", pooling="cls")  # type: ignore[call-overload]
 
@@ -236,3 +236,31 @@ def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> Non
         bertkit.pipeline("classify", tmp_path / "tagger")
     with pytest.raises(CheckpointError, match="no tag head"):
         bertkit.pipeline("tag", folders / "classifier")
+
+
+def test_rerank_reads_pairs(folders: Path) -> None:
+    rerank = bertkit.pipeline("rerank", folders / "regressor")
+    texts = ["a b", "c", "a b", "d e f g h i j a b c d e f g h i j"]
+    scores = rerank("a", texts)
+    assert (scores.shape, scores.dtype) == ((4,), np.float32)
+    np.testing.assert_allclose(scores[0], scores[2], atol=1e-6)
+    score = bertkit.pipeline("classify", folders / "regressor")
+    np.testing.assert_allclose(scores[1], score(("a", "c")).score, atol=1e-6)
+    assert rerank("a", []).shape == (0,)
+
+
+def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(folders / "pretrained")
+    model = build(loaded.model.config, ("classify",), labels=("no", "yes"))
+    save(tmp_path / "two", model, loaded.tokenizer, BERT, labels=("no", "yes"))
+    scores = bertkit.pipeline("rerank", tmp_path / "two")("a b", ["c", "d"])
+    answers = bertkit.pipeline("classify", tmp_path / "two")([("a b", "c"), ("a b", "d")])
+    for score, answer in zip(scores.tolist(), answers, strict=True):
+        assert 1 / (1 + np.exp(-score)) == pytest.approx(answer.scores["yes"], abs=1e-6)
+
+
+def test_what_cannot_rerank_is_refused(folders: Path) -> None:
+    with pytest.raises(CheckpointError, match="tells 3 labels apart"):
+        bertkit.pipeline("rerank", folders / "classifier")
+    with pytest.raises(CheckpointError, match="has no classify head"):
+        bertkit.pipeline("rerank", folders / "pretrained")

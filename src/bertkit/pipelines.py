@@ -14,14 +14,17 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit import tasks
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.int8 import read_int8
 from bertkit.engine.engine import Engine, Read, pack
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
 from bertkit.nn.pool import POOLINGS, Pooling
-from bertkit.nn.precision import Precision
+from bertkit.nn.precision import Inference
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Encoding
 
 PART = 4096
 """Texts tokenized at a time, so that many need little memory."""
@@ -52,15 +55,27 @@ class NextAnswer(msgspec.Struct, frozen=True):
 
 
 class _Pipeline:
-    def __init__(self, loaded: Loaded, precision: Precision) -> None:
+    def __init__(
+        self, loaded: Loaded, precision: Inference, *, batch_invariant: bool = False
+    ) -> None:
         self.loaded, self.tokenizer = loaded, loaded.tokenizer
-        self.engine = Engine(loaded.model, precision=precision)
+        int8 = None
+        if precision == "int8":
+            int8, _ = read_int8(loaded.folder, loaded.fingerprint())
+            precision = "auto"
+        self.engine = Engine(
+            loaded.model, precision=precision, batch_invariant=batch_invariant, int8=int8
+        )
 
     def _needs(self, head: str, hint: str) -> Any:
         if head not in self.loaded.model.heads:
             held = ", ".join(self.loaded.model.heads) or "none"
             raise CheckpointError(
                 f"{self.loaded.folder}: has no {head} head (heads: {held}); {hint}"
+            )
+        if any(name.startswith(f"heads.{head}.") for name in self.loaded.report.fresh):
+            raise CheckpointError(
+                f"{self.loaded.folder}: its {head} head was never trained; {hint}"
             )
         return self.engine.model.heads[head]
 
@@ -92,23 +107,43 @@ class Embed(_Pipeline):
     """Texts -> float32 vectors (S, D)."""
 
     def __init__(
-        self, loaded: Loaded, precision: Precision = "fp32", pooling: str | None = None
+        self,
+        loaded: Loaded,
+        precision: Inference = "fp32",
+        pooling: str | None = None,
+        *,
+        batch_invariant: bool = False,
     ) -> None:
-        super().__init__(loaded, precision)
+        super().__init__(loaded, precision, batch_invariant=batch_invariant)
         held = loaded.pooling or Pooling()
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         self.pooling = held if pooling is None else Pooling(pooling, held.normalize)  # type: ignore[arg-type]
+        self.dimension, self.length = loaded.model.config.hidden, loaded.length
 
     def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
         """A vector for each text, normalized if the folder says so; one text gives one row.
 
         Raises: DataError for a text longer than the model, unless `long` says what to do.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        if not texts:
-            return np.empty((0, self.loaded.model.config.hidden), dtype=np.float32)
-        vectors, _ = self._rows(texts, None, long, POOLINGS[self.pooling.mode])
+        texts = [texts] if isinstance(texts, str) else texts
+        none = np.empty((0, self.dimension), dtype=np.float32)
+        return np.concatenate([none, *(part for part, _ in self.stream(texts, long=long))])
+
+    def stream(
+        self, texts: Iterable[str], *, long: Long = "error"
+    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
+        """The same for any number of texts, some thousands at a time as they come, with which of
+        them were cut."""
+        for part in batched(texts, PART):
+            vectors, cut = self._rows(part, None, long, POOLINGS[self.pooling.mode])
+            yield self._finished(vectors), cut
+
+    def encoded(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """The same for texts that are tokenized, one at least."""
+        return self._finished(self.engine.run(encodings, POOLINGS[self.pooling.mode]))
+
+    def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
@@ -119,21 +154,17 @@ Item = str | tuple[str, str | Sequence[str]]
 context, the choices)."""
 
 A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class Answer(_Pipeline, Generic[A]):
     """A fine-tuned model that answers: one item gives one answer, a list a list, in its order,
     and any other iterable a stream of answers."""
 
-    def __init__(self, task: Task[Any, A], loaded: Loaded, precision: Precision = "fp32") -> None:
+    def __init__(self, task: Task[Any, A], loaded: Loaded, precision: Inference = "fp32") -> None:
         super().__init__(loaded, precision)
         self.task = task
-        hint = f"fine-tune one with `bertkit finetune {task.name}`"
-        self.head = self._needs(task.head, hint)
-        if any(name.startswith(f"heads.{task.head}.") for name in loaded.report.fresh):
-            raise CheckpointError(
-                f"{loaded.folder}: its {task.head} head was never trained; {hint}"
-            )
+        self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
@@ -194,7 +225,7 @@ class Answer(_Pipeline, Generic[A]):
             yield from self.answers([self._example(item) for item in part], long=long)
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Lists of `size` items, the last shorter (itertools.batched, which Python 3.11 lacks)."""
     rest = iter(items)
     while part := list(itertools.islice(rest, size)):
@@ -204,7 +235,7 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 class FillMask(_Pipeline):
     """Texts with [MASK] -> the likeliest pieces for each."""
 
-    def __init__(self, loaded: Loaded, precision: Precision = "fp32") -> None:
+    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
         super().__init__(loaded, precision)
         self.head = self._needs("mlm", "take a pretrained model")
 
@@ -248,7 +279,7 @@ class FillMask(_Pipeline):
 class NextSentence(_Pipeline):
     """Pairs of sentences -> how likely the second follows the first."""
 
-    def __init__(self, loaded: Loaded, precision: Precision = "fp32") -> None:
+    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
         super().__init__(loaded, precision)
         self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
 
@@ -262,11 +293,39 @@ class NextSentence(_Pipeline):
         return [NextAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)]
 
 
+class Rerank(_Pipeline):
+    """A query and texts -> how well each answers it, by a cross-encoder: a model that reads the two
+    together. It is one made by `respond` or `choose`, or one of pairs with a number, or two labels,
+    of which the second says that they fit."""
+
+    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
+        super().__init__(loaded, precision)
+        name = "choose" if "choose" in loaded.model.heads else "classify"
+        self.head = self._needs(name, "make one with `bertkit finetune respond`")
+        if self.head.labels > 2:
+            raise CheckpointError(
+                f"{loaded.folder}: tells {self.head.labels} labels apart; a re-ranker gives one "
+                "number, or has two labels"
+            )
+
+    def __call__(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A score for each text, in their order, larger for a better one; what is too long for the
+        model is cut. With two labels these are log-odds. Shapes: (S,)."""
+        if not texts:
+            return np.empty(0, np.float32)
+        outputs, _ = self._rows([query] * len(texts), texts, "truncate", self._read)
+        return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
+
+    def _read(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
+        out: torch.Tensor = self.head(states, batch)
+        return out.float()
+
+
 def answering(
     model: str | Path | Loaded,
     task: str | type[Task[Any, Any]] | None = None,
     *,
-    precision: Precision = "fp32",
+    precision: Inference = "fp32",
     revision: str | None = None,
 ) -> Answer[Any]:
     """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
@@ -304,12 +363,13 @@ def answering(
     return Answer(ready, loaded, precision)
 
 
-OTHERS: Mapping[str, type[Embed | FillMask | NextSentence]] = {
+OTHERS: Mapping[str, type[Embed | FillMask | NextSentence | Rerank]] = {
     "embed": Embed,
     "fill-mask": FillMask,
     "next-sentence": NextSentence,
+    "rerank": Rerank,
 }
-"""Pipelines that need no fine-tuning."""
+"""Pipelines that are no task's own."""
 
 
 @overload
@@ -317,8 +377,9 @@ def pipeline(  # type: ignore[overload-overlap]
     task: Literal["embed"],
     model: str | Path | Loaded,
     *,
-    precision: Precision = ...,
+    precision: Inference = ...,
     pooling: str | None = ...,
+    batch_invariant: bool = ...,
     revision: str | None = ...,
 ) -> Embed: ...
 @overload
@@ -326,7 +387,7 @@ def pipeline(  # type: ignore[overload-overlap]
     task: Literal["fill-mask"],
     model: str | Path | Loaded,
     *,
-    precision: Precision = ...,
+    precision: Inference = ...,
     revision: str | None = ...,
 ) -> FillMask: ...
 @overload
@@ -334,41 +395,52 @@ def pipeline(  # type: ignore[overload-overlap]
     task: Literal["next-sentence"],
     model: str | Path | Loaded,
     *,
-    precision: Precision = ...,
+    precision: Inference = ...,
     revision: str | None = ...,
 ) -> NextSentence: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["rerank"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> Rerank: ...
 @overload
 def pipeline(
     task: str | type[Task[Any, A]],
     model: str | Path | Loaded,
     *,
-    precision: Precision = ...,
+    precision: Inference = ...,
     revision: str | None = ...,
 ) -> Answer[Any]: ...
 def pipeline(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,
     *,
-    precision: Precision = "fp32",
+    precision: Inference = "fp32",
     pooling: str | None = None,
+    batch_invariant: bool = False,
     revision: str | None = None,
-) -> Embed | FillMask | NextSentence | Answer[Any]:
+) -> Embed | FillMask | NextSentence | Rerank | Answer[Any]:
     """A model made ready for one task; call it with texts.
 
-    `task` is embed, fill-mask or next-sentence, one that models are fine-tuned for (classify,
-    tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an opened folder.
-    `precision` bf16 (or auto) is faster where the machine has the instructions; `pooling` (mean
-    or cls) is for embed alone.
+    `task` is embed, rerank, fill-mask or next-sentence, one that models are fine-tuned for
+    (classify, tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an opened
+    folder. `precision` bf16 (or auto) is faster where the machine has the instructions, int8 where
+    `bertkit quantize` made the folder; `pooling`
+    (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded with, and
+    slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
     if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
         known = (*OTHERS, *tasks.TASKS)
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
-    if pooling is not None and task != "embed":
-        raise ConfigError(f"pooling: {task} has none; leave it out")
+    if (pooling is not None or batch_invariant) and task != "embed":
+        raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
     if task not in OTHERS:
         return answering(model, task, precision=precision, revision=revision)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
     if task == "embed":
-        return Embed(loaded, precision, pooling)
+        return Embed(loaded, precision, pooling, batch_invariant=batch_invariant)
     return OTHERS[task](loaded, precision)  # type: ignore[index]

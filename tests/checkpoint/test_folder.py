@@ -243,9 +243,9 @@ def test_sentence_transformers_folders(
 
 def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source = saved(tokenizer, tmp_path / "source", ("pooler",))
-    pooling = {"pooling_mode_max_tokens": True}
+    pooling = {"pooling_mode_weightedmean_tokens": True}
     place = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
-    with pytest.raises(CheckpointError, match=r"pooling by \['max_tokens'\]"):
+    with pytest.raises(CheckpointError, match=r"pooling by \['weightedmean_tokens'\]"):
         load(place)
 
 

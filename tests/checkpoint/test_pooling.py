@@ -17,7 +17,7 @@ from bertkit.pipelines import pipeline
 from bertkit.text.train import train
 
 
-@pytest.mark.parametrize("mode", ["mean", "cls"])
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_both_make_the_same_vectors(
     mode: Any, normalize: bool, english: list[str], tmp_path: Path

@@ -103,3 +103,14 @@ def test_the_packaged_model_in_bf16_keeps_its_directions(minilm: Path, english: 
     exact = bertkit.pipeline("embed", minilm)(texts)
     fast = bertkit.pipeline("embed", minilm, precision="bf16")(texts)
     assert (exact * fast).sum(1).min() >= 0.999
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 260), min_size=1, max_size=12), st.integers(0, 2**32 - 1))
+def test_batch_invariant_is_to_the_last_bit(model: Model, lengths: list[int], seed: int) -> None:
+    engine = Engine(model, batch_invariant=True)
+    encodings = [encoding(n) for n in lengths]
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    mixed = engine.run([encodings[place] for place in order], mean)
+    for place, row in zip(order, mixed, strict=True):
+        np.testing.assert_array_equal(row, engine.run([encodings[place]], mean)[0])

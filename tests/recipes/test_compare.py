@@ -234,5 +234,6 @@ def test_refusals_leave_nothing_behind(base: Path, vectors: Path, tmp_path: Path
     other.write_text("text\tpair\tlabel\nthe class\ta loop\tthing\n")
     refused(DataError, r"other\.tsv:2: .*pair", dev=other)
     out.mkdir()
+    (out / "mine").touch()
     with pytest.raises(ConfigError, match="exists already"):
         compare(base, train=train, dev=train, vectors=vectors, out=out)

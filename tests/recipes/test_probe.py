@@ -244,5 +244,6 @@ def test_refusals_come_before_anything_is_written(base: Path, tmp_path: Path) ->
         probe(base, train=train, dev=dev, out=out)
     assert not out.exists()
     out.mkdir()
+    (out / "mine").touch()
     with pytest.raises(ConfigError, match="exists already"):
         probe(base, train=train, dev=dev, out=out)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bertkit.errors import CheckpointError
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pool import POOLINGS, Mode, Pooling
 from bertkit.storage import write_json
+
+MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+"""What sentence-transformers calls each pooling."""
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 
@@ -19,7 +22,7 @@ def write_pooling(folder: Path, pooling: Pooling, *, hidden: int, length: int) -
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
-    modes = {"cls_token": pooling.mode == "cls", "mean_tokens": pooling.mode == "mean"}
+    modes = {name: pooling.mode == mode for name, mode in MODES.items()}
     write_json(
         folder / paths[1] / "config.json",
         {
@@ -66,17 +69,15 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     return pooling, inner, length
 
 
-def _pooling_mode(path: Path) -> Literal["mean", "cls"]:
+def _pooling_mode(path: Path) -> Mode:
     config = read_object(path)
     modes = [
         k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
     ] or [str(config.get("pooling_mode"))]
-    match modes:
-        case ["mean_tokens"] | ["mean"]:
-            return "mean"
-        case ["cls_token"] | ["cls"]:
-            return "cls"
-    raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by mean or cls")
+    for name, mode in MODES.items():
+        if modes in ([name], [mode]):
+            return mode
+    raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by {', '.join(POOLINGS)}")
 
 
 def read_object(path: Path) -> dict[str, Any]:

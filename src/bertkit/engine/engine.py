@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.data.collate import cut_by_tokens
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
+from bertkit.engine.quantize import Inputs
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 from bertkit.text.tokenizer import Encoding
@@ -25,7 +26,12 @@ Read = Callable[[Tensor, Batch], Tensor]
 
 
 class Engine:
-    """A model ready for inference; it never changes the model it was given."""
+    """A model ready for inference; it never changes the model it was given.
+
+    With `batch_invariant` a text's states are the same to the last bit whatever it is run with (on
+    one machine, with as many threads), for each goes through the model by itself: slower. `int8`
+    says which linear layers compute in integers.
+    """
 
     def __init__(
         self,
@@ -33,11 +39,14 @@ class Engine:
         *,
         precision: Precision = "fp32",
         budget_tokens: int = BUDGET_TOKENS,
+        batch_invariant: bool = False,
+        int8: Mapping[str, Inputs] | None = None,
     ) -> None:
         self.device = next(model.parameters()).device
         self.dtype = resolve(precision, self.device.type)
-        self.model = packed(without_dead_heads(model), self.dtype)
-        self.budget_tokens = budget_tokens
+        self.model = packed(without_dead_heads(model), self.dtype, int8)
+        # matrix products round by their shape, which is a text's own only when it is alone
+        self.budget_tokens = 1 if batch_invariant else budget_tokens
 
     @torch.inference_mode()
     def run(self, encodings: Sequence[Encoding], read: Read) -> NDArray[np.float32]:

@@ -7,12 +7,15 @@ activation is computed on the way out (docs/log.md).
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bertkit import memory
+from bertkit.engine.quantize import Inputs, Int8Linear
 from bertkit.models.model import Model
 from bertkit.nn.attention import Attention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
@@ -52,27 +55,39 @@ def unavailable(dtype: torch.dtype) -> str | None:
     return None if near else "oneDNN's packed linear gives other numbers than torch's"
 
 
-def packed(model: Model, dtype: torch.dtype) -> Model:
-    """A copy of the model for inference, its large linear layers packed where that is possible."""
+def packed(model: Model, dtype: torch.dtype, int8: Mapping[str, Inputs] | None = None) -> Model:
+    """A copy of the model for inference, its large linear layers packed where that is possible.
+
+    `int8` names those that compute in integers, and how their inputs are rounded.
+    """
     memory.hold()
+    exact = dict(model.encoder.named_modules())
     model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
     if next(model.parameters()).device.type != "cpu" or unavailable(dtype) is not None:
         return model
     names = {function: name for name, function in ACTIVATIONS.items()}
-    for part in model.encoder.modules():
+    int8 = int8 or {}
+
+    def place(
+        part: nn.Module, where: str, name: str, activation: str | None, after: str = ""
+    ) -> None:
+        path = f"{where}.{name}"
+        if path in int8:
+            linear: Any = getattr(exact[where], name)
+            kind = NAMES[activation] if activation else ("none", "")
+            setattr(part, name, Int8Linear(linear, int8[path], kind, int8.get(after), dtype))
+        else:
+            setattr(part, name, PackedLinear(getattr(part, name), activation))
+
+    for where, part in list(model.encoder.named_modules()):
         if isinstance(part, Attention):
-            _replace(part, "qkv")
-            _replace(part, "out")
+            place(part, where, "qkv", None)
+            place(part, where, "out", None)
         elif isinstance(part, FeedForward):
             name = names[part.activation]
             fused = name if name in NAMES and not part.gated else None
-            _replace(part, "up", fused)
-            _replace(part, "down")
+            place(part, where, "up", fused, f"{where}.down" if fused else "")
+            place(part, where, "down", None)
             if fused:
                 part.activation = nn.Identity()
     return model
-
-
-def _replace(module: nn.Module, name: str, activation: str | None = None) -> None:
-    linear = getattr(module, name)
-    setattr(module, name, PackedLinear(linear, activation))

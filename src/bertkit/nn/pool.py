@@ -11,6 +11,8 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 
+Mode = Literal["mean", "cls", "max"]
+
 
 def first(states: Tensor, batch: Batch) -> Tensor:
     """The state of each sequence's [CLS]."""
@@ -25,12 +27,23 @@ def mean(states: Tensor, batch: Batch) -> Tensor:
     return sums / layout.starts.diff()[:, None]
 
 
+def largest(states: Tensor, batch: Batch) -> Tensor:
+    """The largest of each number over the tokens of a sequence, in fp32."""
+    layout, numbers = batch.layout, states.float()
+    lowest = torch.full((len(layout.lengths), states.shape[1]), -torch.inf, device=states.device)
+    return lowest.scatter_reduce(0, layout.owner[:, None].expand_as(numbers), numbers, "amax")
+
+
 @dataclass(frozen=True)
 class Pooling:
     """How a text's vector is made from the states of its tokens."""
 
-    mode: Literal["mean", "cls"] = "mean"
+    mode: Mode = "mean"
     normalize: bool = False
 
 
-POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {"cls": first, "mean": mean}
+POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {
+    "cls": first,
+    "mean": mean,
+    "max": largest,
+}

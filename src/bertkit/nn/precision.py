@@ -12,6 +12,9 @@ from bertkit.errors import DeviceError
 
 Precision = Literal["auto", "fp32", "bf16"]
 
+Inference = Literal["auto", "fp32", "bf16", "int8"]
+"""What a finished model can compute in; int8 where its folder says how."""
+
 
 @cache
 def has_bf16(device: str) -> bool:

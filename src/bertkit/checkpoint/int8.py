@@ -1,0 +1,70 @@
+"""How a folder's model computes in integers, and how much that costs in quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from bertkit.engine.quantize import Inputs
+from bertkit.errors import CheckpointError
+from bertkit.storage import writing
+
+FILE = "int8.safetensors"
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured when the model was made to compute in integers.
+
+    `fingerprint` is the model's, before; cosines are of vectors of `texts` texts that were not
+    looked at, with those in fp32; `left` names the layers that stay in bf16.
+    """
+
+    fingerprint: str
+    texts: int
+    lowest_cosine: float
+    mean_cosine: float
+    left: tuple[str, ...] = ()
+
+
+class _Record(msgspec.Struct, frozen=True):
+    quality: Quality
+    steps: dict[str, tuple[float, int]]
+    """Scale and zero of each layer's input; its factors are the tensor of the same name."""
+
+
+def write_int8(folder: Path, inputs: Mapping[str, Inputs], quality: Quality) -> None:
+    """Write `FILE` beside the weights, which stay as they are."""
+    record = _Record(quality, {name: (i.scale, i.zero) for name, i in inputs.items()})
+    tensors = {name: i.factor.contiguous() for name, i in inputs.items()}
+    with writing(folder / FILE) as partial:
+        save_file(tensors, partial, metadata={"bertkit": msgspec.json.encode(record).decode()})
+
+
+def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Quality]:
+    """The same, for the model of this fingerprint.
+
+    Raises: CheckpointError when there is none, it is damaged, or it belongs to other weights.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise CheckpointError(
+            f"{folder}: was not made to compute in integers; do that with `bertkit quantize`"
+        )
+    try:
+        with safe_open(path, framework="pt") as opened:
+            held = (opened.metadata() or {}).get("bertkit", "")
+            record = msgspec.json.decode(held, type=_Record)
+            inputs = {
+                name: Inputs(opened.get_tensor(name), *step) for name, step in record.steps.items()
+            }
+    except (SafetensorError, OSError, ValueError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); quantize the model again") from None
+    if record.quality.fingerprint != fingerprint:
+        raise CheckpointError(
+            f"{path}: belongs to other weights than this folder's; quantize the model again"
+        )
+    return inputs, record.quality

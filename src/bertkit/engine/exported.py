@@ -1,0 +1,165 @@
+"""Vectors by an exported graph, through ONNX Runtime or OpenVINO: nothing here imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.storage import sha256
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Tokenizer
+
+RECORD = "export.json"
+GRAPHS = {"onnx": "model.onnx", "openvino": "model.xml"}
+
+BUDGET_TOKENS = 4096
+"""Tokens of a batch, padding included."""
+
+Numbers = Literal["auto", "fp32", "bf16"]
+
+PART = 4096
+"""Texts tokenized at a time."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a folder holds: which graph, its hash, and how texts are cut for it."""
+
+    kind: Literal["onnx", "openvino"]
+    sha256: str
+    dimension: int
+    length: int
+    types: bool
+
+    def plain(self) -> dict[str, Any]:
+        return dict(msgspec.to_builtins(self))
+
+
+class Graph:
+    """A graph, opened. Raises: CheckpointError for a folder that is no export, or a changed one."""
+
+    def __init__(self, folder: Path, precision: Numbers = "fp32") -> None:
+        try:
+            self.record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{folder}: no exported graph; make one with `bertkit export`"
+            ) from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
+        path = folder / GRAPHS[self.record.kind]
+        if not path.exists() or sha256(path) != self.record.sha256:
+            raise CheckpointError(
+                f"{path}: missing, or not the graph this folder was made with; export again"
+            )
+        if self.record.kind == "onnx" and precision != "fp32":
+            raise ConfigError(
+                f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
+            )
+        self.run = _onnx(path) if self.record.kind == "onnx" else _openvino(path, precision)
+
+
+class Exported:
+    """Texts -> float32 vectors (S, D), by an exported folder."""
+
+    def __init__(self, folder: str | Path, precision: Numbers = "fp32") -> None:
+        self.graph = Graph(Path(folder), precision)
+        self.tokenizer = Tokenizer.load(Path(folder))
+        self.kind = self.graph.record.kind
+        self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
+
+    def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
+        """A vector for each text; one text gives one row. Raises: DataError as `long` says."""
+        texts = [texts] if isinstance(texts, str) else texts
+        none = np.empty((0, self.dimension), np.float32)
+        return np.concatenate([none, *(part for part, _ in self.stream(texts, long=long))])
+
+    def stream(
+        self, texts: Iterable[str], *, long: Long = "error"
+    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
+        """The same for any number of texts, some thousands at a time, with which were cut."""
+        if long == "window":
+            raise ConfigError("long: an exported graph reads no windows; cut texts (truncate)")
+        rest = iter(texts)
+        while part := list(itertools.islice(rest, PART)):
+            encodings, _ = encode(self.tokenizer, part, length=self.length, long=long)
+            rows = self._run([e.ids for e in encodings], [e.types for e in encodings])
+            yield rows, [e.truncated for e in encodings]
+
+    def _run(
+        self, ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
+    ) -> NDArray[np.float32]:
+        """Shortest first, so that little is padding. Shapes: (S, D)."""
+        order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+        found = np.empty((len(ids), self.dimension), np.float32)
+        start = 0
+        while start < len(order):
+            end = start + 1
+            while end < len(order) and (end + 1 - start) * len(ids[order[end]]) <= BUDGET_TOKENS:
+                end += 1
+            places = order[start:end]
+            found[places] = self.graph.run(
+                padded([ids[p] for p in places], [types[p] for p in places])
+            )
+            start = end
+        return found
+
+
+def padded(
+    ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
+) -> dict[str, NDArray[np.int64]]:
+    """Rows of equal length, as graphs want them. Shapes: (B, T) each."""
+    shape = len(ids), max(map(len, ids))
+    inputs = {
+        name: np.zeros(shape, np.int64)
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    }
+    for row, (own, segments) in enumerate(zip(ids, types, strict=True)):
+        inputs["input_ids"][row, : len(own)] = own
+        inputs["attention_mask"][row, : len(own)] = 1
+        inputs["token_type_ids"][row, : len(own)] = segments
+    return inputs
+
+
+def _onnx(path: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    wanted = {put.name for put in session.get_inputs()}
+
+    def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        given = {name: value for name, value in inputs.items() if name in wanted}
+        (found,) = session.run(["sentence_embedding"], given)
+        return np.asarray(found)
+
+    return run
+
+
+def _openvino(path: Path, precision: Numbers) -> Any:
+    import openvino
+
+    hints: dict[str, Any] = {
+        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0)),
+        "NUM_STREAMS": 1,
+    }
+    if precision != "auto":  # by itself it takes bf16 where the processor has it
+        hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
+    model = openvino.Core().compile_model(path, "CPU", hints)
+    wanted = {name for put in model.inputs for name in put.names}
+    request = model.create_infer_request()
+
+    def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        given = {name: value for name, value in inputs.items() if name in wanted}
+        found = request.infer(given)["sentence_embedding"]
+        return np.array(found, dtype=np.float32)
+
+    return run

@@ -1,0 +1,182 @@
+"""Linear layers in 8-bit integers: how their inputs are rounded, found on real texts.
+
+Weights have a scale for each output, inputs one for the layer, after each input number was divided
+by its share of the difficulty (SmoothQuant: Xiao et al. 2023, equation 4). Sums are exact; what
+comes out is of the model's precision, or what the next layer reads where that is of integers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.batch import Batch
+from bertkit.models.model import Model
+from bertkit.nn.attention import Attention
+from bertkit.nn.feedforward import FeedForward
+
+ALPHA = 0.5
+"""How much of a large input number's difficulty moves into its weights."""
+
+TAIL = 1e-5
+"""Share of the values behind an activation that may be cut at either end."""
+
+SAMPLED = 512
+"""Rows of a batch that are kept to find the ends by."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How a layer's input becomes 8 bits: round(x * factor) + zero, from 0 to 255.
+
+    Shapes: factor (D,). `scale` is a step's size once the smoothing is taken out.
+    """
+
+    factor: Tensor
+    scale: float
+    zero: int
+
+    @property
+    def smoothing(self) -> Tensor:
+        """What each number was divided by, and its weights multiplied. Shapes: (D,)."""
+        return 1.0 / (self.factor * self.scale)
+
+
+class Int8Linear(nn.Module):
+    """x Wᵀ + b and an activation, in integers. Inference only, on a CPU."""
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        inputs: Inputs,
+        activation: tuple[str, str] = ("none", ""),
+        following: Inputs | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.inputs, self.following, self.dtype = inputs, following, dtype
+        self.activation, self.algorithm = activation
+        weight = linear.weight.detach().float() * inputs.smoothing
+        self.scales = weight.abs().amax(1).clamp(min=1e-8) / 127
+        rounded = (weight / self.scales[:, None]).round().clamp(-127, 127).to(torch.int8)
+        self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.zeros = torch.zeros(len(self.scales), dtype=torch.int)
+        self.bias = None if linear.bias is None else linear.bias.detach().float()
+        self.factor = inputs.factor.to(dtype)
+        self.zero = torch.tensor(float(inputs.zero), dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8:
+            x = rounded(x, self.factor, self.zero)
+        after = self.following
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x,
+            self.inputs.scale,
+            self.inputs.zero,
+            self.weight,
+            self.scales,
+            self.zeros,
+            self.bias,
+            1.0 if after is None else after.scale,
+            0 if after is None else after.zero,
+            self.dtype if after is None else torch.uint8,
+            self.activation,
+            [],
+            self.algorithm,
+        )
+        return out
+
+
+def rounded(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    """The input as integers, all of one dtype. Shapes: (N, D) -> (N, D) of uint8.
+
+    In bf16 too: it holds every integer up to 256.
+    """
+    return torch.addcmul(zero, x, factor).round_().clamp_(0, 255).to(torch.uint8)
+
+
+@cache
+def unavailable() -> str | None:
+    """None, or why this build of torch cannot (the operators are not public API)."""
+    linear, x = nn.Linear(32, 64), torch.randn(8, 32)
+    step = float(x.max() - x.min()) / 255
+    inputs = Inputs(torch.full((32,), 1 / step), step, round(-float(x.min()) / step))
+    try:
+        with torch.no_grad():
+            near = torch.allclose(Int8Linear(linear, inputs)(x), linear(x), atol=0.1)
+    except (AttributeError, RuntimeError) as error:
+        return f"oneDNN's integer layers are not usable: {error}"
+    return None if near else "oneDNN's integer layers give other numbers than torch's"
+
+
+# ---- calibration
+
+
+def layers_of(model: Model) -> dict[str, nn.Linear]:
+    """The linear layers that become integers, by name."""
+    found: dict[str, nn.Linear] = {}
+    for name, part in model.encoder.named_modules():
+        if isinstance(part, Attention):
+            found |= {f"{name}.qkv": part.qkv, f"{name}.out": part.out}
+        elif isinstance(part, FeedForward):
+            found |= {f"{name}.up": part.up, f"{name}.down": part.down}
+    return found
+
+
+@torch.inference_mode()
+def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
+    """How the input of each layer is rounded, by what it is on these batches, in fp32."""
+    layers = layers_of(model)
+    largest: dict[str, Tensor] = {}
+    samples: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def see(name: str, x: Tensor) -> None:
+        most = x.abs().amax(0)
+        largest[name] = torch.maximum(largest[name], most) if name in largest else most
+        rows = torch.linspace(0, len(x) - 1, min(SAMPLED, len(x))).long()
+        samples[name].append(x[rows].clone())
+
+    with watched(layers, see):
+        for batch in batches:
+            model.encoder(batch)
+    found = {}
+    for name, linear in layers.items():
+        if name.endswith(".down"):  # what the layer before writes has one scale for all numbers
+            smoothing = torch.ones_like(largest[name])
+        else:
+            weights = linear.weight.detach().abs().amax(0).clamp(min=1e-5)
+            smoothing = largest[name].clamp(min=1e-5) ** ALPHA / weights ** (1 - ALPHA)
+            smoothing = smoothing.clamp(min=1e-3)
+        low, high = _ends(torch.cat(samples[name]) / smoothing, cut=name.endswith(".down"))
+        scale = max(high - low, 1e-8) / 255
+        factor = (1.0 / (smoothing * scale)).bfloat16().float()  # as it is when it is used
+        found[name] = Inputs(factor, scale, round(-low / scale))
+    return found
+
+
+def _ends(x: Tensor, *, cut: bool) -> tuple[float, float]:
+    """The range that 8 bits are to cover; 0 is always in it."""
+    values = x.flatten().sort().values
+    tail = int(TAIL * len(values)) if cut else 0
+    return min(float(values[tail]), 0.0), max(float(values[-1 - tail]), 0.0)
+
+
+@contextmanager
+def watched(layers: Mapping[str, nn.Linear], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Meanwhile `see` is called with the input of each layer."""
+
+    def hook(name: str) -> Any:
+        return lambda _, arguments: see(name, arguments[0])
+
+    handles = [linear.register_forward_pre_hook(hook(name)) for name, linear in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

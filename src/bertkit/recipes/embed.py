@@ -1,0 +1,76 @@
+"""Vectors of any number of texts into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import numpy as np
+
+from bertkit.console import progress
+from bertkit.engine.exported import RECORD, Exported
+from bertkit.errors import ConfigError
+from bertkit.storage import writing
+from bertkit.text.long import Long
+
+if TYPE_CHECKING:  # an exported model needs no torch
+    from bertkit.nn.precision import Inference
+    from bertkit.pipelines import Embed
+
+
+def embed_file(
+    embed: Embed | Exported, texts: Iterable[str], out: Path, *, long: Long = "error"
+) -> tuple[int, int]:
+    """Write a vector for each text, as they come, into a .npy file (S, D) of float32.
+
+    Texts are taken and written some thousands at a time, so that their number needs no memory. The
+    file appears when all are written. Returns how many they are, and how many were cut.
+    Raises: DataError as `long` says.
+    """
+    width = embed.dimension
+    count = cut = 0
+    with writing(out) as partial, partial.open("wb") as file, progress() as bar:
+        task = bar.add_task("embedding", total=None, note="")
+        start = _header(file, 0, width)
+        for vectors, short in embed.stream(texts, long=long):
+            file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+            count, cut = count + len(vectors), cut + sum(short)
+            bar.advance(task, len(vectors))
+        file.seek(0)
+        assert _header(file, count, width) == start  # numpy leaves room for longer numbers
+    return count, cut
+
+
+def opened(
+    model: str,
+    backend: Literal["bertkit", "onnx", "openvino"] | None,
+    precision: Inference,
+    pooling: str | None,
+    invariant: bool,
+) -> Embed | Exported:
+    """A model folder or hub id, or what `bertkit export` made of one, ready to embed.
+
+    Raises: ConfigError for settings that an exported graph has fixed.
+    """
+    exported = (Path(model) / RECORD).exists()
+    if not exported and backend in (None, "bertkit"):
+        from bertkit.checkpoint.folder import load
+        from bertkit.pipelines import Embed
+
+        return Embed(load(model), precision, pooling, batch_invariant=invariant)
+    if precision == "int8":
+        raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
+    graph = Exported(model, precision)
+    if backend not in (None, graph.kind):
+        raise ConfigError(f"backend: {model} is for {graph.kind}, and not for {backend}")
+    if pooling is not None or invariant:
+        raise ConfigError("pooling, invariant: an exported graph has its own; leave them out")
+    return graph
+
+
+def _header(file: BinaryIO, count: int, width: int) -> int:
+    """Write what numpy begins a file with, and return how long it is."""
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+    np.lib.format.write_array_header_1_0(file, shape)
+    return file.tell()

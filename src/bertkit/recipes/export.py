@@ -1,0 +1,49 @@
+"""A model that makes vectors -> a folder that runs without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.engine import export as exporting
+from bertkit.errors import ConfigError
+from bertkit.pipelines import Embed
+from bertkit.storage import new_folder, refuse_used
+
+NEEDS = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
+
+
+def export(
+    model: str | Path | Loaded,
+    *,
+    out: Path,
+    kind: Literal["onnx", "openvino"] = "onnx",
+    pooling: str | None = None,
+) -> dict[str, Any]:
+    """Write `out`, a folder with a graph and a tokenizer; how far its vectors are from the model's.
+
+    Raises: ConfigError when `out` is in use or a package is missing, CheckpointError when the graph
+    gives other vectors. Nothing is written then.
+    """
+    refuse_used(out)
+    missing = [name for name in NEEDS[kind] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"format: {kind} needs {', '.join(missing)}, which is not installed: "
+            "pip install 'bertkit[export]'"
+        )
+    loaded = model if isinstance(model, Loaded) else load(model)
+    embed = Embed(loaded, pooling=pooling)
+    if out.exists():
+        out.rmdir()  # empty, or it would have been refused
+    with new_folder(out) as partial:
+        loaded.tokenizer.save(partial, segments=loaded.model.config.types > 1)
+        apart = exporting.export(
+            loaded.model, embed.pooling, partial, length=loaded.length, kind=kind
+        )
+    return {"format": kind, "length": loaded.length, "largest_difference": apart}

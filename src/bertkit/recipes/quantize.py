@@ -1,0 +1,111 @@
+"""Make a model compute in 8-bit integers, on texts like those it will see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.int8 import Quality, write_int8
+from bertkit.console import say
+from bertkit.data.readers import documents
+from bertkit.engine.engine import Engine
+from bertkit.engine.heads import without_dead_heads
+from bertkit.engine.quantize import Inputs, calibrate, unavailable
+from bertkit.errors import DataError, DeviceError
+from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.recipes.changed import save_changed
+from bertkit.storage import refuse_used
+
+SMALLEST = 64
+"""Texts that calibration needs at least; a quarter of them are kept to measure on."""
+
+MOST = 1024
+"""Texts that are looked at; more change nothing."""
+
+LOWEST = 0.99
+"""The lowest cosine that is accepted; until it is reached, layers are left in bf16."""
+
+
+def quantize(
+    model: str | Path, texts: Sequence[Path], *, out: Path, lowest: float = LOWEST
+) -> dict[str, Any]:
+    """Write the model to `out` with what it needs to compute in integers; the quality lost.
+
+    Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay in
+    bf16, as many as it takes for every vector to keep a cosine of `lowest` to its fp32 one.
+    Raises: DataError for too few texts, DeviceError where the machine has no such layers.
+    """
+    refuse_used(out)
+    reason = unavailable()
+    if reason:
+        raise DeviceError(f"int8: {reason}")
+    loaded = load(model)
+    found = _texts(texts)
+    encodings = loaded.tokenizer.encode_batch(found, max_length=loaded.length, truncate="longest")
+    held = encodings[::4]
+    seen = [e for place, e in enumerate(encodings) if place % 4]
+    whole = without_dead_heads(loaded.model)
+    engine = Engine(whole)
+    mode = (loaded.pooling or Pooling()).mode
+    exact = engine.run(held, POOLINGS[mode])
+    inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
+
+    def cosines(chosen: Mapping[str, Inputs]) -> NDArray[np.float32]:
+        ready = Engine(whole, precision="auto", int8=chosen)
+        return _cosines(ready.run(held, POOLINGS[mode]), exact)
+
+    kept, left = dict(inputs), []
+    reached = cosines(kept)
+    if reached.min() < lowest:
+        alone = {name: float(cosines({name: one}).min()) for name, one in inputs.items()}
+        for name in sorted(alone, key=lambda name: alone[name]):
+            left.append(name)
+            del kept[name]
+            reached = cosines(kept)
+            if reached.min() >= lowest:
+                break
+    if not kept:
+        raise DataError(
+            f"{model}: no layer bears integers at a cosine of {lowest}; ask for less (--lowest)"
+        )
+    quality = Quality(
+        fingerprint=loaded.fingerprint(),
+        texts=len(held),
+        lowest_cosine=float(reached.min()),
+        mean_cosine=float(reached.mean()),
+        left=tuple(left),
+    )
+    save_changed(loaded, loaded.model, out)
+    write_int8(out, kept, quality)
+    say(f"{out}: {len(kept)} of {len(inputs)} layers in integers")
+    return {
+        "layers": len(kept),
+        "left": left,
+        "lowest_cosine": quality.lowest_cosine,
+        "mean_cosine": quality.mean_cosine,
+        "texts": len(held),
+    }
+
+
+def _texts(paths: Sequence[Path]) -> list[str]:
+    found: list[str] = []
+    for document in documents(paths):
+        rows = document.text.splitlines() if document.file.suffix == ".txt" else [document.text]
+        found += [row.strip() for row in rows if row.strip()]
+    if len(found) < SMALLEST:
+        raise DataError(
+            f"{len(found)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
+            "those the model will see"
+        )
+    every = -(-len(found) // MOST)
+    return found[::every]
+
+
+def _cosines(found: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
+    return np.asarray((found * exact).sum(1) / np.maximum(norms, 1e-12))

@@ -1,0 +1,83 @@
+"""A padded graph computes what the packed model computes, for every family, and as ONNX."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.engine import export as exporting
+from bertkit.engine.engine import Engine
+from bertkit.engine.export import Rectangle, export
+from bertkit.engine.exported import padded
+from bertkit.errors import CheckpointError
+from bertkit.families import FAMILIES
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.text.tokenizer import Encoding
+
+SHAPE = {"vocab": 60, "hidden": 32, "layers": 4, "heads": 2, "intermediate": 48, "length": 64}
+MORE: dict[str, dict[str, Any]] = {
+    "albert": {"embedding": 16, "order": (0, 0, 0, 0)},
+    "modernbert": {"window": 3},
+}
+
+
+def model_of(family: str) -> Model:
+    known = FAMILIES[family]
+    values = {**known.defaults, **known.fixed, **SHAPE, **MORE.get(family, {})}
+    model = build(TransformerConfig(**values)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def encodings(rng: np.random.Generator, lengths: list[int]) -> list[Encoding]:
+    zeros = [np.zeros(n, np.int64) for n in lengths]
+    ids = [rng.integers(0, 60, n) for n in lengths]
+    return [
+        Encoding(i, z, np.zeros((len(i), 2), np.int64), [], [], False)
+        for i, z in zip(ids, zeros, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@torch.inference_mode()
+def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
+    model = model_of(family)
+    read = encodings(np.random.default_rng(0), [40, 3, 17, 1])
+    inputs = padded([e.ids for e in read], [e.types for e in read])
+    graph = Rectangle(model.encoder, Pooling(mode)).eval()
+    _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
+    ours = Engine(model).run(read, POOLINGS[mode])
+    np.testing.assert_allclose(vectors.numpy(), ours, atol=1e-5)
+    blind = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+    _, wrong = graph(*(torch.from_numpy(blind[name]) for name in blind))
+    assert np.abs(wrong.numpy() - ours).max() > 1e-3  # padding is not to be seen
+
+
+@pytest.mark.parametrize("kind", ["onnx", "openvino"])
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_graph_has_the_models_vectors(family: str, kind: Any, tmp_path: Path) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime", kind):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    apart = export(model_of(family), Pooling("mean", True), tmp_path, length=64, kind=kind)
+    assert apart <= 1e-5
+
+
+def test_a_graph_with_other_vectors_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
+    with pytest.raises(CheckpointError, match="from the model's, and 0e"):
+        export(model_of("bert"), Pooling(), tmp_path, length=64, kind="onnx")
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,99 @@
+"""An exported folder embeds without torch, and says when it is not what it was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit import cli
+from bertkit.engine.exported import Exported
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.pipelines import pipeline
+from bertkit.recipes.export import export
+
+for _name in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(_name, reason="pip install 'bertkit[export]'")
+
+TEXTS = ["a b c", "d", "e f g h i j k l m n o p", "a b c"]
+
+
+@pytest.fixture(scope="module")
+def graph(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("export") / "graph"
+    said = export(tiny, out=out)
+    assert said["format"] == "onnx"
+    assert said["largest_difference"] <= 1e-5
+    return out
+
+
+def test_the_same_vectors_in_the_order_given(graph: Path, tiny: Path) -> None:
+    ready = Exported(graph)
+    np.testing.assert_allclose(ready(TEXTS), pipeline("embed", tiny)(TEXTS), atol=1e-5)
+    assert ready([]).shape == (0, 32)
+    many = [text for _ in range(700) for text in TEXTS]
+    np.testing.assert_allclose(ready(many)[-4:], ready(TEXTS), atol=1e-5)
+
+
+def test_long_texts_as_asked(graph: Path) -> None:
+    ready = Exported(graph)
+    with pytest.raises(DataError, match="102 tokens, and the model reads 32"):
+        ready("a " * 100)
+    assert [cut for _, cut in ready.stream(["a " * 100, "b"], long="truncate")] == [[True, False]]
+    with pytest.raises(ConfigError, match="reads no windows"):
+        ready("a", long="window")
+
+
+def test_torch_is_not_imported(graph: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from bertkit import cli; code = cli.run(sys.argv[1:]); "
+        "sys.exit(code or 'torch' in sys.modules)"
+    )
+    words = ["embed", str(graph), "a b", "--backend", "onnx", "--out", str(tmp_path / "v.npy")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), Exported(graph)("a b"), atol=1e-6)
+
+
+def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
+    for name, damage in (("changed", b"x"), ("missing", None)):
+        copy = tmp_path / name
+        copy.mkdir()
+        for file in graph.iterdir():
+            (copy / file.name).write_bytes(file.read_bytes())
+        path = copy / "model.onnx"
+        path.unlink() if damage is None else path.write_bytes(path.read_bytes() + damage)
+        with pytest.raises(CheckpointError, match="not the graph this folder was made with"):
+            Exported(copy)
+    (copy / "export.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Exported(copy)
+    with pytest.raises(CheckpointError, match="no exported graph; make one"):
+        Exported(tmp_path)
+
+
+def test_the_commands(
+    graph: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert cli.run(["export", str(tiny), "--out", out]) == 0
+    assert json.loads(capsys.readouterr().out)["length"] == 32
+    assert cli.run(["export", str(tiny), "--out", out]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert cli.run(["embed", out, "a b"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(row, pipeline("embed", tiny)("a b")[0], atol=1e-5)
+    for words, said in (
+        (["--backend", "openvino"], "is for onnx, and not for openvino"),
+        (["--backend", "bertkit"], "is for onnx, and not for bertkit"),
+        (["--precision", "bf16"], "ONNX Runtime computes this graph in fp32, not bf16"),
+        (["--pooling", "cls"], "an exported graph has its own"),
+    ):
+        assert cli.run(["embed", out, "a b", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert cli.run(["embed", str(tiny), "a b", "--backend", "onnx"]) == 2
+    assert "no exported graph" in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""Integer layers: near what they stand for, exactly as rounded, and for every family."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.test_export import encodings, model_of
+from torch import nn
+
+from bertkit.engine.engine import Engine, pack
+from bertkit.engine.quantize import (
+    Inputs,
+    Int8Linear,
+    calibrate,
+    layers_of,
+    rounded,
+    unavailable,
+    watched,
+)
+from bertkit.families import FAMILIES
+from bertkit.nn.pool import mean
+
+
+@pytest.fixture(autouse=True)
+def _available() -> None:
+    if unavailable():
+        pytest.skip(str(unavailable()))
+
+
+def inputs_of(x: torch.Tensor) -> Inputs:
+    step = float(x.max() - x.min()) / 255
+    return Inputs(torch.full((x.shape[1],), 1 / step), step, round(-float(x.min()) / step))
+
+
+@torch.inference_mode()
+def test_a_layer_computes_with_its_rounded_numbers() -> None:
+    linear, x = nn.Linear(64, 48), torch.randn(33, 64)
+    inputs = inputs_of(x)
+    layer = Int8Linear(linear, inputs)
+    seen = rounded(x, inputs.factor, torch.tensor(float(inputs.zero))).float() - inputs.zero
+    seen *= inputs.scale
+    step = linear.weight.abs().amax(1, keepdim=True) / 127
+    weights = (linear.weight / step).round() * step
+    torch.testing.assert_close(layer(x), seen @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
+    assert float((layer(x) - linear(x)).abs().max()) > 1e-4  # it is rounded indeed
+
+
+@torch.inference_mode()
+def test_smoothing_saves_what_one_large_number_costs() -> None:
+    linear, x = nn.Linear(64, 48), torch.randn(256, 64)
+    x[:, 7] *= 200
+    exact = linear(x)
+
+    def error(smoothing: torch.Tensor) -> float:
+        easy = x / smoothing
+        step = float(easy.max() - easy.min()) / 255
+        inputs = Inputs(1 / (smoothing * step), step, round(-float(easy.min()) / step))
+        return float((Int8Linear(linear, inputs)(x) - exact).abs().mean())
+
+    smooth = (x.abs().amax(0) / linear.weight.abs().amax(0)).sqrt()
+    assert error(smooth) < 0.5 * error(torch.ones(64))
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_in_integers(family: str) -> None:
+    model = model_of(family)
+    seen = encodings(np.random.default_rng(0), [40, 30, 20, 10, 5] * 4)
+    engine = Engine(model)
+    inputs = calibrate(model, [batch for _, batch in engine.batches(seen)])
+    assert set(inputs) == set(layers_of(model))
+    new = encodings(np.random.default_rng(1), [33, 3, 17])
+    exact = engine.run(new, mean)
+    found = Engine(model, int8=inputs).run(new, mean)
+    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    assert cosines.min() > 0.98
+    assert np.abs(found - exact).max() > 1e-4
+    half = {name: one for name, one in inputs.items() if name.endswith((".up", ".out"))}
+    some = Engine(model, int8=half).run(new, mean)
+    assert np.abs(some - exact).mean() < np.abs(found - exact).mean()
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    model = model_of("bert")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    read = encodings(np.random.default_rng(0), [9, 5])
+    batch = pack(sorted(read, key=len))
+    calibrate(model, [batch])
+    Engine(model, int8=calibrate(model, [batch]))
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    with pytest.raises(RuntimeError), watched(layers_of(model), lambda *_: None):
+        raise RuntimeError
+    assert not any(part._forward_pre_hooks for part in model.modules())

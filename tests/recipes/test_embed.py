@@ -1,0 +1,49 @@
+"""Many texts: the same vectors as few, in a file that numpy opens, and whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit import pipelines
+from bertkit.errors import DataError
+from bertkit.pipelines import pipeline
+from bertkit.recipes.embed import embed_file
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 1001])
+def test_a_stream_is_written_as_it_comes(
+    count: int, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "PART", 10)
+    embed = pipeline("embed", tiny)
+    texts = [" ".join("abcdefgh"[: 1 + i % 8]) for i in range(count)]
+    written: list[int] = []
+
+    def source() -> Iterator[str]:
+        for text in texts:
+            partial = list(tmp_path.glob(".v.npy.partial-*"))
+            written.append(partial[0].stat().st_size if partial else 0)
+            yield text
+
+    assert embed_file(embed, source(), tmp_path / "v.npy") == (count, 0)
+    found = np.load(tmp_path / "v.npy", allow_pickle=False)
+    assert (found.shape, found.dtype) == ((count, 32), np.float32)
+    if count:
+        np.testing.assert_allclose(found, embed(texts), atol=1e-6)
+    if count > 1000:
+        assert written[-1] > 32 * 4 * 900  # long before the end
+
+
+def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path: Path) -> None:
+    embed = pipeline("embed", tiny)
+    texts = ["a b", "a " * 100, "c"]
+    assert embed_file(embed, texts, tmp_path / "v.npy", long="truncate") == (3, 1)
+    before = (tmp_path / "v.npy").read_bytes()
+    with pytest.raises(DataError, match="102 tokens"):
+        embed_file(embed, texts, tmp_path / "v.npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+    assert (tmp_path / "v.npy").read_bytes() == before

@@ -1,0 +1,101 @@
+"""A folder made to compute in integers says what that costs, and refuses other weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit import cli
+from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.int8 import FILE, read_int8
+from bertkit.engine.quantize import unavailable
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.nn import precision
+from bertkit.pipelines import pipeline
+from bertkit.recipes.quantize import quantize
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(autouse=True)
+def _available() -> None:
+    if unavailable():
+        pytest.skip(str(unavailable()))
+
+
+def texts(path: Path, count: int) -> Path:
+    lines = [" ".join(LETTERS[(3 * i + j) % 26] for j in range(1 + i % 30)) for i in range(count)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_the_quality_is_measured_and_kept(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=out)
+    assert said["layers"] + len(said["left"]) == 4
+    assert 0.99 <= said["lowest_cosine"] <= said["mean_cosine"] < 1.0
+    assert said["texts"] == 50
+    asked = ["a b c", "z y x w v u", "q"]
+    exact = pipeline("embed", tiny)(asked)
+    found = pipeline("embed", out, precision="int8")(asked)
+    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    assert cosines.min() > 0.98
+    assert np.abs(found - exact).max() > 1e-4
+    np.testing.assert_allclose(pipeline("embed", out)(asked), exact, atol=1e-6)  # the same weights
+    _, quality = read_int8(out, load(out).fingerprint())
+    assert quality.lowest_cosine == said["lowest_cosine"]
+
+
+def test_layers_stay_until_the_quality_is_reached(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)  # all but integers is exact
+    file = texts(tmp_path / "t.txt", 100)
+    loose = quantize(tiny, [file], out=tmp_path / "loose", lowest=0.5)
+    assert loose["left"] == []
+    asked = loose["lowest_cosine"] + 0.1 * (1.0 - loose["lowest_cosine"])
+    strict = quantize(tiny, [file], out=tmp_path / "strict", lowest=asked)
+    assert strict["lowest_cosine"] >= asked
+    assert strict["left"]
+    with pytest.raises(DataError, match=r"no layer bears integers at a cosine of 1.1"):
+        quantize(tiny, [file], out=tmp_path / "none", lowest=1.1)
+    assert not (tmp_path / "none").exists()
+
+
+def test_too_few_texts_are_refused(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="63 texts to calibrate with, and 64 are needed"):
+        quantize(tiny, [texts(tmp_path / "t.txt", 63)], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="exists already"):
+        quantize(tiny, [tmp_path / "t.txt"], out=tmp_path)
+
+
+def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="do that with `bertkit quantize`"):
+        pipeline("embed", tiny, precision="int8")
+    out = tmp_path / "out"
+    quantize(tiny, [texts(tmp_path / "t.txt", 64)], out=out)
+    other = load(tiny)
+    other.model.encoder.embedding.tokens.weight.data[9] += 1.0
+    save(tmp_path / "other", other.model, other.tokenizer, other.family)
+    shutil.copy(out / FILE, tmp_path / "other" / FILE)
+    with pytest.raises(CheckpointError, match="belongs to other weights"):
+        pipeline("embed", tmp_path / "other", precision="int8")
+    (out / FILE).write_bytes((out / FILE).read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"damaged .* quantize the model again"):
+        pipeline("embed", out, precision="int8")
+
+
+def test_the_command(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    words = ["quantize", str(tiny), str(texts(tmp_path / "t.txt", 64)), "--out", out]
+    assert cli.run(words) == 0
+    assert json.loads(capsys.readouterr().out)["texts"] == 16
+    assert cli.run(["embed", out, "a b", "--precision", "int8"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 32
+    assert cli.run(["embed", str(tiny), "a b", "--precision", "int8"]) == 2
+    assert "bertkit quantize" in capsys.readouterr().err
