@@ -84,8 +84,8 @@ def sides(folder: Path) -> Iterator[tuple[dict[str, Embedder], dict[tuple[str, s
         peers: dict[tuple[str, str], Embedder] = {}
         for precision in PRECISIONS:
             peers["sentence-transformers", precision] = theirs(folder, precision)
-            peers["OpenVINO", precision] = _graph(graphs["OpenVINO"], precision)
-        peers["ONNX Runtime", "fp32"] = _graph(graphs["ONNX Runtime"], "fp32")
+            peers["OpenVINO", precision] = graph(graphs["OpenVINO"], precision)
+        peers["ONNX Runtime", "fp32"] = graph(graphs["ONNX Runtime"], "fp32")
         yield {precision: ours(folder, precision) for precision in PRECISIONS}, peers
 
 
@@ -201,6 +201,6 @@ def theirs(folder: Path, precision: Numbers) -> Embedder:
     return embed
 
 
-def _graph(folder: Path, precision: Numbers) -> Embedder:
+def graph(folder: Path, precision: Numbers) -> Embedder:
     ready = Exported(folder, precision)
     return lambda sentences: ready(sentences, long="truncate")

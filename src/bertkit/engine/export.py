@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -129,8 +132,7 @@ def export(
     names = ["input_ids", "attention_mask", "token_type_ids"]
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
     path = folder / GRAPHS["onnx"]
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # what the exporter says of itself
+    with _quiet(), torch.inference_mode():
         torch.onnx.export(
             graph,
             (ids, mask, types),
@@ -165,6 +167,20 @@ def export(
             "is the most; the model cannot be exported"
         )
     return apart
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of itself."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 @torch.inference_mode()

@@ -128,6 +128,7 @@ class Searcher:
                 lists.append(self.store.by_words(query, count, met))
             found = fused(lists)[:count] if hybrid else lists[0]
             if self.rerank and found:
+                found = found[:CANDIDATES]
                 scores = self.rerank(query, [hit.text for hit in found])
                 found = [
                     msgspec.structs.replace(found[place], score=float(scores[place]))
