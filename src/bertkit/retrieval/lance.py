@@ -12,6 +12,7 @@ import lancedb
 import msgspec
 import numpy as np
 import pyarrow as pa
+import torch
 from lancedb.index import FTS
 from lancedb.query import MatchQuery
 from numpy.typing import NDArray
@@ -142,7 +143,7 @@ class LanceStore(Store):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
             found = rows.to_arrow()
             flat = found["vector"].combine_chunks().flatten().to_numpy()
-        return found["_rowid"].to_numpy(), flat.reshape(-1, dimension)
+        return found["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()  # torch wants its own
 
     def _nearest(
         self,
@@ -151,7 +152,8 @@ class LanceStore(Store):
         vector: NDArray[np.float32],
         count: int,
     ) -> list[Hit]:
-        scores = vectors @ vector
+        # by torch, as the model: threads of numpy's own would get in the way of the model's
+        scores = (torch.from_numpy(vectors) @ torch.from_numpy(vector)).numpy()
         best = np.argsort(-scores, kind="stable")[:count]
         with readable(self.place):
             taken = self.table.take_row_ids(ids[best].tolist()).with_row_id()
