@@ -7,17 +7,21 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.storage import write_json
+
+Found = TypeVar("Found")
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -32,6 +36,9 @@ PACKAGES = (
     "datasets",
     "onnxruntime",
     "openvino",
+    "lancedb",
+    "faiss-cpu",
+    "accelerate",
 )
 """Packages whose versions belong to a result, where they are installed."""
 
@@ -139,6 +146,24 @@ def compare(
         target=target,
         better="higher",
     )
+
+
+def apart(call: Callable[..., Found], *given: object) -> Found:
+    """What a function of a module returns, called in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(call, *given).result()
+
+
+def milliseconds(
+    call: Callable[[str], object], queries: Sequence[str], *, warm: int
+) -> list[float]:
+    """How long each query takes, after the first `warm` of them, which do not count."""
+    found = []
+    for query in [*queries[:warm], *queries]:
+        start = time.perf_counter()
+        call(query)
+        found.append((time.perf_counter() - start) * 1000)
+    return found[-len(queries) :]
 
 
 def write(name: str, rows: Sequence[Row], *, folder: Path = RESULTS) -> Path:

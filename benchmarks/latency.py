@@ -7,10 +7,6 @@ since threads of one runtime that wait for work would take time from another's.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,7 +37,7 @@ def main(*, quick: bool = False) -> None:
     with TemporaryDirectory() as place:
         for kind in ("onnx", "openvino"):
             export(minilm(), out=Path(place) / kind, kind=kind)
-        mine = {p: apart("bertkit", p, queries, place) for p in PRECISIONS}
+        mine = {p: harness.apart(times, "bertkit", p, queries, place) for p in PRECISIONS}
         rows = [
             harness.row(
                 f"one query, {precision}, p{share}",
@@ -53,19 +49,13 @@ def main(*, quick: bool = False) -> None:
                 better="lower",
             )
             for name, precision in PEERS
-            for found in [apart(name, precision, queries, place)]
+            for found in [harness.apart(times, name, precision, queries, place)]
             for share in (50, 99)
         ]
     if quick:
         harness.show("latency, quick", rows)
     else:
         harness.write("latency", rows)
-
-
-def apart(name: str, precision: Numbers, queries: list[str], place: str) -> Sequence[float]:
-    """`times`, in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(times, name, precision, queries, place).result()
 
 
 def times(name: str, precision: Numbers, queries: list[str], place: str) -> list[float]:
@@ -78,9 +68,4 @@ def times(name: str, precision: Numbers, queries: list[str], place: str) -> list
         case _:
             kind = {"ONNX Runtime": "onnx", "OpenVINO": "openvino"}[name]
             side = graph(Path(place) / kind, precision)
-    found = []
-    for query in [*queries[:WARM], *queries]:
-        start = time.perf_counter()
-        side([query])
-        found.append((time.perf_counter() - start) * 1000)
-    return found[-len(queries) :]
+    return harness.milliseconds(lambda query: side([query]), queries, warm=WARM)

@@ -17,12 +17,11 @@ import csv
 import gzip
 import json
 import re
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from bertkit.data.judgments import judged, read_judgments, read_queries
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.index import index
 from bertkit.recipes.judge import evaluate_retrieval, mine
+from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import Searcher
 from bertkit.tasks import find
 from bertkit.tasks.task import Reading
@@ -177,37 +177,43 @@ def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def alone(place: Path, queries: list[str]) -> list[harness.Row]:
-    """One query at a time, tokenizing and embedding included; both sides in fp32."""
-    import faiss
-    from sentence_transformers import SentenceTransformer
-
-    searcher = Searcher(str(place))
-    model = SentenceTransformer(str(minilm()), device="cpu")
-    shape = len(searcher.store), searcher.store.spec.dimension
-    flat = faiss.IndexFlatIP(shape[1])
-    flat.add(np.random.default_rng(0).standard_normal(shape, np.float32))  # as fast as real ones
-
-    def peer(query: str) -> None:
-        flat.search(np.asarray(model.encode([query], show_progress_bar=False)), 10)
-
-    def ours(query: str) -> None:
-        searcher(query, top=10)
-
-    asked = queries[:200]
-    times: dict[Callable[[str], None], list[float]] = {ours: [], peer: []}
-    for side, kept in times.items():
-        for query in asked[:20]:
-            side(query)
-        for query in asked:
-            start = time.perf_counter()
-            side(query)
-            kept.append((time.perf_counter() - start) * 1000)
-    mine_, theirs_ = (median(times[side]) for side in (ours, peer))
-    common = {"unit": "ms", "better": "lower"}
+    """One query at a time, tokenizing and embedding included; each side in fp32 and a process of
+    its own."""
+    mine, theirs = (
+        median(harness.apart(times, side, str(place), queries[:200])) for side in ("ours", "peer")
+    )
     return [
-        harness.row("one query, p50", mine_, 20.0, peer_name="limit", target=1.0, **common),  # type: ignore[arg-type]
-        harness.row("one query, p50", mine_, theirs_, peer_name=PEER, target=1.0, **common),  # type: ignore[arg-type]
+        harness.row(
+            "one query, p50",
+            mine,
+            other,
+            peer_name=name,
+            unit="ms",
+            target=1.0,
+            better="lower",
+        )
+        for name, other in (("limit", 20.0), (PEER, theirs))
     ]
+
+
+def times(side: Literal["ours", "peer"], place: str, queries: list[str]) -> list[float]:
+    """Milliseconds of each query, after some that do not count."""
+    if side == "ours":
+        ask: Callable[[str], object] = Searcher(place)
+    else:
+        import faiss
+        from sentence_transformers import SentenceTransformer
+
+        store = open_store(place)
+        model = SentenceTransformer(str(minilm()), device="cpu")
+        shape = len(store), store.spec.dimension
+        flat = faiss.IndexFlatIP(shape[1])
+        flat.add(np.random.default_rng(0).standard_normal(shape, np.float32))  # as fast as real
+
+        def ask(query: str) -> object:
+            return flat.search(np.asarray(model.encode([query], show_progress_bar=False)), 10)
+
+    return harness.milliseconds(ask, queries, warm=20)
 
 
 # ---- what learning gives
@@ -222,35 +228,13 @@ def learned(world: World, folder: Path) -> list[harness.Row]:
 
     before = score(start)
     rows = {"words too": score(start, hybrid=True)}
-    learner = find("similarity")
-    mined = folder / "similarity.jsonl"
-    mine(start, world.training, world.judgments, mined, negatives=2, skip=2)
-    examples, _ = learner.read(mined, Reading(), labelled=True)
-    finetune(
-        learner,
-        model=minilm(),
-        train=examples,
-        dev=examples[:50],
-        out=folder / "bi",
-        settings=Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256),
-    )
+    bi = tuned("similarity", start, world, folder / "bi")
     place = str(folder / "store-bi")
-    index([world.documents], model=folder / "bi", store=place, long="truncate")
+    index([world.documents], model=bi, store=place, long="truncate")
     rows["fine-tuned on other claims"] = score(Searcher(place))
-    responder = find("respond")
-    mined = folder / "respond.jsonl"
-    mine(start, world.training, world.judgments, mined, learner="respond", negatives=4)
-    examples, _ = responder.read(mined, Reading(), labelled=True)
-    finetune(
-        responder,
-        model=minilm(),
-        train=examples,
-        dev=examples[:50],
-        out=folder / "cross",
-        settings=Finetune(epochs=2, batch_size=16, learning_rate=1e-4, length=256),
-    )
+    cross = tuned("respond", start, world, folder / "cross")
     rows["re-ranked by a cross-encoder of other claims"] = score(
-        Searcher(place, rerank=folder / "cross", precision="auto")
+        Searcher(place, rerank=cross, precision="auto")
     )
     return [
         harness.row(
@@ -264,3 +248,29 @@ def learned(world: World, folder: Path) -> list[harness.Row]:
         )
         for what, value in rows.items()
     ]
+
+
+LEARNERS: Mapping[str, tuple[dict[str, int], Finetune]] = {
+    "similarity": (
+        {"negatives": 2, "skip": 2},
+        Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256),
+    ),
+    "respond": (
+        {"negatives": 4},
+        Finetune(epochs=2, batch_size=16, learning_rate=1e-4, length=256),
+    ),
+}
+"""How each task mines its rows and learns from them."""
+
+
+def tuned(task: Literal["similarity", "respond"], start: Searcher, world: World, out: Path) -> Path:
+    """MiniLM fine-tuned on rows mined from the training claims, a tenth of them kept as dev."""
+    learner, (mining, settings) = find(task), LEARNERS[task]
+    mined = out.with_suffix(".jsonl")
+    mine(start, world.training, world.judgments, mined, learner=task, **mining)  # type: ignore[arg-type]
+    examples, _ = learner.read(mined, Reading(), labelled=True)
+    cut = len(examples) // 10
+    finetune(
+        learner, minilm(), train=examples[cut:], dev=examples[:cut], out=out, settings=settings
+    )
+    return out

@@ -203,7 +203,8 @@ def retrieval(
 
     `found` holds the ids of the documents of each query, best first; `grades` how well judged ones
     answer it, 0 and less for not at all. What was not found counts as not found, so that mrr and
-    map are of as many places as there are. Source: trec_eval, with linear gains.
+    map are of as many places as there are. Each query needs a document of grade 1 or more.
+    Source: trec_eval, with linear gains.
     """
     rows = [_retrieved(ids, graded) for ids, graded in zip(found, grades, strict=True)]
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
 def test_nothing_of_a_page_that_is_not_seen() -> None:
     page = "<script>alert('x')</script><ul><li>a<li>b</ul><template>no</template>c<br>d<!-- e -->"
     assert html_text(page) == "a\nb\nc\nd"
+
+
+def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bs4", None)
+    with pytest.raises(DataError, match="needs Beautiful Soup; pip install"):
+        html_text("<p>a")
 
 
 @pytest.mark.parametrize(

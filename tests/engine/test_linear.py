@@ -6,6 +6,7 @@ from torch import nn
 
 from bertkit.engine import linear
 from bertkit.engine.linear import NAMES, PackedLinear, packed, unavailable
+from bertkit.errors import DeviceError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.feedforward import ACTIVATIONS
@@ -54,3 +55,5 @@ def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatc
     model = packed(build(CONFIG), torch.float32)
     assert not any(isinstance(part, PackedLinear) for part in model.modules())
     assert isinstance(model.encoder.blocks[0].attention.qkv, nn.Linear)
+    with pytest.raises(DeviceError, match="int8: not in this build; choose another --precision"):
+        packed(build(CONFIG), torch.float32, int8={"blocks.0.attention.qkv": None})  # type: ignore[dict-item]

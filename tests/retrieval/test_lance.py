@@ -82,6 +82,16 @@ def test_places_that_are_no_store_are_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["mine"]
 
 
+def test_a_run_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = tmp_path / "store"
+    place.mkdir()
+    (place / ".bertkit.json.partial-999999999").write_text("{")
+    assert len(LanceStore.open(str(place), SPEC)) == 0
+    assert not list(place.glob("*.partial-*"))
+
+
 @pytest.mark.parametrize("lost", ["data", "_versions"])
 def test_a_damaged_store_says_so(lost: str, tmp_path: Path) -> None:
     from bertkit.retrieval.lance import TABLE, LanceStore
@@ -89,7 +99,7 @@ def test_a_damaged_store_says_so(lost: str, tmp_path: Path) -> None:
     place = tmp_path / "store"
     made(place)
     shutil.rmtree(place / f"{TABLE}.lance" / lost)
-    with pytest.raises(SearchError, match="store"):
+    with pytest.raises(SearchError, match="the store is damaged, or cannot be read"):
         LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
 
 

@@ -45,7 +45,7 @@ def test_the_nearest_come_first_whole(store: Store, opened: Opened) -> None:
 
 
 def test_words_are_found(store: Store) -> None:
-    assert ids(store.by_words("what lifts", 3)) in ([], ["wings"])  # with stemming, or without
+    assert ids(store.by_words("a stream", 3)[:1]) == ["wings"]
     assert ids(store.by_words("Slab", 3)) == ["heat"]
     assert set(ids(store.by_words("the wing", 3))) == {"wings", "both"}
     assert store.by_words('quotes " AND (', 3) == []

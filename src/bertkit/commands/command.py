@@ -27,12 +27,14 @@ def command(
 ) -> Any:
     """A command that calls `call` with its own arguments and a Settings object for each group."""
 
+    defaults = {name: default[0] for name, (_, _, *default) in own.items() if default}
+
     def run(*texts: Any, **given: Any) -> None:
         parts = {
             name: decode(kind, {k: given.pop(k) for k in kind.__struct_fields__ if k in given})
             for name, kind in groups.items()
         }
-        call(*texts, **given, **parts)
+        call(*texts, **{**defaults, **given}, **parts)
 
     positional = positional or {}
     all_of = {**positional, **own}

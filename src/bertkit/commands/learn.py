@@ -39,7 +39,7 @@ def know_task(name: str) -> None:
 
 
 def _finetune(task: type[Task[Any, Any]]) -> Any:
-    def call(seeds: int = 1, resume: bool = False, **rest: Any) -> None:
+    def call(*, seeds: int, resume: bool, **rest: Any) -> None:
         if seeds == 1:
             print(json.dumps(tuning.finetune(task, resume=resume, **rest)))
         else:
@@ -109,9 +109,7 @@ augment = command(
 )
 
 
-def _prune(
-    model: str, /, *, head: Sequence[str] = (), layer: Sequence[int] = (), **rest: Any
-) -> None:
+def _prune(model: str, /, *, head: Sequence[str], layer: Sequence[int], **rest: Any) -> None:
     heads = []
     for name in head:
         one, _, other = name.partition(".")
@@ -151,7 +149,7 @@ vectors = command(
 )
 
 
-def _probe(*, combination: list[str] | None = None, **rest: Any) -> None:
+def _probe(*, combination: list[str] | None, **rest: Any) -> None:
     print(json.dumps(probing.probe(combinations=combination, **rest)))
 
 

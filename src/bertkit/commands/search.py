@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from cyclopts import Parameter
-
-from bertkit.commands.command import command
+from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.console import print_json
 from bertkit.data.documents import Columns
@@ -20,11 +19,24 @@ from bertkit.text.long import Long
 
 STORE = "A folder, or http://host:port/NAME for a collection of a Qdrant server."
 
-Store = Annotated[str, Parameter(help=STORE)]
-Where = Annotated[
-    list[str] | None,
-    Parameter(help="Only documents with such a field: year>=1960; all that are given."),
-]
+STORED: Own = {"store": (str, STORE)}
+
+ASKING: Own = {
+    "rerank": (str | None, "A cross-encoder, which reads queries with the best passages.", None),
+    "model": (str | None, "The store's model, where it is not at its place any more.", None),
+    "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
+}
+"""Of every command that searches: who answers."""
+
+HYBRID: Own = {"hybrid": (bool, "Join what is found by meaning and by words.", False)}
+
+JUDGED: Own = {
+    "queries": (Path, ".jsonl rows {id, text}, or .tsv lines of id and text."),
+    "judgments": (
+        Path,
+        "Lines of query, document and grade, or TREC's query, 0, document and grade.",
+    ),
+}
 
 
 def _index(documents: list[Path], /, **rest: Any) -> None:
@@ -57,37 +69,20 @@ index = command(
 )
 
 
-def search(
-    store: Store,
+def _search(
+    store: str,
     query: str,
     /,
     *,
-    top: int = 10,
-    where: Where = None,
-    hybrid: bool = False,
-    rerank: str | None = None,
-    model: str | None = None,
-    long: Long = "error",
-    precision: Inference = "fp32",
-    json: bool = False,
+    top: int,
+    where: Sequence[str],
+    hybrid: bool,
+    long: Long,
+    json: bool,
+    **asking: Any,
 ) -> None:
-    """The documents of a store that answer a query best, each with its best passage.
-
-    Parameters
-    ----------
-    top
-        How many documents.
-    hybrid
-        Join what is found by meaning and by words.
-    rerank
-        A cross-encoder, which reads the query together with the best passages.
-    model
-        The store's model, where it is not at its place any more.
-    json
-        Print a line of JSON for each.
-    """
-    searcher = Searcher(store, model=model, rerank=rerank, precision=precision)
-    hits = searcher(query, top=top, where=where or (), hybrid=hybrid, long=long)
+    searcher = Searcher(store, **asking)
+    hits = searcher(query, top=top, where=where, hybrid=hybrid, long=long)
     if json:
         for hit in hits:
             print_json(hit)
@@ -105,83 +100,72 @@ def _shown(text: str) -> str:
     return words if len(words) <= 240 else words[:239] + "…"
 
 
-def judge(
-    store: Store,
-    /,
-    *,
-    queries: Path,
-    judgments: Path,
-    hybrid: bool = False,
-    rerank: str | None = None,
-    model: str | None = None,
-    precision: Inference = "fp32",
-) -> None:
-    """Score a search on judged queries: nDCG, MRR, MAP and recall; prints JSON.
-
-    Parameters
-    ----------
-    queries
-        .jsonl rows {id, text}, or .tsv lines of id and text.
-    judgments
-        Lines of query, document and grade, or TREC's query, 0, document and grade.
-    hybrid
-        Join what is found by meaning and by words.
-    rerank
-        A cross-encoder, which reads the query together with the best passages.
-    model
-        The store's model, where it is not at its place any more.
-    """
-    searcher = Searcher(store, model=model, rerank=rerank, precision=precision)
+def _judge(store: str, /, *, queries: Path, judgments: Path, hybrid: bool, **asking: Any) -> None:
+    searcher = Searcher(store, **asking)
     print_json(judging.evaluate_retrieval(searcher, queries, judgments, hybrid=hybrid))
 
 
-def mine(
-    store: Store,
+def _mine(
+    store: str,
     /,
     *,
-    queries: Path,
-    judgments: Path,
-    out: Path,
-    learner: Literal["similarity", "respond"] = "similarity",
-    negatives: int = 4,
-    skip: int = 0,
-    margins: bool = False,
-    rerank: str | None = None,
-    model: str | None = None,
-    precision: Inference = "fp32",
+    rerank: str | None,
+    model: str | None,
+    precision: Inference,
+    **rest: Any,
 ) -> None:
-    """Rows to train on: queries, passages that answer them, and some that only seem to.
+    searcher = Searcher(store, rerank=rerank, model=model, precision=precision)
+    print_json(judging.mine(searcher, **rest))
 
-    Parameters
-    ----------
-    queries
-        .jsonl rows {id, text}, or .tsv lines of id and text.
-    judgments
-        Lines of query, document and grade, or TREC's query, 0, document and grade.
-    out
-        The .jsonl file to be made.
-    learner
-        The task that learns from it: similarity (a bi-encoder) or respond (a cross-encoder).
-    negatives
-        How many in a row.
-    skip
-        Leave out as many of the best, which may answer the query though nobody judged them.
-    margins
-        By how much the re-ranker prefers the answer, for a bi-encoder that learns from it.
-    rerank
-        A cross-encoder, which orders the negatives, and whose margins are taken.
-    model
-        The store's model, where it is not at its place any more.
-    """
-    searcher = Searcher(store, model=model, rerank=rerank, precision=precision)
-    found = judging.mine(
-        searcher,
-        queries,
-        judgments,
-        out,
-        learner=learner,
-        negatives=negatives,
-        skip=skip,
-        margins=margins,
-    )
-    print_json(found)
+
+search = command(
+    _search,
+    "The documents of a store that answer a query best, each with its best passage.",
+    {
+        "top": (Count, "How many documents.", 10),
+        "where": (
+            list[str],
+            "Only documents with such a field: year>=1960; all that are given.",
+            [],
+        ),
+        **HYBRID,
+        "long": (Long, "Of a query longer than the model reads.", "error"),
+        "json": (bool, "Print a line of JSON for each.", False),
+        **ASKING,
+    },
+    positional={**STORED, "query": (str, "What to look for.")},
+)
+
+judge = command(
+    _judge,
+    "Score a search on judged queries: nDCG, MRR, MAP and recall; prints JSON.",
+    {**JUDGED, **HYBRID, **ASKING},
+    positional=STORED,
+)
+
+mine = command(
+    _mine,
+    "Rows to train on: queries, passages that answer them, and some that only seem to.",
+    {
+        **JUDGED,
+        "out": (Path, "The .jsonl file to be made."),
+        "learner": (
+            Literal["similarity", "respond"],
+            "The task that learns from it: a bi-encoder's, or a cross-encoder's.",
+            "similarity",
+        ),
+        "negatives": (Count, "How many in a row.", 4),
+        "skip": (
+            int,
+            "Leave out as many of the best, which may answer the query though nobody judged them.",
+            0,
+        ),
+        "margins": (
+            bool,
+            "By how much the re-ranker prefers the answer, for a bi-encoder to learn.",
+            False,
+        ),
+        **ASKING,
+    },
+    positional=STORED,
+)

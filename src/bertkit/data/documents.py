@@ -173,7 +173,12 @@ BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "tit
 
 def html_text(page: str) -> str:
     """What a reader of the page sees, a line for each block."""
-    from bs4 import BeautifulSoup
+    try:
+        from bs4 import BeautifulSoup
+    except ModuleNotFoundError:
+        raise DataError(
+            "reading .html needs Beautiful Soup; pip install 'bertkit[search]'"
+        ) from None
 
     soup = BeautifulSoup(page, "html.parser")
     for tag in soup(UNSEEN):

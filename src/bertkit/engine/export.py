@@ -10,23 +10,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.engine.exported import GRAPHS, RECORD, Record, padded
+from bertkit.engine.exported import GRAPHS, RECORD, Graph, Record, padded
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention
 from bertkit.nn.pool import Pooling
+from bertkit.nn.rotary import angles
+from bertkit.storage import sha256, write_json
 
 TOLERANCE = 1e-4
 """How far a graph's vectors may be from the model's, in any of their numbers."""
 
 SHAPES = ((1, 5), (3, 17), (8, 40))
 """Texts and tokens at which a graph is held against the model."""
+
+
+Sight = tuple[Tensor, Tensor | None]
+"""What is added to scores, (B, 1, 1 or T, T), and rotary angles (T, K / 2)."""
 
 
 class Rectangle(nn.Module):
@@ -49,27 +56,36 @@ class Rectangle(nn.Module):
             ids=input_ids, types=token_type_ids, layout=SimpleNamespace(positions=places[None])
         )
         x: Tensor = self.encoder.embedding(seen)
-        mask = attention_mask[:, None, None, :].to(torch.bool)  # (B, 1, 1, T)
-        all_, near = _bias(mask, x), _bias(mask, x)
-        if config.window is not None:
-            near = _bias(mask & ((places[:, None] - places).abs() <= config.window), x)
+        whole, local = self._sights(places, attention_mask, x)
         for layer, place in enumerate(config.depths):
             block: Any = self.encoder.blocks[place]
-            whole = layer % config.global_every == 0
-            base = config.rotary if whole or config.window is None else config.window_rotary
-            angles = (
-                None if config.rotary is None or base is None else _angles(places, base, config)
-            )
-            sight = all_ if whole else near
+            sight = whole if layer % config.global_every == 0 else local
             if block.norm == "pre":
-                x = x + _attend(block.attention, block.attention_norm(x), sight, angles)
+                x = x + _attend(block.attention, block.attention_norm(x), sight)
                 x = x + block.feedforward(block.feedforward_norm(x))
             else:
-                x = block.attention_norm(x + _attend(block.attention, x, sight, angles))
+                x = block.attention_norm(x + _attend(block.attention, x, sight))
                 x = block.feedforward_norm(x + block.feedforward(x))
         if self.encoder.norm is not None:
             x = self.encoder.norm(x)
         return x, self._pooled(x, attention_mask)
+
+    def _sights(self, places: Tensor, attention_mask: Tensor, x: Tensor) -> tuple[Sight, Sight]:
+        """Of layers that see the whole text, and of the others, as `Transformer` has them."""
+        config = self.encoder.config
+
+        def sight(seen: Tensor, base: float | None) -> Sight:
+            bias = (~seen).to(x.dtype) * -1e9  # softmax gives nothing to what is not seen
+            width = config.hidden // config.heads
+            return bias, None if base is None else angles(places, base, width)
+
+        mask = attention_mask[:, None, None, :].to(torch.bool)  # (B, 1, 1, T)
+        whole = sight(mask, config.rotary)
+        if config.window is None:
+            return whole, whole
+        near = (places[:, None] - places).abs() <= config.window
+        base = None if config.rotary is None else config.window_rotary
+        return whole, sight(mask & near, base)
 
     def _pooled(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         real = attention_mask[:, :, None].to(x.dtype)
@@ -83,32 +99,19 @@ class Rectangle(nn.Module):
         return F.normalize(found, dim=-1) if self.pooling.normalize else found
 
 
-def _angles(places: Tensor, base: float, config: Any) -> tuple[Tensor, Tensor]:
-    width = config.hidden // config.heads
-    steps = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
-    angles = places[:, None].float() * base**-steps
-    return angles.cos(), angles.sin()  # (T, K / 2)
-
-
-def _bias(seen: Tensor, like: Tensor) -> Tensor:
-    """What is added to scores so that softmax gives nothing to what is not seen."""
-    return (~seen).to(like.dtype) * -1e9
-
-
-def _attend(
-    part: Attention, x: Tensor, sight: Tensor, angles: tuple[Tensor, Tensor] | None
-) -> Tensor:
+def _attend(part: Attention, x: Tensor, sight: Sight) -> Tensor:
+    bias, turn = sight
     q, k, v = part.qkv(x).unflatten(-1, (3, part.heads, -1)).permute(2, 0, 3, 1, 4)
-    if angles is not None:
-        q, k = _turned(q, *angles), _turned(k, *angles)
-    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + sight
+    if turn is not None:
+        q, k = _turned(q, turn), _turned(k, turn)
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias
     mixed = torch.softmax(scores, -1) @ v
     out: Tensor = part.out(mixed.transpose(1, 2).flatten(2))
     return out
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.chunk(2, -1)
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    (a, b), cos, sin = x.chunk(2, -1), turn.cos(), turn.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
@@ -125,8 +128,6 @@ def export(
     Batch and length are free, up to `length` tokens. It is checked at three shapes.
     Raises: CheckpointError when the graph gives other vectors.
     """
-    from bertkit.storage import sha256, write_json
-
     graph = Rectangle(model.encoder, pooling).eval().requires_grad_(False)
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = ["input_ids", "attention_mask", "token_type_ids"]
@@ -152,14 +153,8 @@ def export(
         )
         path.unlink()
     path = folder / GRAPHS[kind]
-    record = Record(
-        kind=kind,
-        sha256=sha256(path),
-        dimension=model.config.hidden,
-        length=length,
-        types=model.config.types > 1,
-    )
-    write_json(folder / RECORD, record.plain())
+    record = Record(kind, sha256(path), dimension=model.config.hidden, length=length)
+    write_json(folder / RECORD, msgspec.to_builtins(record))
     apart = _distance(graph, folder)
     if not apart <= TOLERANCE:
         raise CheckpointError(
@@ -186,8 +181,6 @@ def _quiet() -> Iterator[None]:
 @torch.inference_mode()
 def _distance(graph: Rectangle, folder: Path) -> float:
     """The largest difference of any number, over texts of several lengths in each shape."""
-    from bertkit.engine.exported import Graph
-
     ready, rng = Graph(folder), np.random.default_rng(0)
     found = []
     for rows, length in SHAPES:

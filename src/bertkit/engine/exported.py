@@ -36,10 +36,6 @@ class Record(msgspec.Struct, frozen=True):
     sha256: str
     dimension: int
     length: int
-    types: bool
-
-    def plain(self) -> dict[str, Any]:
-        return dict(msgspec.to_builtins(self))
 
 
 class Graph:

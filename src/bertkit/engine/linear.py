@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bertkit import memory
 from bertkit.engine.quantize import Inputs, Int8Linear
+from bertkit.errors import DeviceError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Attention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
@@ -59,11 +60,16 @@ def packed(model: Model, dtype: torch.dtype, int8: Mapping[str, Inputs] | None =
     """A copy of the model for inference, its large linear layers packed where that is possible.
 
     `int8` names those that compute in integers, and how their inputs are rounded.
+    Raises: DeviceError where they cannot.
     """
     memory.hold()
     exact = dict(model.encoder.named_modules())
     model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
-    if next(model.parameters()).device.type != "cpu" or unavailable(dtype) is not None:
+    device = next(model.parameters()).device.type
+    reason = unavailable(dtype) if device == "cpu" else f"layers are not packed on {device}"
+    if reason is not None:
+        if int8:
+            raise DeviceError(f"int8: {reason}; choose another --precision")
         return model
     names = {function: name for name, function in ACTIVATIONS.items()}
     int8 = int8 or {}

@@ -22,16 +22,21 @@ class Turn:
 
     @staticmethod
     def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Turn:
-        """The angles position / base^(2i / K), i < K / 2, for heads `width` numbers wide.
-
-        Of the rows those behind the layout's tokens are padding.
-        """
+        """Of each token's position; of the rows those behind the layout's tokens are padding."""
         device, longest = like.device, layout.lengths[-1]
-        steps = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-        angles = torch.arange(longest, device=device)[:, None] * base**-steps
+        turns = angles(torch.arange(longest, device=device), base, width)
         places = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
-        cos, sin = (f.to(like.dtype)[places][:, None, None] for f in (angles.cos(), angles.sin()))
+        cos, sin = (f.to(like.dtype)[places][:, None, None] for f in (turns.cos(), turns.sin()))
         return Turn(cos, sin)
+
+
+def angles(places: Tensor, base: float, width: int) -> Tensor:
+    """place / base^(2i / K), i < K / 2, for heads of K = `width` numbers.
+
+    Shapes: (T,) -> (T, K / 2).
+    """
+    steps = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
+    return places[:, None] * base**-steps
 
 
 def rotate(qkv: Tensor, turn: Turn) -> Tensor:

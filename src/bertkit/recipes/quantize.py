@@ -28,7 +28,7 @@ MOST = 1024
 """Texts that are looked at; more change nothing."""
 
 LOWEST = 0.99
-"""The lowest cosine that is accepted; until it is reached, layers are left in bf16."""
+"""The lowest cosine that is accepted; until it is reached, layers are left as they are."""
 
 
 def quantize(
@@ -36,8 +36,8 @@ def quantize(
 ) -> dict[str, Any]:
     """Write the model to `out` with what it needs to compute in integers; the quality lost.
 
-    Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay in
-    bf16, as many as it takes for every vector to keep a cosine of `lowest` to its fp32 one.
+    Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
+    as they are, as many as it takes for every vector to keep a cosine of `lowest` to its fp32 one.
     Raises: DataError for too few texts, DeviceError where the machine has no such layers.
     """
     refuse_used(out)

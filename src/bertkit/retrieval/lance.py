@@ -18,16 +18,25 @@ from lancedb.query import MatchQuery
 from numpy.typing import NDArray
 
 from bertkit.errors import SearchError
-from bertkit.retrieval.store import ID, Condition, Hit, Passage, Spec, Store, agreed, read_spec
-from bertkit.storage import write_json
+from bertkit.retrieval.store import (
+    ID,
+    SHOWN,
+    Condition,
+    Hit,
+    Passage,
+    Spec,
+    Store,
+    agreed,
+    hit,
+    read_spec,
+)
+from bertkit.storage import sweep, write_json
 
 SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
 """The file of the spec, the table, and the tag of the version that searches see.
 
 Each write makes a version of the table; the tag moves when a run has ended well, so that one which
 was killed changes nothing that is found, and the next goes on from what it wrote."""
-
-SHOWN = ("id", "number", "text", "start", "end", "source")
 
 MEMORY = 1 << 29
 """Bytes of vectors that are kept to be searched in memory; more stay on disk, and are read for
@@ -49,6 +58,7 @@ class LanceStore(Store):
         if not (folder / SPEC).exists():
             if create is None:
                 raise SearchError(f"{place}: no store of passages; make one with `bertkit index`")
+            sweep(folder)  # of a run that was killed before it had begun
             if folder.exists() and any(folder.iterdir()):
                 raise SearchError(
                     f"{place}: a folder with other things in it; choose another place"
@@ -178,16 +188,7 @@ class LanceStore(Store):
 
     def _hit(self, row: dict[str, Any], score: float) -> Hit:
         fields = {name: row[column] for name, column in self.columns.items()}
-        return Hit(
-            row["id"],
-            float(score),
-            row["text"],
-            row["start"],
-            row["end"],
-            row["number"],
-            row["source"],
-            fields,
-        )
+        return hit(row, float(score), fields)
 
     def _sql(self, condition: Condition) -> str:
         value = condition.value

@@ -20,7 +20,18 @@ from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException
 
 from bertkit.errors import SearchError
-from bertkit.retrieval.store import ID, Condition, Hit, Passage, Spec, Store, agreed, read_spec
+from bertkit.retrieval.store import (
+    ID,
+    SHOWN,
+    Condition,
+    Hit,
+    Passage,
+    Spec,
+    Store,
+    agreed,
+    hit,
+    read_spec,
+)
 
 SECONDS = 30
 """After which a server that does not answer is given up."""
@@ -102,7 +113,7 @@ class QdrantStore(Store):
                 id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{p.number} {p.digest} {p.id}")),
                 vector={DENSE: vector.tolist(), WORDS: _weights(p.text)},
                 payload={
-                    **{name: getattr(p, name) for name in _SHOWN},
+                    **{name: getattr(p, name) for name in SHOWN},
                     "digest": p.digest,
                     "fields": dict(p.fields),
                 },
@@ -146,14 +157,12 @@ class QdrantStore(Store):
                 query_filter=_filter(where),
                 with_payload=True,
             )
-        return [_hit(point) for point in found.points]
+        held = ((point.payload or {}, point.score) for point in found.points)
+        return [hit(payload, score, payload["fields"]) for payload, score in held]
 
     def __len__(self) -> int:
         with reachable(self.place):
             return self.client.count(self.name).count
-
-
-_SHOWN = ("id", "number", "text", "start", "end", "source")
 
 
 def _create(client: QdrantClient, name: str, spec: Spec) -> None:
@@ -203,20 +212,6 @@ def _filter(where: Sequence[Condition]) -> models.Filter:
             unknown = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
             must_not += [same, unknown]
     return models.Filter(must=must, must_not=must_not)
-
-
-def _hit(point: Any) -> Hit:
-    held = point.payload
-    return Hit(
-        held["id"],
-        point.score,
-        held["text"],
-        held["start"],
-        held["end"],
-        held["number"],
-        held["source"],
-        held["fields"],
-    )
 
 
 def _counts(text: str) -> Counter[int]:

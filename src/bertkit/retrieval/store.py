@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -72,6 +72,16 @@ class Hit(msgspec.Struct, frozen=True):
     passage: int
     source: str
     fields: dict[str, Value]
+
+
+SHOWN = ("id", "number", "text", "start", "end", "source")
+"""What is held of a passage and shown of a hit, beside the fields."""
+
+
+def hit(held: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
+    """A passage that was found, as a store holds it."""
+    id, number, text, start, end, source = (held[name] for name in SHOWN)
+    return Hit(id, score, text, start, end, number, source, dict(fields))
 
 
 @dataclass(frozen=True)
