@@ -8,19 +8,20 @@ losses of masked words compare; ELECTRA's is that of its generator, smaller than
 Speed is that of one optimizer step: ours draws its samples and masks them within the measured
 time, the peer's are in memory, and it neither clips gradients nor schedules the learning rate. The
 peer of ELECTRA is written out here: transformers has a generator and a discriminator, and nothing
-that trains the two. BERTKIT_DATA names the folder of the data.
+that trains the two. What was measured is not measured again (results/families.jsonl), so that a run
+that was stopped goes on. BERTKIT_DATA names the folder of the data.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import torch
 from torch.nn import functional as F
 
@@ -38,7 +39,7 @@ from bertkit.recipes.page import bars
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
-from bertkit.storage import write_text
+from bertkit.storage import append_text, write_text
 from bertkit.text.train import train as train_vocabulary
 
 SHAPE = {"layers": 4, "hidden": 128, "heads": 2, "intermediate": 512, "length": LENGTH}
@@ -84,31 +85,64 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 TASKS = {"sst2": 3, "mrpc": 5}
 """Epochs of fine-tuning, on at most so many rows."""
 ROWS = 4_000
+LOG = harness.RESULTS / "families.jsonl"
 PICTURES = Path(__file__).parents[1] / "docs" / "science"
 SPEEDS = (5.0, 2.0)
 """Targets of the speed, against the peer in fp32 and under bf16 autocast."""
 PEER_BATCH, PEER_SAMPLES = 32, 64
 
 
+class Learned(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
+    """A line of the log: what a variant came to. Of a score: mean and, over seeds, sd."""
+
+    variant: str
+    parameters: float
+    scores: dict[str, dict[str, float]]
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
+    """A line of the log: how fast a variant's step is."""
+
+    variant: str
+    rows: list[harness.Row]
+
+
 def main(*, quick: bool = False) -> None:
     data = data_folder()
-    rows: list[harness.Row] = []
-    scores: dict[str, dict[str, float]] = {}
-    drawn: dict[str, dict[str, list[float]]] = {}
+    log = [] if quick else read_log()
     with TemporaryDirectory() as place:
         corpus = make_corpus(data, Path(place), quick)
-        for name in VARIANTS:
-            scores[name], seeds = learned(name, corpus, data, Path(place), quick=quick)
-            for what, each in seeds.items():
-                drawn.setdefault(what, {})[name] = each
-            rows += [*beside_bert(name, scores), *speeds(name, corpus, quick=quick)]
-            if not quick:
-                harness.write("families", rows)
+        for kind in (Learned, Timed):
+            for name in VARIANTS:
+                if any(isinstance(line, kind) and line.variant == name for line in log):
+                    continue
+                line: Learned | Timed
+                if kind is Learned:
+                    line = learned(name, corpus, data, Path(place), quick=quick)
+                else:
+                    line = Timed(variant=name, rows=speeds(name, corpus, quick=quick))
+                log.append(line)
+                if not quick:
+                    append_text(LOG, msgspec.json.encode(line).decode() + "\n")
+    known = {line.variant: line for line in log if isinstance(line, Learned)}
+    rows = [row for name in VARIANTS for row in beside_bert(known[name], known["BERT"])]
+    rows += [row for line in log if isinstance(line, Timed) for row in line.rows]
     if quick:
         harness.show("families, quick", rows)
         return
-    for what, bars_of in drawn.items():
-        bars(PICTURES / f"families-{what.split()[0]}.svg", bars_of, what)
+    harness.write("families", rows)
+    for what in known["BERT"].scores:
+        bars(
+            PICTURES / f"families-{what.split()[0]}.svg",
+            {name: known[name].scores[what] for name in VARIANTS},
+            what,
+        )
+
+
+def read_log() -> list[Learned | Timed]:
+    """What was measured before; it goes on from there."""
+    lines = LOG.read_text(encoding="utf-8").splitlines() if LOG.exists() else []
+    return [msgspec.json.decode(line, type=Learned | Timed) for line in lines]
 
 
 def make_corpus(data: Path, place: Path, quick: bool) -> Corpus:
@@ -132,22 +166,14 @@ def settings(name: str, *, quick: bool) -> dict[str, Any]:
     return {**variant, "model": {**SHAPE, **variant["model"]}, "train": train}
 
 
-def learned(
-    name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Pretrain one variant and fine-tune it.
-
-    Its scores, size (millions) and time (s), and what is drawn of it: one score a seed.
-    """
+def learned(name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool) -> Learned:
+    """Pretrain one variant and fine-tune it."""
     out = place / name
-    seeds: dict[str, list[float]] = {}
     with quietly():
-        began = time.perf_counter()
         found = pretrain(settings(name, quick=quick), corpus=corpus.folder, out=out)
         scores = {
-            "pretraining": time.perf_counter() - began,
-            "masked-word loss": found["mlm_loss"],
-            "masked words right": found["mlm_accuracy"],
+            "loss of masked words": {"mean": found["mlm_loss"], "sd": 0.0},
+            "masked words right": {"mean": found["mlm_accuracy"], "sd": 0.0},
         }
         for task, epochs in TASKS.items():
             work = WORKS[task]
@@ -164,34 +190,42 @@ def learned(
                 ),
             )
             score = tuned[work.scores[0]]
-            scores[f"{task} {work.scores[0]}"] = score["mean"]
-            scores[f"{task} sd"] = score["sd"]
-            seeds[f"{task} {work.scores[0]}"] = score["each"]
+            scores[f"{task} {work.scores[0]}"] = {"mean": score["mean"], "sd": score["sd"]}
     config = read_config(settings(name, quick=quick), corpus.tokenizer())
     model = build(config.model, heads_of(config))
-    scores["parameters"] = sum(p.numel() for p in model.parameters()) / 1e6
-    return scores, {"masked-word loss, held out": [scores["masked-word loss"]], **seeds}
+    parameters = sum(p.numel() for p in model.parameters()) / 1e6
+    return Learned(variant=name, parameters=parameters, scores=scores)
 
 
-def beside_bert(name: str, scores: Mapping[str, Mapping[str, float]]) -> list[harness.Row]:
+def beside_bert(mine: Learned, bert: Learned) -> list[harness.Row]:
     """A row for each figure of a variant, beside BERT's."""
-    units = {"pretraining": "s", "parameters": "million"}
-    mine, berts = scores[name], scores["BERT"]
-    return [
-        harness.row(
-            f"{name}, {what}" + (f" (± {mine[sd]:.4f}, BERT's ± {berts[sd]:.4f})" if tuned else ""),
-            mine[what],
-            berts[what],
-            peer_name="BERT, as many steps",
-            unit=units.get(what, ""),
-            target=1.0,
-            better="higher" if tuned or what == "masked words right" else "lower",
+    rows = []
+    for what, score in mine.scores.items():
+        theirs = bert.scores[what]
+        spread = f" (± {score['sd']:.4f}, BERT's ± {theirs['sd']:.4f})" if score["sd"] else ""
+        rows.append(
+            harness.row(
+                f"{mine.variant}, {what}{spread}",
+                score["mean"],
+                theirs["mean"],
+                peer_name="BERT, as many steps",
+                unit="",
+                target=1.0,
+                better="lower" if what.startswith("loss") else "higher",
+            )
         )
-        for what in mine
-        if not what.endswith(" sd")
-        for sd in [f"{what.partition(' ')[0]} sd"]
-        for tuned in [sd in mine]
-    ]
+    rows.append(
+        harness.row(
+            f"{mine.variant}, parameters",
+            mine.parameters,
+            bert.parameters,
+            peer_name="BERT, as many steps",
+            unit="million",
+            target=1.0,
+            better="lower",
+        )
+    )
+    return rows
 
 
 # ---- speed

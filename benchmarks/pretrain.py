@@ -131,7 +131,7 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], object]:
         attach_generator(model, config.generator)
         objective = replaced_tokens(config.generator.weight)
     masters = Masters(model, resolve(train.precision, "cpu"))
-    beside = next((head for head in heads if head in ("nsp", "sop")), None)
+    beside = next((head for head in heads if head in ("nsp", "sop", "rtd")), None)
     learning = steps(
         masters,
         objective,

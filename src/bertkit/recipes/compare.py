@@ -218,7 +218,7 @@ def compare(
         },
     }
     write_json(out / "compare.json", result)
-    each = {way: [run[task.metric] for run in found] for way, found in runs.items()}
+    each = {way: spread([run[task.metric] for run in found]) for way, found in runs.items()}
     bars(out / "compare.svg", each, task.metric)
     _write_page(out, result)
     return result

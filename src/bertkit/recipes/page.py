@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics import spread
 from bertkit.storage import write_text, writing
 
 STYLE = """
@@ -46,23 +45,23 @@ def _cell(cell: str | float) -> str:
     return f"<td>{escape(cell)}" if isinstance(cell, str) else f'<td class="n">{cell:.3f}'
 
 
-def bars(path: Path, scores: Mapping[str, Sequence[float]], metric: str) -> None:
-    """Draw a horizontal bar for each name, the first on top: the mean, with a dot for each seed
-    and its standard deviation if there are several."""
+def bars(path: Path, scores: Mapping[str, Mapping[str, Any]], metric: str) -> None:
+    """Draw a horizontal bar for each name, the first on top: the mean, with its standard deviation
+    and a dot for each seed, where `metrics.spread` or the caller knows them."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    names = list(scores)
-    found = [spread(scores[name]) for name in names]
+    names, found = list(scores), list(scores.values())
     figure = Figure(figsize=(8, 0.9 + 0.45 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.barh(names, [row["mean"] for row in found], color="#8fb3e8", height=0.65)
     for place, row in enumerate(found):
         ends = [row["mean"], 0.0]
-        if len(row["each"]) > 1:
+        if row["sd"]:
+            each = row.get("each", ())
             axes.errorbar(row["mean"], place, xerr=row["sd"], color="#1c1e21", capsize=4)
-            axes.plot(row["each"], [place] * len(row["each"]), "o", color="#c2410c", markersize=4)
-            ends += [row["mean"] + row["sd"], *row["each"]]
+            axes.plot(each, [place] * len(each), "o", color="#c2410c", markersize=4)
+            ends += [row["mean"] + row["sd"], *each]
         axes.annotate(
             plus_minus(row),
             (max(ends), place),
@@ -71,7 +70,7 @@ def bars(path: Path, scores: Mapping[str, Sequence[float]], metric: str) -> None
             va="center",
         )
     axes.invert_yaxis()
-    axes.margins(x=0.25 if len(found[0]["each"]) > 1 else 0.12)
+    axes.margins(x=0.25 if found[0]["sd"] else 0.12)
     axes.set_xlabel(metric)
     axes.spines[["top", "right"]].set_visible(False)
     # with a salt, the same picture is the same bytes
@@ -81,5 +80,4 @@ def bars(path: Path, scores: Mapping[str, Sequence[float]], metric: str) -> None
 
 def plus_minus(found: Mapping[str, Any]) -> str:
     """What `metrics.spread` gives, as people write it."""
-    several = len(found["each"]) > 1
-    return f"{found['mean']:.3f}" + (f" ± {found['sd']:.3f}" if several else "")
+    return f"{found['mean']:.3f}" + (f" ± {found['sd']:.3f}" if found["sd"] else "")

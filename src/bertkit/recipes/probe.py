@@ -232,8 +232,8 @@ def probe(
     }
     with new_folder(out) as folder:
         write_json(folder / "probe.json", result)
-        each_by_title = {_title(name): found["each"] for name, found in scores.items()}
-        bars(folder / "probe.svg", each_by_title, task.metric)
+        titled = {_title(name): found for name, found in scores.items()}
+        bars(folder / "probe.svg", titled, task.metric)
         _write_page(folder, result)
     return result
 
