@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -14,17 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit import tasks
-from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
-from bertkit.engine.engine import Engine, Read, pack
+from bertkit.engine.engine import Engine, Read
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
 from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
 from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks.task import Feature, group
 from bertkit.text.long import Long, encode
-from bertkit.text.tokenizer import Encoding
 
 PART = 4096
 """Texts tokenized at a time, so that many need little memory."""
@@ -54,18 +53,39 @@ class NextAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a model reads for one item, in one sequence or several, and what it is asked."""
+
+    features: Sequence[Feature]
+    item: Any = None
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(feature.encoding) for feature in self.features)
+
+    @property
+    def truncated(self) -> bool:
+        return any(feature.encoding.truncated for feature in self.features)
+
+
+def engine(
+    loaded: Loaded, precision: Inference = "fp32", *, batch_invariant: bool = False
+) -> Engine:
+    """The engine of a folder, which several pipelines may share."""
+    int8 = None
+    if precision == "int8":
+        int8, _ = read_int8(loaded.folder, loaded.fingerprint())
+        precision = "auto"
+    return Engine(loaded.model, precision=precision, batch_invariant=batch_invariant, int8=int8)
+
+
 class _Pipeline:
-    def __init__(
-        self, loaded: Loaded, precision: Inference, *, batch_invariant: bool = False
-    ) -> None:
+    """`prepare` reads items, many at once; `run` takes what it made of them, in any company."""
+
+    def __init__(self, loaded: Loaded, runs: Inference | Engine) -> None:
         self.loaded, self.tokenizer = loaded, loaded.tokenizer
-        int8 = None
-        if precision == "int8":
-            int8, _ = read_int8(loaded.folder, loaded.fingerprint())
-            precision = "auto"
-        self.engine = Engine(
-            loaded.model, precision=precision, batch_invariant=batch_invariant, int8=int8
-        )
+        self.engine = runs if isinstance(runs, Engine) else engine(loaded, runs)
 
     def _needs(self, head: str, hint: str) -> Any:
         if head not in self.loaded.model.heads:
@@ -79,28 +99,26 @@ class _Pipeline:
             )
         return self.engine.model.heads[head]
 
-    def _rows(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long, read: Read
-    ) -> tuple[NDArray[np.float32], list[bool]]:
-        """`read` of every text, windows averaged by their length, and which were cut."""
-        rows, cut = [], []
-        for start in range(0, len(texts), PART):
-            part = texts[start : start + PART]
-            other = None if pairs is None else pairs[start : start + PART]
-            encodings, owner = encode(
-                self.tokenizer, part, other, length=self.loaded.length, long=long
-            )
-            found = self.engine.run(encodings, read)
-            if long == "window":
-                sizes = np.array([len(e) for e in encodings], dtype=np.float32)
-                sums = np.zeros((len(part), found.shape[1]), dtype=np.float32)
-                np.add.at(sums, owner, found * sizes[:, None])
-                found = (sums / np.bincount(owner, sizes, len(part))[:, None]).astype(np.float32)
-                cut += [False] * len(part)
-            else:
-                cut += [e.truncated for e in encodings]
-            rows.append(found)
-        return np.concatenate(rows), cut
+    def _encoded(self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long) -> list[Work]:
+        encodings, owner = encode(
+            self.tokenizer, texts, pairs, length=self.loaded.length, long=long
+        )
+        features: list[list[Feature]] = [[] for _ in texts]
+        for encoding, place in zip(encodings, owner, strict=True):
+            features[place].append(Feature(encoding, 0))
+        return [Work(each) for each in features]
+
+    def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
+        """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
+        encodings = [f.encoding for work in works for f in work.features]
+        found = self.engine.run(encodings, read)
+        if len(encodings) == len(works):
+            return found
+        owner = np.repeat(np.arange(len(works)), [len(work.features) for work in works])
+        sizes = np.array([len(e) for e in encodings], dtype=np.float32)
+        sums = np.zeros((len(works), found.shape[1]), dtype=np.float32)
+        np.add.at(sums, owner, found * sizes[:, None])
+        return (sums / np.bincount(owner, sizes)[:, None]).astype(np.float32)
 
 
 class Embed(_Pipeline):
@@ -109,12 +127,10 @@ class Embed(_Pipeline):
     def __init__(
         self,
         loaded: Loaded,
-        precision: Inference = "fp32",
+        runs: Inference | Engine = "fp32",
         pooling: str | None = None,
-        *,
-        batch_invariant: bool = False,
     ) -> None:
-        super().__init__(loaded, precision, batch_invariant=batch_invariant)
+        super().__init__(loaded, runs)
         held = loaded.pooling or Pooling()
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
@@ -136,14 +152,16 @@ class Embed(_Pipeline):
         """The same for any number of texts, some thousands at a time as they come, with which of
         them were cut."""
         for part in batched(texts, PART):
-            vectors, cut = self._rows(part, None, long, POOLINGS[self.pooling.mode])
-            yield self._finished(vectors), cut
+            works = self.prepare(part, long=long)
+            yield self.run(works), [work.truncated for work in works]
 
-    def encoded(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """The same for texts that are tokenized, one at least."""
-        return self._finished(self.engine.run(encodings, POOLINGS[self.pooling.mode]))
+    def prepare(self, texts: Sequence[str], *, long: Long = "error") -> list[Work]:
+        """Raises: DataError as `long` says."""
+        return self._encoded(texts, None, long)
 
-    def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
+        """A vector for each, one at least. Shapes: (S, D)."""
+        vectors = self._rows(works, POOLINGS[self.pooling.mode])
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
@@ -161,8 +179,10 @@ class Answer(_Pipeline, Generic[A]):
     """A fine-tuned model that answers: one item gives one answer, a list a list, in its order,
     and any other iterable a stream of answers."""
 
-    def __init__(self, task: Task[Any, A], loaded: Loaded, precision: Inference = "fp32") -> None:
-        super().__init__(loaded, precision)
+    def __init__(
+        self, task: Task[Any, A], loaded: Loaded, runs: Inference | Engine = "fp32"
+    ) -> None:
+        super().__init__(loaded, runs)
         self.task = task
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
@@ -193,19 +213,38 @@ class Answer(_Pipeline, Generic[A]):
 
     def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
         """Answers to the task's own examples, in their order."""
+        long = self._policy(long)
+        found: list[A] = []
+        for start in range(0, len(examples), PART):
+            found += self.run(self._works(examples[start : start + PART], long))
+        return found
+
+    def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
+        """Raises: DataError, ConfigError as a call does."""
+        return self._works([self._example(item) for item in items], self._policy(long))
+
+    def run(self, works: Sequence[Work]) -> list[A]:
+        """An answer for each."""
+        features = [
+            replace(feature, example=place)
+            for place, work in enumerate(works)
+            for feature in work.features
+        ]
+        outputs = self.task.run(self.engine.model, features, self.engine.budget_tokens)
+        return self.task.answers(outputs, features, [work.item for work in works], self.head)
+
+    def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
+        features = self.task.features(
+            examples, self.tokenizer, self.loaded.length, long=long, learn=False
+        )
+        return [Work(own, item) for own, item in zip(group(features), examples, strict=True)]
+
+    def _policy(self, long: Long | None) -> Long:
         long = long or self.task.long[0]
         if long not in self.task.long:
             known = ", ".join(self.task.long)
             raise ConfigError(f"long: {self.task.name} knows {known}, and not {long!r}")
-        found: list[A] = []
-        for start in range(0, len(examples), PART):
-            part = examples[start : start + PART]
-            features = self.task.features(
-                part, self.tokenizer, self.loaded.length, long=long, learn=False
-            )
-            outputs = self.task.run(self.engine.model, features, self.engine.budget_tokens)
-            found += self.task.answers(outputs, features, part, self.head)
-        return found
+        return long
 
     def _example(self, item: object) -> Any:
         match item:
@@ -235,61 +274,77 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 class FillMask(_Pipeline):
     """Texts with [MASK] -> the likeliest pieces for each."""
 
-    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
-        super().__init__(loaded, precision)
+    def __init__(self, loaded: Loaded, runs: Inference | Engine = "fp32") -> None:
+        super().__init__(loaded, runs)
         self.head = self._needs("mlm", "take a pretrained model")
 
-    @torch.inference_mode()
     def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
         """For each text its masks in order. Raises: DataError when a text has none."""
+        return [
+            found
+            for part in batched(texts, STREAM)
+            for found in self.run(self.prepare(part, top=top))
+        ]
+
+    def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:
+        """Raises: DataError for a text without a mask, or as `long` says."""
         if top < 1:
             raise ConfigError(f"top: {top} pieces; ask for one at least")
-        answers = []
-        for text in texts:
-            encoding = self.tokenizer.encode(text, max_length=self.loaded.length)
-            places = np.flatnonzero(encoding.ids == self.tokenizer.mask)
-            if not len(places):
+        if long == "window":
+            raise ConfigError("long: a mask is filled from one sequence; cut the text (truncate)")
+        works = [replace(work, item=top) for work in self._encoded(texts, None, long)]
+        for text, work in zip(texts, works, strict=True):
+            if not any((f.encoding.ids == self.tokenizer.mask).any() for f in work.features):
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
                 raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
-            batch = replace(pack([encoding]), places=torch.from_numpy(places)).to(
-                self.engine.device
-            )
+        return works
+
+    @torch.inference_mode()
+    def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
+        """The masks of each, in order."""
+        answers: list[list[MaskAnswer]] = [[] for _ in works]
+        owner = [place for place, work in enumerate(works) for _ in work.features]
+        encodings = [f.encoding for work in works for f in work.features]
+        for order, batch in self.engine.batches(encodings):
+            masked = torch.nonzero(batch.ids == self.tokenizer.mask).flatten()
+            batch = replace(batch, places=masked)
             logits = self.head(self.engine.model.encoder(batch), batch).float()
             logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
-            best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
-            answers.append(
-                [
-                    MaskAnswer(
-                        place,
-                        [
-                            Filler(piece, chance)
-                            for piece, chance in zip(
-                                self.tokenizer.pieces(ids), chances, strict=True
-                            )
-                        ],
-                    )
-                    for place, (ids, chances) in enumerate(
-                        zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                    )
-                ]
-            )
+            chances = torch.softmax(logits, -1)
+            for row, sequence in zip(chances, batch.layout.owner[masked].tolist(), strict=True):
+                place = owner[order[sequence]]
+                best = row.topk(min(works[place].item, len(row)))
+                pieces = self.tokenizer.pieces(best.indices.tolist())
+                fillers = map(Filler, pieces, best.values.tolist())
+                answers[place].append(MaskAnswer(len(answers[place]), list(fillers)))
         return answers
 
 
 class NextSentence(_Pipeline):
     """Pairs of sentences -> how likely the second follows the first."""
 
-    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
-        super().__init__(loaded, precision)
+    def __init__(self, loaded: Loaded, runs: Inference | Engine = "fp32") -> None:
+        super().__init__(loaded, runs)
         self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
 
     def __call__(
         self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
     ) -> list[NextAnswer]:
-        if not a:
-            return []
-        outputs, cut = self._rows(a, b, long, lambda s, x: self.head(s, x).float())
+        return [
+            found
+            for part in batched(zip(a, b, strict=True), PART)
+            for found in self.run(self.prepare(part, long=long))
+        ]
+
+    def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:
+        """Raises: DataError as `long` says."""
+        return self._encoded([a for a, _ in pairs], [b for _, b in pairs], long)
+
+    def run(self, works: Sequence[Work]) -> list[NextAnswer]:
+        """An answer for each."""
+        outputs = self._rows(works, lambda s, x: self.head(s, x).float())
         chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
+        cut = [work.truncated for work in works]
         return [NextAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)]
 
 
@@ -298,8 +353,8 @@ class Rerank(_Pipeline):
     together. It is one made by `respond` or `choose`, or one of pairs with a number, or two labels,
     of which the second says that they fit."""
 
-    def __init__(self, loaded: Loaded, precision: Inference = "fp32") -> None:
-        super().__init__(loaded, precision)
+    def __init__(self, loaded: Loaded, runs: Inference | Engine = "fp32") -> None:
+        super().__init__(loaded, runs)
         name = "choose" if "choose" in loaded.model.heads else "classify"
         self.head = self._needs(name, "make one with `bertkit finetune respond`")
         if self.head.labels > 2:
@@ -311,14 +366,18 @@ class Rerank(_Pipeline):
     def __call__(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, in their order, larger for a better one; what is too long for the
         model is cut. With two labels these are log-odds. Shapes: (S,)."""
-        if not texts:
-            return np.empty(0, np.float32)
-        outputs, _ = self._rows([query] * len(texts), texts, "truncate", self._read)
-        return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
+        pairs = ((query, text) for text in texts)
+        scores = [self.run(self.prepare(part)) for part in batched(pairs, PART)]
+        return np.concatenate([np.empty(0, np.float32), *scores])
 
-    def _read(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
-        out: torch.Tensor = self.head(states, batch)
-        return out.float()
+    def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:
+        """Of a query and a text each. Raises: DataError as `long` says."""
+        return self._encoded([query for query, _ in pairs], [text for _, text in pairs], long)
+
+    def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
+        """A score for each, one at least. Shapes: (S,)."""
+        outputs = self._rows(works, lambda s, x: self.head(s, x).float())
+        return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
 
 
 def answering(
@@ -442,5 +501,6 @@ def pipeline(
         return answering(model, task, precision=precision, revision=revision)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
     if task == "embed":
-        return Embed(loaded, precision, pooling, batch_invariant=batch_invariant)
+        runs = engine(loaded, precision, batch_invariant=batch_invariant)
+        return Embed(loaded, runs, pooling)
     return OTHERS[task](loaded, precision)  # type: ignore[index]

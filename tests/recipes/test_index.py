@@ -142,14 +142,14 @@ def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
 def test_vectors_without_a_direction_are_refused(
     value: float, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = indexing.Embed.encoded
+    original = indexing.Embed.run
 
     def broken(self: Any, encodings: Any) -> Any:
         vectors = original(self, encodings)
         vectors[1] = value
         return vectors
 
-    monkeypatch.setattr(indexing.Embed, "encoded", broken)
+    monkeypatch.setattr(indexing.Embed, "run", broken)
     file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
     with pytest.raises(DataError, match=r"a.jsonl:2: the model makes no usable vector of 'b c"):
         index([file], model=tiny, store=str(tmp_path / "store"))

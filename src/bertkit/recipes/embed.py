@@ -56,9 +56,10 @@ def opened(
     exported = (Path(model) / RECORD).exists()
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
-        from bertkit.pipelines import Embed
+        from bertkit.pipelines import Embed, engine
 
-        return Embed(load(model), precision, pooling, batch_invariant=invariant)
+        loaded = load(model)
+        return Embed(loaded, engine(loaded, precision, batch_invariant=invariant), pooling)
     if precision == "int8":
         raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
     graph = Exported(model, precision)

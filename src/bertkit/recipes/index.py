@@ -15,10 +15,11 @@ from bertkit.console import progress
 from bertkit.data.documents import Columns, Document, documents
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed
+from bertkit.pipelines import Embed, Work
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, name_of
 from bertkit.retrieval.store import Passage, Spec, Store
+from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Encoding
 
@@ -126,7 +127,7 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]]) -> N
         long=store.spec.long,
         where=[document.where for document, _ in new],
     )
-    vectors = embed.encoded(encodings)
+    vectors = embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
     passages: list[Passage] = []
     for place, encoding in zip(owner, encodings, strict=True):
         document, digest = new[place]
