@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-search bench-prepare \
+	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-search bench-serve bench-prepare \
 	bench-startup bench-report
 
 help: ## list the targets
@@ -21,7 +21,7 @@ install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 # Stamps, so that nothing is installed again until what to install has changed.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev,parity,search,export]'
+	$(PIP) -e '.[dev,parity,search,export,serve]'
 	touch $@
 
 $(WITH_DATASETS): $(INSTALLED)
@@ -67,6 +67,9 @@ bench-latency: install ## one query at a time, against the same
 
 bench-search: install ## a search engine over SciFact, against sentence-transformers and faiss
 	$(BIN)/python -m benchmarks search
+
+bench-serve: install ## a server under load, against FastAPI around sentence-transformers
+	$(BIN)/python -m benchmarks serve
 
 bench-prepare: $(WITH_DATASETS) ## corpus preparation, against datasets.map
 	$(BIN)/python -m benchmarks prepare

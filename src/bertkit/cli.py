@@ -34,6 +34,7 @@ LATE = {
     "learn:compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
     "search:index": "Put documents into a store, to be searched; prints JSON.",
     "search:search": "The documents of a store that answer a query best.",
+    "serve:serve": "Serve models over HTTP.",
     "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
 }
 """Commands of modules in `bertkit.commands`, which are imported when one of them is called."""
@@ -541,7 +542,7 @@ def quantize(
     out
         The folder, to be made: the model, and how its layers round what they read.
     lowest
-        The lowest cosine to its fp32 vector that any vector may have; layers stay in bf16 for it.
+        The lowest cosine to its fp32 vector that any may have; layers stay as they are for it.
     """
     from bertkit.recipes.quantize import quantize as recipe
 

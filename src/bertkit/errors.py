@@ -8,6 +8,7 @@ BertkitError
 ├── StorageError      a file cannot be written: no space, no permission
 ├── DeviceError       the machine lacks what was asked for
 ├── SearchError       a store of passages cannot be opened, written or searched
+├── ServeError        a server refuses, or is not there
 └── TrainingError     a run cannot start or go on
 
 At the command line each becomes one sentence and exit code 2, without a traceback.
@@ -49,6 +50,10 @@ class DeviceError(BertkitError):
 
 class SearchError(BertkitError):
     """A store of passages cannot be opened, written or searched; what was in it stays."""
+
+
+class ServeError(BertkitError):
+    """A server refuses a request, or none is there; the message is the server's own."""
 
 
 class TrainingError(BertkitError):

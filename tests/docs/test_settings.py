@@ -14,11 +14,13 @@ from bertkit.config import Settings
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
 from bertkit.recipes.run_file import FREE, PretrainConfig
+from bertkit.serve.limits import Limits
 from bertkit.tasks import TASKS, find
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
 GUIDE = (GUIDES / "pretrain.md").read_text(encoding="utf-8")
 DISTILL = (GUIDES / "distill.md").read_text(encoding="utf-8")
+SERVE = (GUIDES / "serve.md").read_text(encoding="utf-8")
 TUNING = (GUIDES / "fine-tuning.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+) \| ([^|]+) \|$", re.M)
 
@@ -71,6 +73,10 @@ def test_every_setting_of_fine_tuning_is_documented_with_its_default() -> None:
 
 def test_every_term_of_distillation_is_documented_with_its_default() -> None:
     assert documented(section(DISTILL, "Terms")) == defaults(Terms)
+
+
+def test_every_limit_of_a_server_is_documented_with_its_default() -> None:
+    assert documented(section(SERVE, "Limits")) == defaults(Limits)
 
 
 @pytest.mark.parametrize("name", TASKS)

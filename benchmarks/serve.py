@@ -1,0 +1,413 @@
+"""A server under load on the same cores: bertkit's against a FastAPI around sentence-transformers.
+
+Each request is one of 1,024 sentences of mixed length, embedded by all-MiniLM-L6-v2 in fp32. The
+peer is what its users write: a route that is no coroutine, and `model.encode` in it. The load comes
+from this process, over kept connections, as raw bytes, so that it costs the server little.
+
+Then, bertkit alone: how long requests take at half the load that saturates it, what becomes of them
+at ten times that load for a minute, whether anything brings it down, and how it bears texts of a
+megabyte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import harness, text
+from benchmarks.embed import minilm, ours
+
+CONNECTIONS = 32
+SECONDS = 20.0
+OVERLOAD = 60.0
+BROKEN = 10_000
+PEER = "FastAPI + sentence-transformers"
+
+PEER_APP = """
+import sys
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+app = FastAPI()
+model = SentenceTransformer(sys.argv[1], device="cpu")
+
+class Ask(BaseModel):
+    inputs: str | list[str]
+
+@app.post("/embed")
+def embed(ask: Ask):
+    texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
+    return model.encode(texts, show_progress_bar=False).tolist()
+
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+"""
+
+
+def main(*, quick: bool = False) -> None:
+    sentences = text.sentences(96 if quick else 1024)
+    seconds, overload, broken = (2.0, 3.0, 300) if quick else (SECONDS, OVERLOAD, BROKEN)
+    requests = [ask("/embed", {"inputs": s, "truncate": True}) for s in sentences]
+    engine = harness.apart(engine_rate, sentences)
+    with peer() as address:
+        theirs = asyncio.run(saturate(address, requests_for_peer(sentences), seconds))
+    with server() as (address, process):
+        mine = asyncio.run(saturate(address, requests, seconds))
+        rows = [
+            row("texts/s under load, of the engine's own", mine.rate, engine, "the engine", 0.8),
+            row("texts/s under load", mine.rate, theirs.rate, PEER, 2.0),
+        ]
+        rows += latency(address, requests, mine.rate, seconds)
+        rows += overloaded(address, requests, mine.rate, overload, process.pid)
+        rows += hostile(address)
+        rows += fuzzed(address, broken, process.pid)
+    if quick:
+        harness.show("serve, quick", rows)
+    else:
+        harness.write("serve", rows)
+
+
+def row(
+    what: str, value: float, other: float, name: str, target: float, *, unit: str = "/s"
+) -> harness.Row:
+    return harness.row(
+        what,
+        value,
+        other,
+        peer_name=name,
+        unit=unit,
+        target=target,
+        better="higher" if unit == "/s" else "lower",
+    )
+
+
+def engine_rate(sentences: list[str]) -> float:
+    """Texts a second of the engine alone, many at once; the median of three."""
+    embed = ours(minilm(), "fp32")
+    embed(sentences)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        embed(sentences)
+        times.append(time.perf_counter() - start)
+    return len(sentences) / sorted(times)[1]
+
+
+# ---- servers
+
+
+@contextmanager
+def server(*more: str) -> Iterator[tuple[tuple[str, int], subprocess.Popen[str]]]:
+    """bertkit's, in a process of its own; its log goes nowhere."""
+    command = [sys.executable, "-m", "bertkit", "serve", str(minilm()), "--port", "0", *more]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"served at http://([\d.]+):(\d+)", line)
+            if not found:
+                raise SystemExit(line + process.stderr.read())
+            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
+            yield (found[1], int(found[2])), process
+            process.terminate()
+            process.wait()
+            drain.wait()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def peer() -> Iterator[tuple[str, int]]:
+    """The peer's, in a process of its own."""
+    port = random.randint(20_000, 40_000)
+    command = [sys.executable, "-c", PEER_APP, str(minilm()), str(port)]
+    with subprocess.Popen(command) as process:
+        try:
+            for _ in range(300):
+                time.sleep(0.2)
+                try:
+                    reply = asyncio.run(once(("127.0.0.1", port), ask("/embed", {"inputs": "a"})))
+                except OSError:
+                    continue
+                assert reply.status == 200
+                break
+            yield "127.0.0.1", port
+            process.terminate()
+            process.wait()
+        finally:
+            process.kill()
+
+
+# ---- the load
+
+
+@dataclass
+class Reply:
+    status: int
+    body: bytes = b""
+
+
+@dataclass
+class Seen:
+    """What came back: statuses, and the seconds each answer took."""
+
+    seconds: float
+    statuses: Counter[int] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return self.statuses[200] / self.seconds
+
+
+def ask(path: str, body: object, *, raw: bytes | None = None) -> bytes:
+    content = json.dumps(body).encode() if raw is None else raw
+    head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+def requests_for_peer(sentences: Sequence[str]) -> list[bytes]:
+    return [ask("/embed", {"inputs": s}) for s in sentences]
+
+
+class Connection:
+    """One kept connection."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, request: bytes) -> Reply:
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(*self.address)
+        reader, writer = self.streams
+        writer.write(request)
+        await writer.drain()
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        body = await reader.readexactly(int(length[1])) if length else b""
+        if b"connection: close" in head.lower():
+            self.close()
+        return Reply(status, body)
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+            self.streams = None
+
+
+async def once(address: tuple[str, int], request: bytes) -> Reply:
+    connection = Connection(address)
+    try:
+        return await connection.send(request)
+    finally:
+        connection.close()
+
+
+async def saturate(address: tuple[str, int], requests: Sequence[bytes], seconds: float) -> Seen:
+    """Every connection asks again as soon as it is answered, after some that do not count."""
+    await _closed(address, requests, CONNECTIONS, min(3.0, seconds))
+    return await _closed(address, requests, CONNECTIONS, seconds)
+
+
+async def _closed(
+    address: tuple[str, int], requests: Sequence[bytes], connections: int, seconds: float
+) -> Seen:
+    seen, end = Seen(seconds), time.perf_counter() + seconds
+
+    async def one(number: int) -> None:
+        connection, place = Connection(address), number
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            reply = await connection.send(requests[place % len(requests)])
+            now = time.perf_counter()
+            if now <= end:
+                seen.statuses[reply.status] += 1
+                seen.times.append(now - start)
+            place += connections
+        connection.close()
+
+    await asyncio.gather(*(one(number) for number in range(connections)))
+    return seen
+
+
+async def _open(
+    address: tuple[str, int],
+    requests: Sequence[bytes],
+    rate: float,
+    seconds: float,
+) -> Seen:
+    """So many requests a second, whatever becomes of those before."""
+    seen, idle = Seen(seconds), list[Connection]()
+    tasks: set[asyncio.Task[None]] = set()
+    pace = random.Random(0)
+
+    async def one(request: bytes) -> None:
+        connection = idle.pop() if idle else Connection(address)
+        start = time.perf_counter()
+        try:
+            reply = await connection.send(request)
+        except OSError:
+            seen.statuses[0] += 1
+            connection.close()
+            return
+        seen.times.append(time.perf_counter() - start)
+        seen.statuses[reply.status] += 1
+        idle.append(connection)
+
+    start = due = time.perf_counter()
+    place = 0
+    while due < start + seconds:
+        due += pace.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.ensure_future(one(requests[place % len(requests)]))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        place += 1
+    await asyncio.gather(*tasks)
+    for connection in idle:
+        connection.close()
+    seen.seconds = time.perf_counter() - start
+    return seen
+
+
+# ---- what is asked of ours
+
+
+def latency(
+    address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float
+) -> list[harness.Row]:
+    alone = asyncio.run(_closed(address, requests, 1, seconds / 2))
+    half = asyncio.run(_open(address, requests, rate / 2, seconds))
+    single = 1000 * float(np.median(alone.times))
+    p99 = 1000 * float(np.percentile(half.times, 99))
+    return [
+        row("p99 at half the load", p99, 5 * single, "5 × one alone, p50", 1.0, unit="ms"),
+    ]
+
+
+def overloaded(
+    address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float, pid: int
+) -> list[harness.Row]:
+    before = resident(pid)
+    seen = asyncio.run(_open(address, requests, 10 * rate, seconds))
+    after = resident(pid)
+    start = time.perf_counter()
+    reply = asyncio.run(once(address, requests[0]))
+    recovered = time.perf_counter() - start
+    strange = {s: n for s, n in seen.statuses.items() if s not in (200, 429)}
+    assert not strange, f"under ten times the load there were {strange}"
+    assert reply.status == 200
+    sent = sum(seen.statuses.values()) / seen.seconds
+    return [
+        row(f"texts/s at {sent / rate:.1f} × the load", seen.rate, rate, "at its load", 0.8),
+        row("memory after it", after, before + 300, "before, and 300 MB", 1.0, unit="MB"),
+        row("first answer after it", recovered, 2.0, "limit", 1.0, unit="s"),
+    ]
+
+
+HOSTILE = {
+    "dots": ".",
+    "combining marks": "e\u0301",
+    "CJK": "\u6f22",
+    "no spaces": "x",
+}
+
+
+def hostile(address: tuple[str, int]) -> list[harness.Row]:
+    """Texts of a megabyte, and of the most characters that are taken: half and whole."""
+    rows = []
+    for name, unit in HOSTILE.items():
+        slowest, growth = 0.0, 0.0
+        for path in ("/tokenize", "/embed"):
+            more = {"truncate": True} if path == "/embed" else {}
+            times = []
+            for count in (1 << 20, 100_000, 50_000):
+                whole = unit * (
+                    count // len(unit.encode()) if count > 100_000 else count // len(unit)
+                )
+                request = ask(path, {"inputs": whole, **more})
+                found = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    reply = asyncio.run(once(address, request))
+                    found.append(time.perf_counter() - start)
+                    assert reply.status in (200, 413, 422), reply.status
+                times.append(min(found))
+            slowest = max(slowest, *times)
+            growth = max(growth, times[1] / times[2])
+        rows.append(row(f"1 MB of {name}, slowest reply", slowest, 1.0, "limit", 1.0, unit="s"))
+        rows.append(row(f"twice the {name}, time", growth, 2.2, "limit", 1.0, unit="×"))
+    return rows
+
+
+def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[harness.Row]:
+    """Bodies that are broken in a hundred ways; none may be a 5xx."""
+    chance = random.Random(0)
+    routes = ["/embed", "/v1/embeddings", "/similarity", "/tokenize", "/info", "/none"]
+    bodies = [
+        b'{"inputs": ["a", "b"], "truncate": true}',
+        b'{"input": "a cat", "encoding_format": "base64", "dimensions": 3}',
+        b'{"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}',
+        b'{"inputs": "\\ud800", "top": 1e999, "model": null}',
+        b"[" * 3000,
+    ]
+
+    def broken() -> bytes:
+        body = bytearray(chance.choice(bodies))
+        for _ in range(chance.randint(0, 6)):
+            place = chance.randrange(len(body) + 1)
+            match chance.randrange(3):
+                case 0:
+                    body[place:place] = bytes(chance.choices(range(256), k=chance.randint(1, 4)))
+                case 1:
+                    del body[place : place + chance.randint(1, 5)]
+                case _:
+                    body[place:place] = chance.choice([b'"', b"{", b"[", b"null", b"\\u", b"1e9"])
+        return bytes(body)
+
+    async def all_of_them() -> Counter[int]:
+        statuses: Counter[int] = Counter()
+        connection = Connection(address)
+        for _ in range(count):
+            reply = await connection.send(ask(chance.choice(routes), None, raw=broken()))
+            statuses[reply.status] += 1
+        connection.close()
+        return statuses
+
+    before = resident(pid)
+    statuses = asyncio.run(all_of_them())
+    wrong = sum(n for status, n in statuses.items() if status >= 500)
+    assert not wrong, statuses
+    grown = resident(pid) - before
+    return [
+        row(
+            f"memory grown by {count:,} broken bodies, none a 5xx",
+            max(grown, 0.1),
+            50,
+            "limit",
+            1.0,
+            unit="MB",
+        )
+    ]
+
+
+def resident(pid: int) -> float:
+    """Megabytes that a process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,47 @@
+"""The command that serves models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from bertkit.commands.command import command
+from bertkit.config import Count
+from bertkit.errors import ConfigError
+from bertkit.nn.precision import Inference
+from bertkit.serve.limits import KEY, Limits
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+def _serve(models: list[str], /, **plan: Any) -> None:
+    try:
+        from bertkit.serve.run import Plan
+        from bertkit.serve.run import serve as run
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"serving needs {error.name}, which is not installed: pip install 'bertkit[serve]'"
+        ) from None
+    run(Plan(models=models, **plan))
+
+
+serve = command(
+    _serve,
+    "Serve models over HTTP: what their folders hold decides what they can be asked.",
+    {
+        "store": (str | None, "A store of passages, for /search.", None),
+        "host": (str, "The address to listen at; loopback alone by default.", "127.0.0.1"),
+        "port": (Port, "0 takes any that is free.", 8000),
+        "keys": (
+            Path | None,
+            f"A TOML file of keys; without it {KEY} of the environment, or none.",
+            None,
+        ),
+        "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
+        "workers": (Count, "Processes, each with all models.", 1),
+    },
+    positional={"models": (list[str], "Model folders or hub ids.")},
+    limits=Limits,
+)

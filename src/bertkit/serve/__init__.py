@@ -1,0 +1,1 @@
+"""A server: models behind HTTP, with bounds on everything that is asked of them."""

@@ -1,0 +1,175 @@
+"""The application behind the gate: the routes that its models can answer, described and guarded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from bertkit import __version__
+from bertkit.errors import BertkitError, did_you_mean
+from bertkit.serve import schema
+from bertkit.serve.asking import reply
+from bertkit.serve.batcher import Batcher, Full
+from bertkit.serve.gate import DEFECT, Refused, busy
+from bertkit.serve.limits import Limits
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.routes import ROUTES, Route
+from bertkit.serve.served import House
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.Refusal, "description": what}
+    for status, what in {
+        401: "No key, or an unknown one.",
+        403: "A key that is not for this route.",
+        408: "The body took too long to arrive.",
+        413: "A body, a text or a list that is too long.",
+        422: "What cannot be answered; the field is named.",
+        429: "Too much to do; Retry-After says when to come again.",
+        503: "Loading, stopping, or not well.",
+    }.items()
+}
+
+
+FIELDS = {
+    name
+    for kind in vars(schema).values()
+    if isinstance(kind, type) and issubclass(kind, schema.Given)
+    for name in kind.model_fields
+}
+"""Of everything that is asked."""
+
+
+def create_app(house: House, batcher: Batcher, limits: Limits, metrics: Metrics) -> FastAPI:
+    """The application, with a route for all that the house can answer."""
+    app = FastAPI(
+        title="bertkit",
+        version=__version__,
+        description="Models behind HTTP. An error is one sentence, with the field it is about.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.house, app.state.batcher, app.state.limits = house, batcher, limits
+    _refuse_in_words(app)
+    able = house.abilities()
+    routes = [route for route in ROUTES if route.ability in able]
+    for route in routes:
+        app.post(route.path, responses=REFUSALS, response_class=Response)(route.handler)
+    _describe(app, routes)
+
+    @app.get("/info", responses=REFUSALS)
+    async def info() -> Response:
+        """The models, what they answer, and the limits."""
+        store = None if house.search is None else house.search.searcher.store.place
+        models = [one.about() for one in house.models.values()]
+        return reply(schema.Info(__version__, models, store, limits))
+
+    @app.post("/models/{name}/reload", responses=REFUSALS)
+    async def reload(name: str) -> Response:
+        """Open a model's folder again; what was asked before is answered by the old one."""
+        if name not in house.models:
+            raise Refused(422, f"no model {name[:80]!r}", kind="validation", field="name")
+        await asyncio.to_thread(house.reload, name)
+        return reply(house.models[name].about())
+
+    @app.get("/health/ready", responses=REFUSALS)
+    async def ready() -> Response:
+        """Whether each model gives the vector that it gave when it was opened."""
+        for one in house.models.values():
+            (vector,) = await batcher.answers(one.embed, one.probe, urgent=True)
+            if not one.well(vector):
+                raise Refused(503, f"{one.name} gives other vectors than it did", kind="unhealthy")
+        return reply({"status": "ready"})
+
+    @app.get("/metrics", responses=REFUSALS)
+    async def counters() -> Response:
+        """Counters in Prometheus's text format."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return app
+
+
+def _describe(app: FastAPI, routes: list[Route]) -> None:
+    """OpenAPI's words for the answers, which are msgspec's structs."""
+    schemas, parts = msgspec.json.schema_components(
+        [route.answer for route in routes], ref_template="#/components/schemas/{name}"
+    )
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+            )
+            for route, answer in zip(routes, schemas, strict=True):
+                one_or_all = {"anyOf": [answer, {"type": "array", "items": answer}]}
+                shape = one_or_all if route.many else answer
+                replies = found["paths"][route.path]["post"]["responses"]
+                replies["200"]["content"] = {"application/json": {"schema": shape}}
+            found["components"]["schemas"].update(parts)
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _sentence(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """What is wrong, by the error that tells most, and the field it is about."""
+    worst = max(errors, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
+    *within, last = worst["loc"][1:] or [""]
+    if worst["type"] == "extra_forbidden":
+        hint = did_you_mean(str(last), FIELDS)
+        hint = hint if hint.endswith("?") else "/openapi.json lists them"
+        return f"no such field; {hint}", str(last)[:80]
+    # the places of a union's parts name types as well
+    path = [str(part) for part in (*within, last) if isinstance(part, int) or part in FIELDS]
+    return worst["msg"], ".".join(path) or None
+
+
+def _refuse_in_words(app: FastAPI) -> None:
+    """Every error as one sentence in JSON."""
+
+    async def refused(request: Request, error: Any) -> Response:
+        body = error.body(request.url.path)
+        return Response(body, error.status, dict(error.headers), media_type="application/json")
+
+    async def full(request: Request, error: Any) -> Response:
+        return await refused(request, busy(error.seconds, str(error)))
+
+    async def known(request: Request, error: Any) -> Response:
+        return await refused(request, Refused(422, str(error), kind="validation"))
+
+    async def invalid(request: Request, error: Any) -> Response:
+        said, field = _sentence(error.errors())
+        if "json" not in request.headers.get("content-type", ""):
+            said = "send JSON, with the header content-type: application/json"
+        return await refused(request, Refused(422, said, kind="validation", field=field))
+
+    async def http(request: Request, error: Any) -> Response:
+        lost = error.status_code == 404
+        said = "no such route; /openapi.json lists them" if lost else str(error.detail)
+        kind = "not_found" if lost else "bad_request"
+        return await refused(
+            request, Refused(error.status_code, said, kind=kind, headers=error.headers)
+        )
+
+    async def defect(request: Request, _: Any) -> Response:
+        return await refused(request, DEFECT)
+
+    for kind, handler in (
+        (Exception, defect),
+        (Refused, refused),
+        (Full, full),
+        (BertkitError, known),
+        (RequestValidationError, invalid),
+        (HTTPException, http),
+    ):
+        app.add_exception_handler(kind, handler)

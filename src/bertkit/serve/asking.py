@@ -1,0 +1,127 @@
+"""One request, from what it asks to what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from bertkit.pipelines import Work
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.gate import Refused, busy, too_much
+from bertkit.serve.limits import Limits, Visitor
+from bertkit.serve.schema import Ask
+from bertkit.serve.served import House
+
+INLINE = 4_000
+"""Characters that are tokenized at once; more go to a thread, so that others are served."""
+
+
+def invalid(sentence: str, field: str) -> Refused:
+    return Refused(422, sentence, kind="validation", field=field)
+
+
+class Asking:
+    """A request with the house it came to: what its route needs to answer it."""
+
+    def __init__(self, request: Request) -> None:
+        self.state: dict[str, Any] = request.scope["state"]
+        held = request.app.state
+        self.house: House = held.house
+        self.batcher: Batcher = held.batcher
+        self.limits: Limits = held.limits
+
+    def pipeline(self, ability: str, model: str | None) -> tuple[str, Any]:
+        """The name and pipeline that are asked for. Raises: Refused for a model without it."""
+        able = self.house.able(ability)
+        name = next(iter(able)) if model is None else model
+        if name not in able:
+            known = ", ".join(able)
+            raise invalid(f"no model {name[:80]!r} answers this; there is {known}", "model")
+        return name, able[name]
+
+    async def answers(
+        self,
+        pipeline: Any,
+        items: Sequence[Any],
+        *,
+        field: str,
+        truncate: bool = False,
+        **asked: Any,
+    ) -> tuple[list[Any], list[bool]]:
+        """An answer for each item, and which of them were cut.
+
+        Raises: Refused for what is too much, or too long and not to be cut; Full.
+        """
+        characters = self.check(items, field)
+        self.batcher.room()  # before the work of tokenizing
+        policies = pipeline.task.long if getattr(pipeline, "task", None) else ("error", "truncate")
+        if truncate and "truncate" not in policies:
+            raise invalid("long texts are read in windows here; leave truncate out", "truncate")
+        strict = policies[0] == "error" and not truncate
+        long = "truncate" if truncate or strict else policies[0]
+
+        def prepare() -> list[Work]:
+            found: list[Work] = pipeline.prepare(items, long=long, **asked)
+            return found
+
+        works = prepare() if characters <= INLINE else await asyncio.to_thread(prepare)
+        cut = [work.truncated for work in works]
+        if strict and any(cut):
+            raise invalid(
+                f"longer than the {pipeline.loaded.length} tokens that the model reads; shorten "
+                "it, or ask for truncate",
+                f"{field}.{cut.index(True)}",
+            )
+        self.charge(sum(work.tokens for work in works), len(works))
+        return await self.batcher.answers(pipeline, works), cut
+
+    async def plain(
+        self, ability: str, ask: Ask, items: Sequence[Any], *, one: bool, **asked: Any
+    ) -> Response:
+        """The pipeline's own answers: the one, or a list."""
+        _, pipeline = self.pipeline(ability, ask.model)
+        truncate = getattr(ask, "truncate", False)
+        found, cut = await self.answers(pipeline, items, field="inputs", truncate=truncate, **asked)
+        return reply(found[0] if one else found, cut)
+
+    def check(self, items: Sequence[Any], field: str) -> int:
+        """How many characters they have. Raises: Refused for too many, or too many items."""
+        if len(items) > self.limits.items:
+            raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
+        total, most = 0, self.limits.text_characters
+        for place, item in enumerate(items):
+            for text in strings(item):
+                total += len(text)
+                if len(text) > most:
+                    raise too_much(
+                        f"a text of {len(text):,} characters, and {most:,} are the most",
+                        f"{field}.{place}",
+                    )
+        return total
+
+    def charge(self, tokens: int, items: int) -> None:
+        """Take tokens from what the key has left. Raises: Refused where that is too little."""
+        if tokens > self.limits.queue_tokens:
+            raise too_much(f"{tokens:,} tokens, and {self.limits.queue_tokens:,} are the most")
+        who: Visitor = self.state["who"]
+        wait = who.tokens.take(tokens)
+        if wait:
+            raise busy(wait, f"this key has had its tokens of a minute; again in {wait} s")
+        self.state["tokens"] += tokens
+        self.state["items"] += items
+
+
+def reply(answer: Any, cut: Sequence[bool] = ()) -> Response:
+    """As JSON; a header names the items that were cut, for replies that are bare lists."""
+    places = ",".join(str(place) for place, short in enumerate(cut) if short)
+    headers = {"x-truncated": places} if places else {}
+    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+
+
+def strings(item: Any) -> list[str]:
+    """The texts of an item, which may be a pair, or a text and choices."""
+    return [item] if isinstance(item, str) else [text for part in item for text in strings(part)]

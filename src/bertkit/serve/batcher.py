@@ -1,0 +1,184 @@
+"""Requests of many people as batches of tokens: one thread runs the models, a bounded queue waits.
+
+Whatever waits for the same pipeline goes through the model together, oldest first, as soon as the
+model is free; nothing is held back to make a batch fuller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from bertkit.errors import BertkitError
+from bertkit.pipelines import Work
+from bertkit.serve.metrics import Metrics
+
+
+class Runs(Protocol):
+    """What answers works: a pipeline."""
+
+    def run(self, works: Sequence[Work], /) -> Iterable[Any]: ...
+
+
+class Full(BertkitError):
+    """No room in the queue; `seconds` is when there may be some."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"the server has more to do than it can; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class _Job:
+    """What one request waits for."""
+
+    def __init__(self, number: int, works: Sequence[Work], loop: asyncio.AbstractEventLoop) -> None:
+        self.number, self.works = number, works
+        self.found: list[Any] = [None] * len(works)
+        self.next = self.done = 0
+        self.loop = loop
+        self.future: asyncio.Future[list[Any]] = loop.create_future()
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that have not gone to the model."""
+        return sum(work.tokens for work in self.works[self.next :])
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Tell the request, from the models' thread."""
+
+        def tell() -> None:
+            if not self.future.done():
+                if error is None:
+                    self.future.set_result(self.found)
+                else:
+                    self.future.set_exception(error)
+
+        self.loop.call_soon_threadsafe(tell)
+
+
+class Batcher:
+    """The queue and its thread. `queue_tokens` may wait; a batch has about `batch_tokens`."""
+
+    def __init__(self, *, queue_tokens: int, batch_tokens: int, metrics: Metrics) -> None:
+        self.queue_tokens, self.batch_tokens, self.metrics = queue_tokens, batch_tokens, metrics
+        self.waiting = 0
+        self._rate = 0.0
+        self._jobs = 0
+        self._queues: dict[Runs, deque[_Job]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="models", daemon=True)
+        self._thread.start()
+
+    def room(self, tokens: int = 1) -> None:
+        """Raises: Full when no request of so many tokens can wait now."""
+        if self.waiting and self.waiting + tokens > self.queue_tokens:
+            raise Full(min(60, math.ceil(self.waiting / self._rate)) if self._rate else 1)
+
+    async def answers(
+        self, pipeline: Runs, works: Sequence[Work], *, urgent: bool = False
+    ) -> list[Any]:
+        """What the pipeline makes of each. A caller that is cancelled leaves the queue.
+
+        `urgent` ones wait whatever there is, and go first: a sign of life.
+        Raises: Full; what the pipeline raises.
+        """
+        tokens = sum(work.tokens for work in works)
+        if not works:
+            return []
+        if not urgent:
+            self.room(tokens)
+        with self._changed:
+            self._jobs += 1
+            job = _Job(-1 if urgent else self._jobs, works, asyncio.get_running_loop())
+            queue = self._queues.setdefault(pipeline, deque())
+            (queue.appendleft if urgent else queue.append)(job)
+            self._wait(tokens)
+            self._changed.notify()
+        try:
+            return await job.future
+        finally:
+            self._withdraw(pipeline, job)
+
+    def close(self) -> None:
+        """End the thread, after what waits is answered."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _wait(self, tokens: int) -> None:
+        self.waiting += tokens
+        self.metrics.queue.set(self.waiting)
+
+    def _withdraw(self, pipeline: Runs, job: _Job) -> None:
+        if job.next == len(job.works):
+            return
+        with self._changed:
+            queue = self._queues.get(pipeline)
+            if queue is not None and job in queue:
+                queue.remove(job)
+                self._wait(-job.waiting)
+                if not queue:
+                    del self._queues[pipeline]
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queues:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                pipeline, taken = self._take()
+            tokens = sum(job.works[place].tokens for job, place in taken)
+            start = time.perf_counter()
+            self._run(pipeline, taken)
+            seconds = time.perf_counter() - start
+            self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
+            self.metrics.batch.observe(tokens)
+
+    def _take(self) -> tuple[Runs, list[tuple[_Job, int]]]:
+        """The oldest job's pipeline, and as many of what waits for it as make a batch."""
+        pipeline = min(self._queues, key=lambda p: self._queues[p][0].number)
+        queue, tokens = self._queues[pipeline], 0
+        taken: list[tuple[_Job, int]] = []
+        while queue:
+            job = queue[0]
+            while job.next < len(job.works):
+                cost = job.works[job.next].tokens
+                if taken and tokens + cost > self.batch_tokens:
+                    break
+                taken.append((job, job.next))
+                tokens += cost
+                job.next += 1
+            if job.next < len(job.works):
+                break
+            queue.popleft()
+        if not queue:
+            del self._queues[pipeline]
+        self._wait(-tokens)
+        return pipeline, taken
+
+    def _run(self, pipeline: Runs, taken: Sequence[tuple[_Job, int]]) -> None:
+        """Answer them together or, where that fails, each job's by themselves."""
+        try:
+            found = list(pipeline.run([job.works[place] for job, place in taken]))
+            assert len(found) == len(taken)
+        except Exception as error:
+            jobs = list(dict.fromkeys(job for job, _ in taken))
+            if len(jobs) == 1:
+                jobs[0].finish(error)
+                return
+            for one in jobs:
+                self._run(pipeline, [(job, place) for job, place in taken if job is one])
+            return
+        for (job, place), answer in zip(taken, found, strict=True):
+            job.found[place] = answer
+            job.done += 1
+            if job.done == len(job.works):
+                job.finish()

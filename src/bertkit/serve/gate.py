@@ -1,0 +1,286 @@
+"""The door of the server: who may come in, with how much, and how long it may take.
+
+It stands before anything is parsed, for every route alike, and counts and logs what goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+
+from bertkit.serve.limits import Keys, Limits, Visitor
+from bertkit.serve.metrics import Metrics
+
+LIVE = "/health/live"
+"""The one route that is open to everyone."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Refused(Exception):
+    """An answer that is no answer: a status, a sentence, and the field it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        *,
+        kind: str,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.kind, self.field = status, sentence, kind, field
+        self.headers = headers or {}
+
+    def body(self, path: str) -> bytes:
+        """As TEI writes errors or, of its routes, OpenAI."""
+        said: dict[str, Any] = {"error": self.sentence, "error_type": self.kind}
+        if self.field is not None:
+            said["field"] = self.field
+        if path.startswith("/v1/"):
+            said = {"error": {"message": self.sentence, "type": self.kind, "param": self.field}}
+        return msgspec.json.encode(said)
+
+
+def too_much(sentence: str, field: str | None = None) -> Refused:
+    return Refused(413, sentence, kind="too_large", field=field)
+
+
+def busy(seconds: int, sentence: str) -> Refused:
+    return Refused(429, sentence, kind="overloaded", headers={"retry-after": str(seconds)})
+
+
+DEFECT = Refused(500, "the server failed at this; its log has the request's id", kind="defect")
+
+
+class Gate:
+    """An ASGI application around `app`, which is None until the models are loaded.
+
+    `hosts` are the names by which it may be asked: without keys, a page of the web that has its
+    own name lead to this machine must not be.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        keys: Keys,
+        metrics: Metrics,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        self.limits, self.keys, self.metrics, self.hosts = limits, keys, metrics, hosts
+        self.app: Any = None
+        self.routes: frozenset[str] = frozenset()
+        self.draining = False
+        self.open = 0
+
+    def open_to(self, app: FastAPI) -> None:
+        """Let requests through to an application."""
+        self.routes = frozenset(getattr(route, "path", "") for route in app.routes)
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        start, status, headers = time.perf_counter(), 0, dict(scope["headers"])
+        state: dict[str, Any] = {"id": uuid.uuid4().hex[:16], "who": None, "items": 0, "tokens": 0}
+        scope["state"] = state
+        self.open += 1
+        self.metrics.open.set(self.open)
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", state["id"].encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"cache-control", b"no-store"),
+                ]
+            elif not message.get("more_body"):
+                state["sent"] = True
+            await send(message)
+
+        try:
+            await self._admitted(scope, headers, receive, sending)
+        except Refused as refused:
+            if status == 0:
+                await _refuse(refused, scope["path"], sending)
+        except _Gone:
+            status = 499
+        except Exception as error:  # a defect, ours or the model's; what was asked is not logged
+            state["defect"] = f"{type(error).__name__} at {_place(error)}"
+            if status == 0:
+                await _refuse(DEFECT, scope["path"], sending)
+        finally:
+            self.open -= 1
+            self.metrics.open.set(self.open)
+            self._note(scope, state, status, time.perf_counter() - start)
+
+    async def _admitted(
+        self, scope: Any, headers: dict[bytes, bytes], receive: Any, send: Any
+    ) -> None:
+        path = scope["path"]
+        if path == LIVE:
+            await _reply(200, b'{"status":"live"}', send)
+            return
+        who = self._visitor(path, headers)
+        scope["state"]["who"] = who
+        if self.app is None or self.draining:
+            doing = "loading its models" if self.app is None else "stopping"
+            raise Refused(
+                503, f"the server is {doing}", kind="unavailable", headers={"retry-after": "2"}
+            )
+        if self.open > self.limits.requests:
+            raise busy(1, f"{self.limits.requests} requests are open, the most there may be")
+        wait = who.requests.take()
+        if wait:
+            raise busy(wait, f"this key has had its requests of a minute; again in {wait} s")
+        body = await self._body(headers, receive)
+        await self._run(scope, body, receive, send)
+
+    def _visitor(self, path: str, headers: dict[bytes, bytes]) -> Visitor:
+        who = self.keys.find(headers.get(b"authorization", b""))
+        if who is None:
+            raise Refused(
+                401,
+                "no key, or one that is not known; send the header Authorization: Bearer KEY",
+                kind="unauthorized",
+                headers={"www-authenticate": "Bearer"},
+            )
+        host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
+        if self.hosts is not None and (host[0] or host[2]) not in self.hosts:
+            raise Refused(
+                403, f"asked as {host[0][:80]!r}; ask by the server's address", kind="forbidden"
+            )
+        if not who.may(path):
+            raise Refused(403, f"this key is not for {path[:80]}", kind="forbidden")
+        return who
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
+        """The whole body. Raises: Refused when it is too long, or takes too long."""
+        most = self.limits.body_bytes
+        long = too_much(f"the body is longer than {most:,} bytes; send less at once")
+        with contextlib.suppress(ValueError):
+            if int(headers.get(b"content-length", b"0")) > most:
+                raise long
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Gone
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise long
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            raise Refused(
+                408,
+                f"the body took longer than {self.limits.body_timeout:g} s to arrive",
+                kind="timeout",
+            ) from None
+
+    async def _run(self, scope: Any, body: bytes, receive: Any, send: Any) -> None:
+        """Let the application answer, for as long as the client is there and there is time."""
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Any:
+            return waiting.pop() if waiting else await asyncio.Future()
+
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        answer = asyncio.ensure_future(self.app(scope, replay, send))
+        left = asyncio.ensure_future(gone())
+        try:
+            done, _ = await asyncio.wait(
+                (answer, left),
+                timeout=self.limits.timeout,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not done:
+                said = f"no answer within {self.limits.timeout:g} s, for others are before"
+                raise busy(5, f"{said}; try again")
+            if left in done and not scope["state"].get("sent"):
+                raise _Gone
+            await answer
+        finally:
+            for task in (answer, left):
+                task.cancel()
+            await asyncio.gather(answer, left, return_exceptions=True)
+
+    def _note(self, scope: Any, state: dict[str, Any], status: int, seconds: float) -> None:
+        path = scope["path"]
+        route = path if path in self.routes else "other"
+        self.metrics.requests.labels(route, str(status)).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        self.metrics.tokens.labels(route).inc(state["tokens"])
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "id": state["id"],
+            "key": None if state["who"] is None else state["who"].name,
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "items": state["items"],
+            "tokens": state["tokens"],
+        }
+        if "defect" in state:
+            line["defect"] = state["defect"]
+        print(msgspec.json.encode(line).decode(), file=sys.stderr)
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of a traceback."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
+
+
+class _Gone(Exception):
+    """The client went away."""
+
+
+async def _refuse(refused: Refused, path: str, send: Any) -> None:
+    await _reply(refused.status, refused.body(path), send, refused.headers)
+
+
+async def _reply(
+    status: int, body: bytes, send: Any, headers: Mapping[str, str] | None = None
+) -> None:
+    given = {"content-type": "application/json", "content-length": str(len(body))}
+    given |= headers or {}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,145 @@
+"""Bounds on what is asked, and who may ask: all of it before anything is parsed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from bertkit.config import Count, Settings, decode, read_toml
+from bertkit.errors import ConfigError
+
+KEY = "BERTKIT_KEY"
+"""The environment variable of a key to all routes."""
+
+Seconds = Annotated[float, Meta(gt=0.0)]
+
+
+class Limits(Settings, frozen=True):
+    """How much a server takes on."""
+
+    body_bytes: Count = 2 << 20
+    """Bytes of a request's body."""
+    text_characters: Count = 100_000
+    """Characters of one text."""
+    items: Count = 256
+    """Texts, or pairs, of one request."""
+    queue_tokens: Count = 65_536
+    """Tokens that may wait; a request for which there is no room is told when to come again."""
+    batch_tokens: Count = 4_096
+    """Tokens that go through a model together."""
+    requests: Count = 512
+    """Requests that are open at once."""
+    timeout: Seconds = 30.0
+    """Seconds a request may take, from the end of its body."""
+    body_timeout: Seconds = 10.0
+    """Seconds a body may take to arrive."""
+
+
+class Key(Settings, frozen=True):
+    """Someone who may ask."""
+
+    name: str
+    """For the log."""
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    """The hash of the key: printf %s KEY | sha256sum."""
+    routes: tuple[str, ...] = ("*",)
+    """Routes that are open to it, such as /embed; all by default."""
+    requests_per_minute: Count | None = None
+    """As many at most, by each worker."""
+    tokens_per_minute: Count | None = None
+    """As many at most, by each worker."""
+
+
+class KeyFile(Settings, frozen=True):
+    key: tuple[Key, ...]
+
+
+class Allowance:
+    """So many a minute, and as many at once after a minute's rest; None is no bound."""
+
+    def __init__(self, per_minute: int | None) -> None:
+        self.per_minute, self.left, self.seen = per_minute, float(per_minute or 0), time.monotonic()
+
+    def take(self, count: int = 1) -> int:
+        """0 when they are taken; else the seconds after which there are enough, and none is taken.
+
+        What is more than a minute's share is taken when a whole minute's is there.
+        """
+        if self.per_minute is None:
+            return 0
+        now = time.monotonic()
+        gained = (now - self.seen) * self.per_minute / 60
+        self.left, self.seen = min(self.per_minute, self.left + gained), now
+        wanted = min(count, self.per_minute)
+        if self.left < wanted:
+            return math.ceil((wanted - self.left) * 60 / self.per_minute)
+        self.left -= count
+        return 0
+
+
+class Visitor:
+    """A key with what it has left."""
+
+    def __init__(self, key: Key) -> None:
+        self.key, self.name = key, key.name
+        self.requests = Allowance(key.requests_per_minute)
+        self.tokens = Allowance(key.tokens_per_minute)
+
+    def may(self, route: str) -> bool:
+        return "*" in self.key.routes or route in self.key.routes
+
+
+class Keys:
+    """Everyone who may ask; nobody is asked for a key where there is none."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.visitors = [Visitor(key) for key in keys]
+        self.anyone = Visitor(Key(name="anyone", sha256="0" * 64))
+
+    def __bool__(self) -> bool:
+        return bool(self.visitors)
+
+    def find(self, authorization: bytes) -> Visitor | None:
+        """Who sends this header, `Bearer KEY`; takes as long whatever the key is."""
+        if not self.visitors:
+            return self.anyone
+        kind, _, key = authorization.partition(b" ")
+        digest = hashlib.sha256(key.strip()).hexdigest()
+        found = None
+        for visitor in self.visitors:
+            if hmac.compare_digest(digest, visitor.key.sha256) and kind.lower() == b"bearer":
+                found = visitor
+        return found
+
+
+def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
+    """The keys of a file, and that of the environment.
+
+    Raises: ConfigError for a file that is no list of keys, or names one twice.
+    """
+    keys: list[Key] = []
+    if path is not None:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file of keys; give one, or leave --keys out")
+        try:
+            keys += decode(KeyFile, read_toml(path)).key
+        except ConfigError as error:
+            said = str(error)
+            raise ConfigError(said if said.startswith(str(path)) else f"{path}: {said}") from None
+    if environment.get(KEY):
+        digest = hashlib.sha256(environment[KEY].encode()).hexdigest()
+        keys.append(Key(name=KEY, sha256=digest))
+    for what in ("name", "sha256"):
+        seen = [getattr(key, what) for key in keys]
+        twice = next((key.name for key in keys if seen.count(getattr(key, what)) > 1), None)
+        if twice:
+            raise ConfigError(f"{path}: {what} of key {twice!r} is there twice; give each its own")
+    return Keys(keys)

@@ -1,0 +1,260 @@
+"""What each route asks of a model, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import Request, Response
+from numpy.typing import NDArray
+
+from bertkit.pipelines import MaskAnswer, NextAnswer
+from bertkit.retrieval.store import Hit
+from bertkit.serve import schema
+from bertkit.serve.asking import Asking, invalid, reply
+from bertkit.serve.served import usable
+from bertkit.tasks.answer import Answered
+from bertkit.tasks.choose import Choice
+from bertkit.tasks.tag import Entities
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+
+@dataclass(frozen=True)
+class Route:
+    """A question: the ability that a model needs for it, and the type of the answer, of which
+    `many` come as a list to a list of questions."""
+
+    path: str
+    ability: str
+    answer: Any
+    many: bool
+    handler: Callable[..., Awaitable[Response]]
+
+
+ROUTES: list[Route] = []
+
+
+def route(
+    path: str, ability: str, answer: Any, *, many: bool = False
+) -> Callable[[Handler], Handler]:
+    def add(handler: Handler) -> Handler:
+        ROUTES.append(Route(path, ability, answer, many, handler))
+        return handler
+
+    return add
+
+
+async def _vectors(
+    asking: Asking,
+    texts: Sequence[str],
+    ask: schema.Ask,
+    *,
+    field: str,
+    truncate: bool,
+    normalize: bool = True,
+    dimensions: int | None = None,
+) -> tuple[str, NDArray[np.float32], list[bool]]:
+    """The model's name, a vector for each text, and which were cut."""
+    name, pipeline = asking.pipeline("embed", ask.model)
+    if dimensions is not None and dimensions > pipeline.dimension:
+        raise invalid(f"the model's vectors have {pipeline.dimension} dimensions", "dimensions")
+    found, cut = await asking.answers(pipeline, texts, field=field, truncate=truncate)
+    rows = usable(np.stack(found)[:, :dimensions])
+    if normalize:
+        rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return name, rows, cut
+
+
+@route("/embed", "embed", list[list[float]])
+async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
+    """A vector for each text."""
+    _, rows, cut = await _vectors(
+        Asking(request),
+        _listed(ask.inputs),
+        ask,
+        field="inputs",
+        truncate=ask.truncate,
+        normalize=ask.normalize,
+        dimensions=ask.dimensions,
+    )
+    return reply(rows.tolist(), cut)
+
+
+@route("/v1/embeddings", "embed", schema.Embeddings)
+async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response:
+    """The same, as OpenAI's clients ask for it."""
+    asking = Asking(request)
+    name, rows, cut = await _vectors(
+        asking,
+        _listed(ask.input),
+        ask,
+        field="input",
+        truncate=ask.truncate,
+        dimensions=ask.dimensions,
+    )
+    coded: list[Any] = rows.tolist()
+    if ask.encoding_format == "base64":
+        coded = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
+    data = [
+        schema.Embedding(index=place, embedding=row, truncated=short)
+        for place, (row, short) in enumerate(zip(coded, cut, strict=True))
+    ]
+    tokens = asking.state["tokens"]
+    return reply(schema.Embeddings(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut)
+
+
+@route("/similarity", "embed", list[float])
+async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
+    """How near each sentence is to the first: the cosine of their vectors."""
+    texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
+    _, rows, cut = await _vectors(
+        Asking(request), texts, ask, field="inputs", truncate=ask.truncate
+    )
+    return reply((rows[1:] @ rows[0]).tolist(), cut)
+
+
+@route("/predict", "predict", list[schema.Label], many=True)
+async def predict(ask: schema.PredictAsk, request: Request) -> Response:
+    """The labels of texts or pairs, likeliest first."""
+    asking = Asking(request)
+    _, pipeline = asking.pipeline("predict", ask.model)
+    given: Any = ask.inputs
+    many = isinstance(given[0], list)
+    items = [_text_or_pair(each) for each in (given if many else [given])]
+    found, cut = await asking.answers(pipeline, items, field="inputs", truncate=ask.truncate)
+    rows = [
+        [
+            schema.Label(label, score, short)
+            for label, score in sorted(answer.scores.items(), key=lambda pair: -pair[1])
+        ]
+        for answer, short in zip(found, cut, strict=True)
+    ]
+    return reply(rows if many else rows[0], cut)
+
+
+@route("/rerank", "rerank", list[schema.Rank])
+async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
+    """How well each text answers the query, best first."""
+    asking = Asking(request)
+    _, pipeline = asking.pipeline("rerank", ask.model)
+    pairs = [(ask.query, text) for text in ask.texts]
+    found, cut = await asking.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
+    scores = np.array(found, dtype=np.float64)
+    if not np.isfinite(scores).all():
+        raise ArithmeticError("the model gives a score that is not finite")
+    shown = scores if ask.raw_scores else 1.0 / (1.0 + np.exp(-scores))
+    return reply(
+        [
+            schema.Rank(
+                place,
+                float(shown[place]),
+                ask.texts[place] if ask.return_text else None,
+                cut[place],
+            )
+            for place in np.argsort(-scores, kind="stable").tolist()
+        ],
+        cut,
+    )
+
+
+@route("/search", "search", list[Hit])
+async def search(ask: schema.SearchAsk, request: Request) -> Response:
+    """The documents of the store that answer a query best, each by its best passage."""
+    asking = Asking(request)
+    _, pipeline = asking.pipeline("search", ask.model)
+    asked = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
+    found, cut = await asking.answers(
+        pipeline, [ask.query], field="query", truncate=ask.truncate, **asked
+    )
+    return reply(found[0], cut)
+
+
+@route("/ner", "ner", Entities, many=True)
+async def ner(ask: schema.TextsAsk, request: Request) -> Response:
+    """Entities, and a tag for each word."""
+    one = isinstance(ask.inputs, str)
+    return await Asking(request).plain("ner", ask, _listed(ask.inputs), one=one)
+
+
+@route("/answer", "answer", Answered, many=True)
+async def answer(ask: schema.AnswerAsk, request: Request) -> Response:
+    """Where a context answers a question; long contexts are read in windows."""
+    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
+    items = [(each.question, each.context) for each in given]
+    one = not isinstance(ask.inputs, list)
+    return await Asking(request).plain("answer", ask, items, one=one)
+
+
+@route("/choose", "choose", Choice, many=True)
+async def choose(ask: schema.ChooseAsk, request: Request) -> Response:
+    """Which of the choices goes on best."""
+    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
+    items = [(each.text, each.choices) for each in given]
+    one = not isinstance(ask.inputs, list)
+    return await Asking(request).plain("choose", ask, items, one=one)
+
+
+@route("/fill-mask", "fill-mask", list[MaskAnswer], many=True)
+async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
+    """The likeliest pieces for each [MASK] of a text."""
+    one = isinstance(ask.inputs, str)
+    return await Asking(request).plain("fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top)
+
+
+@route("/next-sentence", "next-sentence", NextAnswer, many=True)
+async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
+    """How likely the second sentence follows the first."""
+    given: Any = ask.inputs
+    one = isinstance(given[0], str)
+    pairs = [tuple(each) for each in ([given] if one else given)]
+    return await Asking(request).plain("next-sentence", ask, pairs, one=one)
+
+
+@route("/tokenize", "tokenize", list[list[schema.Token]])
+async def tokenize(ask: schema.TokenizeAsk, request: Request) -> Response:
+    """The pieces of texts, and where they stand in them."""
+    asking, texts = Asking(request), _listed(ask.inputs)
+    _, served = asking.pipeline("tokenize", ask.model)
+    asking.check(texts, "inputs")
+    rows = await asyncio.to_thread(
+        _tokens, served.loaded.tokenizer, texts, special=ask.add_special_tokens
+    )
+    asking.charge(sum(map(len, rows)), len(rows))
+    return reply(rows)
+
+
+def _tokens(
+    tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
+) -> list[list[schema.Token]]:
+    rows = []
+    for encoding in tokenizer.encode_batch(texts, max_length=NO_LIMIT):
+        pieces = tokenizer.pieces(encoding.ids)
+        row = []
+        for id, piece, word, span in zip(
+            encoding.ids.tolist(), pieces, encoding.words, encoding.offsets.tolist(), strict=True
+        ):
+            if word is not None:
+                row.append(schema.Token(id, piece, False, *span))
+            elif special:
+                row.append(schema.Token(id, piece, True, None, None))
+        rows.append(row)
+    return rows
+
+
+def _listed(inputs: str | list[str]) -> list[str]:
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+def _text_or_pair(given: Any) -> str | tuple[str, str]:
+    match given:
+        case [str(text)]:
+            return text
+        case [str(a), str(b)]:
+            return a, b
+    return str(given)

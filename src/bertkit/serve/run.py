@@ -1,0 +1,154 @@
+"""Server processes: a gate that is open at once, models loaded behind it, drained at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+
+from bertkit.console import say
+from bertkit.errors import BertkitError, ConfigError, ServeError
+from bertkit.nn.precision import Inference
+from bertkit.serve.app import create_app
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.gate import Gate
+from bertkit.serve.limits import KEY, Limits, read_keys
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.served import House
+
+LOADING = 120
+"""Seconds that a worker may take to open its models."""
+
+LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each process of a server is to do."""
+
+    models: Sequence[str]
+    store: str | None = None
+    keys: Path | None = None
+    precision: Inference = "fp32"
+    workers: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    limits: Limits = field(default_factory=Limits)
+
+
+def serve(plan: Plan) -> None:
+    """Answer requests until SIGTERM or Ctrl-C, then what was accepted before.
+
+    Raises: ConfigError for keys, or an address, that cannot be used; what a model's folder raises.
+    """
+    keys = read_keys(plan.keys)
+    opened = _listen(plan.host, plan.port)
+    address = f"http://{plan.host}:{opened.getsockname()[1]}"
+    if not keys and plan.host not in LOOPBACK:
+        say(
+            f"warning: whoever reaches {address} may use this server, for it has no keys; give "
+            f"some (--keys FILE, or the environment variable {KEY})"
+        )
+    settings: dict[str, Any] = {
+        "workers": plan.workers,
+        "log_config": None,
+        "access_log": False,
+        "proxy_headers": False,
+        "server_header": False,
+        "date_header": False,
+        "ws": "none",
+        "timeout_graceful_shutdown": int(plan.limits.timeout) + 5,
+        "timeout_worker_healthcheck": LOADING,
+    }
+    if plan.workers > 1:
+        make = partial(loaded_gate, plan, address)
+        workers = Multiprocess(uvicorn.Config(make, factory=True, **settings), [opened])
+        workers.run()
+        if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
+            raise ServeError("a worker could not open its models; it says above why")
+        return
+    gate, batcher = _parts(plan)
+    process = Process(uvicorn.Config(gate, **settings), gate)
+    failed: list[Exception] = []
+
+    def load() -> None:
+        try:
+            _open(gate, batcher, plan, address)
+        except Exception as error:
+            failed.append(error)
+            process.should_exit = True
+
+    threading.Thread(target=load, name="loading", daemon=True).start()
+    # uvicorn sends itself what it caught once more, after the last reply
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    process.run([opened])
+    batcher.close()
+    if failed:
+        raise failed[0]
+
+
+class Process(uvicorn.Server):
+    """A server that says that it stops."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self.gate = gate
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.gate.draining = True
+        super().handle_exit(sig, frame)
+
+
+def loaded_gate(plan: Plan, address: str) -> Gate:
+    """What a worker serves; it does not begin before its models are open."""
+    gate, batcher = _parts(plan)
+    try:
+        _open(gate, batcher, plan, address)
+    except BertkitError as error:
+        say(f"bertkit: {error}")
+        sys.exit(STARTUP_FAILURE)
+    return gate
+
+
+def _parts(plan: Plan) -> tuple[Gate, Batcher]:
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // plan.workers))
+    limits, metrics = plan.limits, Metrics()
+    batcher = Batcher(
+        queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
+    )
+    keys = read_keys(plan.keys)
+    hosts = LOOPBACK if not keys and plan.host in LOOPBACK else None
+    return Gate(limits=limits, keys=keys, metrics=metrics, hosts=hosts), batcher
+
+
+def _open(gate: Gate, batcher: Batcher, plan: Plan, address: str) -> None:
+    house = House(plan.models, plan.store, plan.precision)
+    gate.open_to(create_app(house, batcher, plan.limits, gate.metrics))
+    say(f"{', '.join(house.models)}: served at {address}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at an address. Raises: ConfigError where that cannot be had."""
+    try:
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(place)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"{host}:{port}: cannot be listened at ({error}); choose another --port or --host"
+        ) from None
+    opened.set_inheritable(True)
+    return opened

@@ -1,0 +1,238 @@
+"""What is asked and answered, with the names of TEI and OpenAI where these have the route.
+
+TEI is Hugging Face's text-embeddings-inference, whose clients work here unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from bertkit.serve.limits import Limits
+
+Text = Annotated[str, Field(min_length=1)]
+Texts = Text | Annotated[list[Text], Field(min_length=1)]
+
+
+class Given(BaseModel):
+    """A part of a question: nothing in it is passed over, and no type is taken for another."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Ask(Given):
+    """What every question may say."""
+
+    model: str | None = Field(None, description="Which of the models; by default the first able.")
+    parameters: dict[str, Any] = Field(
+        {}, max_length=0, description="Sent by clients of the hub; nothing may stand in it."
+    )
+
+
+class Cut(Ask):
+    truncate: bool = Field(
+        False, description="Cut texts that are too long, and say so, in place of an error."
+    )
+
+
+def example(**given: Any) -> ConfigDict:
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [given]})
+
+
+class EmbedAsk(Cut):
+    model_config = example(inputs=["a cat on a mat", "a dog in a fog"])
+
+    inputs: Texts
+    normalize: bool = Field(True, description="Vectors of length 1.")
+    dimensions: int | None = Field(
+        None, ge=1, description="Only the first so many, for a Matryoshka model."
+    )
+    truncation_direction: Literal["right", "Right"] = "right"
+
+
+class OpenAIAsk(Ask):
+    model_config = example(input="a cat on a mat", model="all-MiniLM-L6-v2")
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = Field(None, description="Taken, and not looked at.")
+    truncate: bool = Field(False, description="As in /embed; OpenAI has it not.")
+
+
+class PredictAsk(Cut):
+    model_config = example(inputs="a fine film")
+
+    inputs: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=2)]
+        | Annotated[
+            list[Annotated[list[Text], Field(min_length=1, max_length=2)]], Field(min_length=1)
+        ]
+    ) = Field(description="A text; [text] or a pair [a, b]; or a list of those.")
+
+
+class TextsAsk(Cut):
+    model_config = example(inputs=["Ada Lovelace was born in London."])
+
+    inputs: Texts
+
+
+class Question(Given):
+    question: Text
+    context: Text
+
+
+class AnswerAsk(Ask):
+    model_config = example(inputs={"question": "Who sat?", "context": "The cat sat on the mat."})
+
+    inputs: Question | Annotated[list[Question], Field(min_length=1)]
+
+
+class Choice(Given):
+    text: Text
+    choices: Annotated[list[Text], Field(min_length=2)]
+
+
+class ChooseAsk(Cut):
+    model_config = example(
+        inputs={"text": "He opened the door.", "choices": ["It rang.", "He left."]}
+    )
+
+    inputs: Choice | Annotated[list[Choice], Field(min_length=1)]
+
+
+class Sentences(Given):
+    source_sentence: Text
+    sentences: Annotated[list[Text], Field(min_length=1)]
+
+
+class SimilarityAsk(Cut):
+    model_config = example(
+        inputs={"source_sentence": "a cat", "sentences": ["a kitten", "a bridge"]}
+    )
+
+    inputs: Sentences
+
+
+class RerankAsk(Cut):
+    model_config = example(query="what purrs?", texts=["a cat", "a bridge"])
+
+    query: Text
+    texts: Annotated[list[Text], Field(min_length=1)]
+    raw_scores: bool = Field(False, description="Logits in place of their sigmoid.")
+    return_text: bool = False
+
+
+class SearchAsk(Cut):
+    model_config = example(query="wings at high speed", top=3)
+
+    query: Text
+    top: int = Field(10, ge=1, le=1000)
+    where: list[str] = Field([], description="Conditions such as year>=1960, which all are met.")
+    hybrid: bool = Field(False, description="Join what is found by meaning and by words.")
+
+
+class FillAsk(Cut):
+    model_config = example(inputs="the cat sat on the [MASK].", top=3)
+
+    inputs: Texts
+    top: int = Field(10, ge=1, le=100)
+
+
+class NextAsk(Cut):
+    model_config = example(inputs=["It rained.", "The street was wet."])
+
+    inputs: (
+        Annotated[list[Text], Field(min_length=2, max_length=2)]
+        | Annotated[
+            list[Annotated[list[Text], Field(min_length=2, max_length=2)]], Field(min_length=1)
+        ]
+    )
+
+
+class TokenizeAsk(Ask):
+    model_config = example(inputs="unaffable cats")
+
+    inputs: Texts
+    add_special_tokens: bool = True
+
+
+# ---- answers, beside those that pipelines give
+
+
+class Refusal(BaseModel):
+    """Why there is no answer."""
+
+    error: str
+    error_type: str
+    field: str | None = None
+
+
+class Label(msgspec.Struct, frozen=True):
+    """A label, and how likely it is; where the label is a number, that number."""
+
+    label: str
+    score: float
+    truncated: bool = False
+
+
+class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A text by its place in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+    truncated: bool = False
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A piece. Units: [start, stop) characters of the text; none for what was added."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """A vector, or its bytes (float32, little-endian) in base64."""
+
+    object: str = "embedding"
+    index: int
+    embedding: list[float] | str
+    truncated: bool = False
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that is served: `answers` names what it can be asked."""
+
+    name: str
+    family: str
+    answers: list[str]
+    labels: list[str]
+    length: int
+    dimension: int
+    precision: str
+
+
+class Info(msgspec.Struct, frozen=True):
+    version: str
+    models: list[Model]
+    store: str | None
+    limits: Limits

@@ -1,0 +1,159 @@
+"""A model folder, ready for every question it can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import load
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import (
+    Answer,
+    Embed,
+    FillMask,
+    NextSentence,
+    Rerank,
+    Work,
+    answering,
+    engine,
+)
+from bertkit.retrieval.search import Searcher
+from bertkit.retrieval.store import Hit, conditions
+from bertkit.serve import schema
+from bertkit.tasks import name_in
+
+PROBE = "A known sentence gives a known vector."
+
+ROUTES = {"classify": "predict", "tag": "ner", "answer": "answer", "choose": "choose"}
+"""The route of each task that has one; `respond` is asked by /rerank."""
+
+
+class Served:
+    """A model and its pipelines, by route: what its folder was made for, on one engine.
+
+    Raises: CheckpointError for a folder that does not open.
+    """
+
+    def __init__(self, folder: str, precision: Inference) -> None:
+        self.folder, self.precision = folder, precision
+        self.name = Path(folder).name or folder
+        self.loaded = loaded = load(folder)
+        self.pipelines: dict[str, Any] = {}
+        runs = engine(loaded, precision)
+        task = name_in(loaded.settings, loaded.model.heads)
+        if task is not None and ":" in task:
+            raise CheckpointError(
+                f"{folder}: made for the task {task}, whose code is not bertkit's and does not run "
+                "in a server"
+            )
+        if task in ROUTES:
+            self.pipelines[ROUTES[task]] = Answer(answering(loaded).task, loaded, runs)
+        self.embed = Embed(loaded, runs)
+        self.normalize = self.embed.pooling.normalize
+        self.embed.pooling = replace(self.embed.pooling, normalize=False)  # as each request says
+        if task is None or loaded.pooling is not None:
+            self.pipelines["embed"] = self.embed
+        for name, kind in (("fill-mask", FillMask), ("next-sentence", NextSentence)):
+            self._offer(name, kind, loaded, runs)
+        if task in ("respond", "choose", "classify"):
+            self._offer("rerank", Rerank, loaded, runs)
+        self.probe = self.embed.prepare([PROBE], long="truncate")
+        self.known = usable(self.embed.run(self.probe))[0]
+
+    def about(self) -> schema.Model:
+        return schema.Model(
+            name=self.name,
+            family=self.loaded.family.name,
+            answers=list(self.pipelines),
+            labels=list(self.loaded.labels),
+            length=self.loaded.length,
+            dimension=self.embed.dimension,
+            precision=str(self.embed.engine.dtype).removeprefix("torch."),
+        )
+
+    def _offer(self, name: str, kind: Any, *given: Any) -> None:
+        try:
+            self.pipelines[name] = kind(*given)
+        except CheckpointError:  # it says what the folder lacks
+            return
+
+    def well(self, vector: NDArray[np.float32]) -> bool:
+        """Whether this is the vector that the probe had when the model was opened."""
+        apart = float(np.abs(vector - self.known).max())
+        return apart <= 0.02 * float(np.abs(self.known).max())  # bf16 rounds by the batch's shape
+
+
+def usable(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same. Raises: ArithmeticError for one that is not finite, or zero."""
+    if not np.isfinite(vectors).all() or not vectors.any(1).all():
+        raise ArithmeticError("the model gives a vector that is not finite, or zero")
+    return vectors
+
+
+class Search:
+    """The pipeline of a store: queries with their conditions -> hits."""
+
+    def __init__(self, store: str, precision: Inference) -> None:
+        self.searcher = Searcher(store, precision=precision)
+        self.loaded = self.searcher.embed.loaded
+
+    def prepare(
+        self, queries: Sequence[str], *, long: Any, top: int, where: Sequence[str], hybrid: bool
+    ) -> list[Work]:
+        """Raises: ConfigError for a condition on a field that the store has not."""
+        conditions(where, self.searcher.store.spec.fields)
+        asked = {"top": top, "where": tuple(where), "hybrid": hybrid}
+        works = self.searcher.embed.prepare(queries, long=long)
+        return [
+            replace(work, item=(query, asked)) for query, work in zip(queries, works, strict=True)
+        ]
+
+    def run(self, works: Sequence[Work]) -> list[list[Hit]]:
+        """The best documents of each."""
+        return [
+            self.searcher(query, long="truncate", **asked)
+            for query, asked in (work.item for work in works)
+        ]
+
+
+class House:
+    """All models of a server, and its store."""
+
+    def __init__(
+        self, folders: Iterable[str], store: str | None, precision: Inference = "fp32"
+    ) -> None:
+        self.models: dict[str, Served] = {}
+        for folder in folders:
+            one = Served(folder, precision)
+            if one.name in self.models:
+                raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
+            self.models[one.name] = one
+        self.search = None if store is None else Search(store, precision)
+
+    def abilities(self) -> set[str]:
+        """All that is answered."""
+        found = {ability for one in self.models.values() for ability in one.pipelines}
+        return found | ({"search"} if self.search else set()) | {"tokenize"}
+
+    def able(self, ability: str) -> Mapping[str, Any]:
+        """What answers with an ability, by the name of its model, the first named first."""
+        if ability == "search":
+            return {} if self.search is None else {"store": self.search}
+        if ability == "tokenize":
+            return self.models
+        return {
+            name: one.pipelines[ability]
+            for name, one in self.models.items()
+            if ability in one.pipelines
+        }
+
+    def reload(self, name: str) -> None:
+        """Open a model's folder again; requests that came before have the old one."""
+        old = self.models[name]
+        self.models[name] = Served(old.folder, old.precision)

@@ -1,0 +1,85 @@
+"""Folders of every kind that a server has routes for, tiny and random, and a server in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from bertkit.checkpoint.folder import save
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.serve.app import create_app
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.gate import Gate
+from bertkit.serve.limits import Keys, Limits
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.served import House
+from bertkit.text.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "."]
+LENGTH = 16
+
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None]] = {
+    "pretrained": (("mlm", "nsp"), (), None),
+    "sentiment": (("classify",), ("bad", "good", "mixed"), "classify"),
+    "entities": (("tag",), ("O", "B-PER", "I-PER"), "tag"),
+    "reader": (("answer",), (), "answer"),
+    "ending": (("choose",), (), "choose"),
+    "ranker": (("choose",), (), "respond"),
+}
+"""Name -> heads, labels, task."""
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    (root / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    tokenizer = Tokenizer.load(root / "vocab.txt")
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=LENGTH
+    )
+    for name, (heads, labels, task) in KINDS.items():
+        settings: dict[str, Any] = {}
+        if task is not None:
+            settings = {"bertkit": {"task": {"name": task, "options": {}}}}
+        model = build(config, heads, labels=labels)
+        save(root / name, model, tokenizer, BERT, labels=labels, settings=settings)
+    return root
+
+
+@pytest.fixture(scope="session")
+def house(folders: Path) -> House:
+    return House([str(folders / name) for name in KINDS], None)
+
+
+Server = Callable[..., TestClient]
+
+
+@pytest.fixture
+def server(house: House) -> Iterator[Server]:
+    """Makes a client of a server in this process, with the limits and keys that are given."""
+    opened: list[tuple[TestClient, Batcher]] = []
+
+    def make(limits: Limits | None = None, keys: Keys | None = None, at: Any = None) -> TestClient:
+        limits = limits or Limits()
+        metrics = Metrics()
+        batcher = Batcher(
+            queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
+        )
+        gate = Gate(limits=limits, keys=keys or Keys([]), metrics=metrics)
+        gate.open_to(create_app(at or house, batcher, limits, metrics))
+        client = TestClient(gate).__enter__()
+        opened.append((client, batcher))
+        return client
+
+    yield make
+    for client, batcher in opened:
+        client.__exit__()
+        batcher.close()

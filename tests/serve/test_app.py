@@ -1,0 +1,171 @@
+"""The application as a whole: its description is complete, and no body brings it down."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.serve.conftest import KINDS, Server
+
+from bertkit.checkpoint.folder import load, save
+from bertkit.families import BERT
+from bertkit.serve.served import House
+
+
+def test_openapi_describes_every_route(server: Server) -> None:
+    found = server().get("/openapi.json").json()
+    paths = found["paths"]
+    assert {p for p, ways in paths.items() if "post" in ways} == {
+        "/embed",
+        "/v1/embeddings",
+        "/similarity",
+        "/predict",
+        "/rerank",
+        "/ner",
+        "/answer",
+        "/choose",
+        "/fill-mask",
+        "/next-sentence",
+        "/tokenize",
+        "/models/{name}/reload",
+    }
+    schemas = found["components"]["schemas"]
+    for path, ways in paths.items():
+        for way in ways.values():
+            assert way["description"], path
+            assert {"401", "413", "422", "429", "503"} <= way["responses"].keys(), path
+        if "{" in path or "post" not in ways:
+            continue
+        asked = ways["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert schemas[asked.rpartition("/")[2]]["examples"], path
+        answer = ways["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert answer, path
+    for reference in set(_references(found)):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return own + [r for value in part.values() for r in _references(value)]
+    return [r for value in part for r in _references(value)] if isinstance(part, list) else []
+
+
+def test_its_examples_are_answered(server: Server) -> None:
+    client = server()
+    found = client.get("/openapi.json").json()
+    for path, ways in found["paths"].items():
+        if "post" not in ways or "{" in path:
+            continue
+        asked = ways["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        (example,) = found["components"]["schemas"][asked.rpartition("/")[2]]["examples"]
+        example = {k: v for k, v in example.items() if k != "model"}
+        reply = client.post(path, json={**example, **TRUNCATE.get(path, {"truncate": True})})
+        assert reply.status_code == 200, (path, reply.text)
+
+
+TRUNCATE: dict[str, dict[str, Any]] = {"/ner": {}, "/answer": {}, "/tokenize": {}}
+"""Routes that cut nothing."""
+
+ROUTES = ["/embed", "/v1/embeddings", "/similarity", "/predict", "/rerank", "/ner", "/answer"]
+ROUTES += ["/choose", "/fill-mask", "/next-sentence", "/tokenize", "/search", "/info"]
+
+BROKEN = [
+    b"",
+    b"{",
+    b"[" * 100_000,
+    b'{"inputs":' * 20_000,
+    b'{"inputs": "\\ud800"}',
+    b'{"inputs": ["a", "\\udfff x"]}',
+    b'{"inputs": "a", "top": 1e400}',
+    b'{"inputs": "[MASK]", "top": ' + b"9" * 5000 + b"}",
+    b'{"inputs": NaN}',
+    b"\xff\xfe{}",
+    b'{"inputs": "\x00"}',
+    b'{"inputs": "' + b"\xcc\x81" * 40_000 + b'"}',
+    b'{"inputs": {"source_sentence": "a", "sentences": []}}',
+    b'{"query": "a", "texts": ["' + b"a" * 1000 + b'"]}',
+    b"null",
+    b"7",
+    b'"text"',
+    b'{"inputs": [[[[["a"]]]]]}',
+]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-no", ""])
+def test_broken_bodies_are_the_clients_fault(server: Server, kind: str) -> None:
+    client = server()
+    for path in ROUTES:
+        for body in BROKEN:
+            found = client.post(path, content=body, headers={"content-type": kind})
+            assert found.status_code < 500, (path, body[:40], found.text)
+            if found.status_code >= 400:
+                assert found.json()["error"]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["inputs", "text", "question", "model", "a"]), inner)
+    ),
+    max_leaves=8,
+)
+fields = ["inputs", "input", "query", "texts", "model", "truncate", "top", "dimensions", "where"]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from(ROUTES),
+    bodies=st.lists(st.dictionaries(st.sampled_from(fields), values), min_size=10, max_size=10),
+    cut=st.integers(0, 40),
+)
+def test_no_body_is_a_5xx(server: Server, path: str, bodies: list[Any], cut: int) -> None:
+    client = server()
+    for body in bodies:
+        text = json.dumps(body).encode()
+        for sent in (text, text[cut:], text[: -cut or None]):
+            found = client.post(path, content=sent, headers={"content-type": "application/json"})
+            assert found.status_code < 500, (sent, found.text)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.text(string.printable, max_size=30), method=st.sampled_from(["GET", "PUT", "HEAD"]))
+def test_no_path_is_a_5xx(server: Server, path: str, method: str) -> None:
+    from urllib.parse import quote
+
+    assert server().request(method, "/" + quote(path)).status_code < 500
+
+
+def test_a_model_is_opened_again_under_way(server: Server, folders: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    first, second = load(folders / "pretrained"), load(folders / "pretrained")
+    save(place, first.model, first.tokenizer, BERT)
+    house = House([str(place)], None)
+    client = server(at=house)
+    ask = {"inputs": "a b", "normalize": False}
+    before = client.post("/embed", json=ask).json()
+    second.model.encoder.embedding.tokens.weight.data += 0.5
+    save(place, second.model, second.tokenizer, BERT)
+    assert client.post("/embed", json=ask).json() == before
+    assert client.post("/models/model/reload").json()["name"] == "model"
+    assert client.post("/embed", json=ask).json() != before
+    assert client.post("/models/other/reload").status_code == 422
+    (place / "config.json").unlink()
+    broken = client.post("/models/model/reload")
+    assert broken.status_code == 422
+    assert client.post("/embed", json=ask).status_code == 200
+
+
+def test_a_second_model_answers_when_it_is_named(server: Server, folders: Path) -> None:
+    client = server()
+    assert len(client.get("/info").json()["models"]) == len(KINDS)
+    texts = {"query": "a", "texts": ["b"], "raw_scores": True}
+    names = ("ending", "ranker")
+    one, other = (client.post("/rerank", json={**texts, "model": name}).json() for name in names)
+    assert one != other

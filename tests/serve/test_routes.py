@@ -1,0 +1,235 @@
+"""Every route answers what the library answers, in the forms that its clients expect."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.serve.conftest import KINDS, LENGTH, Server
+
+import bertkit
+from bertkit.recipes.index import index
+from bertkit.serve.limits import Limits
+from bertkit.serve.served import House
+
+LONG = "a b c d e f g h i j k l m n o p q"
+
+
+def plain(answer: Any) -> Any:
+    return msgspec.to_builtins(answer)
+
+
+def near(found: Any, wanted: Any) -> bool:
+    """Equal, numbers to 1e-5."""
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(near(found[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list | tuple):
+        return len(found) == len(wanted) and all(map(near, found, wanted))
+    return bool(found == (pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else wanted))
+
+
+def test_vectors(server: Server, folders: Path) -> None:
+    client, texts = server(), ["a b", "c", "d e f g"]
+    raw = bertkit.pipeline("embed", folders / "pretrained")(texts)
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    found = client.post("/embed", json={"inputs": texts})
+    np.testing.assert_allclose(found.json(), unit, atol=1e-5)
+    assert "x-truncated" not in found.headers
+    one = client.post("/embed", json={"inputs": "c", "normalize": False})
+    np.testing.assert_allclose(one.json(), raw[1:2], atol=1e-5)
+    few = client.post("/embed", json={"inputs": "c", "dimensions": 4}).json()
+    np.testing.assert_allclose(few[0], raw[1, :4] / np.linalg.norm(raw[1, :4]), atol=1e-5)
+    near_ = client.post(
+        "/similarity", json={"inputs": {"source_sentence": "a b", "sentences": texts}}
+    )
+    np.testing.assert_allclose(near_.json(), unit @ unit[0], atol=1e-5)
+
+
+def test_vectors_as_openai_has_them(server: Server, folders: Path) -> None:
+    client = server()
+    raw = bertkit.pipeline("embed", folders / "pretrained")(["a b", "c"])
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    asked = {"input": ["a b", "c"], "model": "pretrained", "user": "me"}
+    found = client.post("/v1/embeddings", json=asked).json()
+    assert [d["index"] for d in found["data"]] == [0, 1]
+    np.testing.assert_allclose([d["embedding"] for d in found["data"]], unit, atol=1e-5)
+    assert found["model"] == "pretrained"
+    assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    coded = client.post("/v1/embeddings", json={**asked, "encoding_format": "base64"}).json()
+    rows = [np.frombuffer(base64.b64decode(d["embedding"]), "<f4") for d in coded["data"]]
+    np.testing.assert_allclose(rows, unit, atol=1e-5)
+
+
+def test_labels(server: Server, folders: Path) -> None:
+    client, classify = server(), bertkit.pipeline("classify", folders / "sentiment")
+
+    def wanted(item: Any) -> list[dict[str, Any]]:
+        scores = classify(item).scores
+        return [
+            {"label": label, "score": score, "truncated": False}
+            for label, score in sorted(scores.items(), key=lambda pair: -pair[1])
+        ]
+
+    def found(inputs: Any) -> Any:
+        return client.post("/predict", json={"inputs": inputs}).json()
+
+    assert near(found("a b"), wanted("a b"))
+    assert near(found(["a b"]), wanted("a b"))
+    assert near(found(["a b", "c"]), wanted(("a b", "c")))
+    assert near(found([["a b"], ["c"]]), [wanted("a b"), wanted("c")])
+    assert near(found([["a b", "c"]]), [wanted(("a b", "c"))])
+
+
+def test_tasks_answer_as_their_pipelines(server: Server, folders: Path) -> None:
+    client = server()
+    tag = bertkit.pipeline("tag", folders / "entities")
+    assert near(client.post("/ner", json={"inputs": "a b"}).json(), plain(tag("a b")))
+    many = client.post("/ner", json={"inputs": ["a b", LONG]}).json()
+    assert near(many, plain(tag(["a b", LONG])))
+    read = bertkit.pipeline("answer", folders / "reader")
+    question = {"question": "a?", "context": f"{LONG} {LONG}"}
+    wanted = plain(read(("a?", f"{LONG} {LONG}")))
+    assert near(client.post("/answer", json={"inputs": question}).json(), wanted)
+    assert near(client.post("/answer", json={"inputs": [question] * 2}).json(), [wanted] * 2)
+    choose = bertkit.pipeline("choose", folders / "ending")
+    choice = {"text": "a b", "choices": ["c", "d e"]}
+    wanted = plain(choose(("a b", ["c", "d e"])))
+    asked = {"inputs": choice, "model": "ending"}
+    assert near(client.post("/choose", json=asked).json(), wanted)
+    assert near(client.post("/choose", json={"inputs": [choice]}).json(), [wanted])
+
+
+def test_pretrained_heads_answer_as_their_pipelines(server: Server, folders: Path) -> None:
+    client = server()
+    fill = bertkit.pipeline("fill-mask", folders / "pretrained")
+    texts = ["a [MASK] c [MASK]", "[MASK] b"]
+    found = client.post("/fill-mask", json={"inputs": texts, "top": 3}).json()
+    assert near(found, plain(fill(texts, top=3)))
+    one = client.post("/fill-mask", json={"inputs": texts[1]}).json()
+    assert near(one, plain(fill(texts[1:])[0]))
+    follows = bertkit.pipeline("next-sentence", folders / "pretrained")
+    wanted = plain(follows(["a b", "c"], ["d", "e"]))
+    pairs = [["a b", "d"], ["c", "e"]]
+    assert near(client.post("/next-sentence", json={"inputs": pairs}).json(), wanted)
+    assert near(client.post("/next-sentence", json={"inputs": pairs[0]}).json(), wanted[0])
+
+
+def test_reranking(server: Server, folders: Path) -> None:
+    client, texts = server(), ["b c", "d", "a a a"]
+    raw = bertkit.pipeline("rerank", folders / "ranker")("a", texts)
+    order = np.argsort(-raw, kind="stable").tolist()
+    asked = {"query": "a", "texts": texts, "model": "ranker"}
+    found = client.post("/rerank", json={**asked, "raw_scores": True, "return_text": True}).json()
+    wanted = [{"index": i, "score": float(raw[i]), "text": texts[i]} for i in order]
+    assert near(found, wanted)
+    shown = client.post("/rerank", json=asked).json()
+    assert near(shown, [{"index": i, "score": float(1 / (1 + np.exp(-raw[i])))} for i in order])
+
+
+def test_tokens(server: Server) -> None:
+    found = server().post("/tokenize", json={"inputs": ["a bz", "c"]}).json()
+    assert [[t["text"] for t in row] for row in found] == [
+        ["[CLS]", "a", "[UNK]", "[SEP]"],
+        ["[CLS]", "c", "[SEP]"],
+    ]
+    assert found[0][1] == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
+    assert found[0][0] == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    bare = server().post("/tokenize", json={"inputs": "c", "add_special_tokens": False}).json()
+    assert [[t["text"] for t in row] for row in bare] == [["c"]]
+
+
+def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
+    client = server()
+    asked = {"inputs": ["a", LONG]}
+    refused = client.post("/embed", json=asked)
+    assert refused.status_code == 422
+    assert refused.json() == {
+        "error": f"longer than the {LENGTH} tokens that the model reads; shorten it, or ask for "
+        "truncate",
+        "error_type": "validation",
+        "field": "inputs.1",
+    }
+    cut = client.post("/embed", json={**asked, "truncate": True})
+    assert cut.status_code == 200
+    assert cut.headers["x-truncated"] == "1"
+    said = client.post("/predict", json={"inputs": [["a"], [LONG]], "truncate": True}).json()
+    assert [[label["truncated"] for label in row] for row in said] == [[False] * 3, [True] * 3]
+    openai = client.post("/v1/embeddings", json={"input": LONG, "truncate": True}).json()
+    assert openai["data"][0]["truncated"] is True
+    windows = client.post("/ner", json={"inputs": LONG, "truncate": True})
+    assert (windows.status_code, windows.json()["field"]) == (422, "truncate")
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field", "said"),
+    [
+        ("/embed", {}, "inputs", "Field required"),
+        ("/embed", {"inputs": ""}, "inputs", "at least 1 character"),
+        ("/embed", {"inputs": []}, "inputs", "at least 1 item"),
+        ("/embed", {"inputs": ["a", 1]}, "inputs.1", "valid string"),
+        ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
+        ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' answers"),
+        ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "16 dimensions"),
+        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate", "valid boolean"),
+        ("/fill-mask", {"inputs": "a b"}, None, "nothing is masked"),
+        ("/next-sentence", {"inputs": ["a"]}, "inputs", "at least 2 items"),
+        ("/choose", {"inputs": {"text": "a", "choices": ["b"]}}, "inputs.choices", "at least 2"),
+        ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' answers this"),
+    ],
+)
+def test_bad_questions_name_their_field(
+    route: str, body: Any, field: str | None, said: str, server: Server
+) -> None:
+    found = server().post(route, json=body)
+    assert found.status_code == 422
+    assert said in found.json()["error"]
+    assert found.json().get("field") == field
+
+
+def test_too_much_is_413(server: Server) -> None:
+    client = server(Limits(text_characters=20, items=2, queue_tokens=64, body_bytes=500))
+    for body, said in (
+        ({"inputs": "a" * 21}, "a text of 21 characters, and 20 are the most"),
+        ({"inputs": ["a"] * 3}, "3 items, and 2 are the most"),
+        ({"inputs": ["a" * 600]}, "the body is longer than 500 bytes"),
+    ):
+        for route in ("/embed", "/tokenize"):
+            found = client.post(route, json=body)
+            assert found.status_code == 413
+            assert said in found.json()["error"]
+
+
+def test_search(server: Server, folders: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lancedb", reason="pip install 'bertkit[search]'")
+    rows = [{"id": str(i), "text": text, "year": i} for i, text in enumerate(["a b", "c d", "e"])]
+    documents = tmp_path / "docs.jsonl"
+    documents.write_text("\n".join(msgspec.json.encode(row).decode() for row in rows))
+    store, model = str(tmp_path / "store"), folders / "pretrained"
+    from bertkit.data.documents import Columns
+
+    index([documents], model=model, store=store, columns=Columns(keep=("year:number",)))
+    client = server(at=House([str(model)], store))
+    found = client.post("/search", json={"query": "c d", "top": 2}).json()
+    assert found[0]["id"] == "1"
+    assert len(found) == 2
+    assert found[0]["score"] == pytest.approx(1.0, abs=1e-5)
+    where = {"query": "c d", "where": ["year<1"]}
+    assert [hit["id"] for hit in client.post("/search", json=where).json()] == ["0"]
+    bad = client.post("/search", json={"query": "c", "where": ["yer<1"]})
+    assert bad.status_code == 422
+    assert "did you mean 'year'" in bad.json()["error"]
+    assert client.post("/search", json={"query": LONG}).json()["field"] == "query.0"
+
+
+def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:
+    client = server(at=House([str(folders / "sentiment")], None))
+    assert client.post("/predict", json={"inputs": "a"}).status_code == 200
+    missing = client.post("/fill-mask", json={"inputs": "[MASK]"})
+    assert (missing.status_code, missing.json()["error_type"]) == (404, "not_found")
+    about = client.get("/info").json()["models"]
+    assert about[0]["answers"] == ["predict"]
+    assert about[0]["labels"] == list(KINDS["sentiment"][1])

@@ -1,0 +1,148 @@
+"""A real server process: it starts, is asked, is told to stop, and loses nobody's request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bertkit.client import Client
+from bertkit.errors import ServeError
+
+
+@contextmanager
+def process(
+    *arguments: str, logged: list[str] | None = None, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server, and its address; what it logs is added to `logged`."""
+    logged = [] if logged is None else logged
+    command = [sys.executable, "-m", "bertkit", "serve", *arguments, "--port", "0"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as running:
+        log = threading.Thread(target=lambda: logged.extend(running.stderr or ()))
+        try:
+            assert running.stderr is not None
+            said = ""
+            for line in running.stderr:
+                said += line
+                found = re.search(r"served at (\S+)", line)
+                if found:
+                    break
+            else:
+                raise AssertionError(said)
+            log.start()
+            yield running, found[1]
+        finally:
+            running.kill()
+            if log.is_alive():
+                log.join(10)
+
+
+def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", place)
+    with process(str(place)) as (running, address), Client(address) as client:
+        assert client.ask("/health/ready") == {"status": "ready"}
+        before = client.embed(["a b", "c"])
+        assert before.shape == (2, 16)
+        assert client.fill_mask("[MASK] a", top=2)[0]["fillers"]
+        assert 0 <= client.next_sentence("a", "b")["next"] <= 1
+        assert client.similarity("a", ["a", "b"])[0] == pytest.approx(1.0)
+        assert client.info()["models"][0]["name"] == "model"
+        with pytest.raises(ServeError, match=r"longer than the 16 tokens .*\(inputs\.0\)"):
+            client.embed("a " * 20)
+        shutil.rmtree(place)  # what is served is in memory
+        assert (client.embed(["a b", "c"]) == before).all()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+        with pytest.raises(ServeError, match="no server answers"):
+            client.embed("a")
+
+
+def test_what_was_accepted_is_answered(folders: Path) -> None:
+    """SIGTERM while many requests are under way: each is answered, or was never taken.
+
+    The log says what was taken: a connection that is closed before its request is read is not.
+    """
+    replies: list[int] = []
+    logged: list[str] = []
+    asked = {"inputs": ["a b c d e f g"] * 256}
+
+    def one(address: str) -> None:
+        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=30) as client:
+            while True:
+                replies.append(client.post(f"{address}/embed", json=asked).status_code)
+
+    with process(str(folders / "pretrained"), logged=logged) as (running, address):
+        threads = [threading.Thread(target=one, args=(address,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(replies) < 12:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+        for thread in threads:
+            thread.join()
+    statuses = [json.loads(line)["status"] for line in logged if line.startswith("{")]
+    assert statuses.count(200) > 12
+    assert Counter(statuses) == Counter(replies)
+    assert set(statuses) <= {200, 503}
+
+
+def test_several_workers(folders: Path) -> None:
+    with process(str(folders / "pretrained"), "--workers", "2") as (running, address):
+        with Client(address) as client:
+            assert client.embed("a").shape == (1, 16)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+
+
+def test_keys_from_the_environment(folders: Path) -> None:
+    with process(str(folders / "pretrained"), BERTKIT_KEY="k") as (_, address):
+        with Client(address, key="k") as client:
+            assert client.embed("a").shape == (1, 16)
+        with Client(address, key="other") as client, pytest.raises(ServeError, match="no key"):
+            client.embed("a")
+
+
+def stopped(*arguments: str) -> str:
+    command = [sys.executable, "-m", "bertkit", "serve", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2, found.stderr
+    assert "Traceback" not in found.stderr
+    return found.stderr
+
+
+def test_what_cannot_be_served_is_said(folders: Path, tmp_path: Path) -> None:
+    assert "no such" in stopped(str(tmp_path / "none"), "--port", "0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert "choose another --port" in stopped(str(folders / "pretrained"), "--port", port)
+    assert "keys.toml" in stopped(str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml"))
+
+
+def test_wider_than_loopback_without_a_key_is_warned_of(folders: Path) -> None:
+    command = [sys.executable, "-m", "bertkit", "serve", str(folders / "ranker")]
+    command += ["--host", "0.0.0.0", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        first = running.stderr.readline()
+        running.kill()
+    assert first.startswith("warning: whoever reaches http://0.0.0.0:")

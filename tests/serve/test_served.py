@@ -1,0 +1,60 @@
+"""What a folder can be asked is what it was made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit.checkpoint.folder import load, save
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.families import BERT
+from bertkit.serve.served import House, Served, usable
+
+
+@pytest.mark.parametrize(
+    ("name", "abilities"),
+    [
+        ("pretrained", {"embed", "fill-mask", "next-sentence"}),
+        ("sentiment", {"predict"}),
+        ("entities", {"ner"}),
+        ("reader", {"answer"}),
+        ("ending", {"choose", "rerank"}),
+        ("ranker", {"rerank"}),
+    ],
+)
+def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
+    assert set(Served(str(folders / name), "fp32").pipelines) == abilities
+
+
+def test_a_known_vector_stays_known(folders: Path) -> None:
+    one = Served(str(folders / "pretrained"), "fp32")
+    assert one.well(one.embed.run(one.probe)[0])
+    assert not one.well(one.known * 1.1)
+    assert not one.well(one.known * np.nan)
+
+
+def test_unusable_vectors() -> None:
+    good = np.ones((2, 3), np.float32)
+    assert usable(good) is good
+    for bad in (0.0, np.nan, np.inf):
+        rows = good.copy()
+        rows[1] = bad
+        with pytest.raises(ArithmeticError, match="not finite, or zero"):
+            usable(rows)
+
+
+def test_models_of_one_name_are_refused(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "pretrained")
+    save(tmp_path / "pretrained", loaded.model, loaded.tokenizer, BERT)
+    with pytest.raises(ConfigError, match="a second model named pretrained; rename its folder"):
+        House([str(folders / "pretrained"), str(tmp_path / "pretrained")], None)
+
+
+def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "sentiment")
+    task = {"bertkit": {"task": {"name": "os:system", "options": {}}}}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
+    with pytest.raises(CheckpointError, match="os:system, whose code is not bertkit's"):
+        Served(str(tmp_path / "m"), "fp32")

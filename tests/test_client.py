@@ -1,0 +1,64 @@
+"""The client says what the server says, and waits where it is told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from bertkit import client as clients
+from bertkit.client import Client
+from bertkit.errors import ServeError
+
+
+def answering(*replies: Any) -> tuple[Any, list[Any]]:
+    """A server that gives these replies, and what it was asked."""
+    left, asked = list(replies), []
+
+    def handle(request: Any) -> Any:
+        body = request.content
+        asked.append((request.url.path, json.loads(body) if body else None, request.headers))
+        status, answer, *headers = left.pop(0)
+        return httpx.Response(status, json=answer, headers=dict(*headers))
+
+    return httpx.MockTransport(handle), asked
+
+
+def test_it_asks_what_the_routes_want() -> None:
+    server, asked = answering((200, [[1, 2]]), (200, {"answer": "b"}), (200, []), (200, {}))
+    client = Client("http://here", key="k", transport=server)
+    assert client.embed("a", truncate=True).tolist() == [[1.0, 2.0]]
+    assert client.answer("q", "c") == {"answer": "b"}
+    client.rerank("q", ("a", "b"))
+    client.info()
+    assert [(path, body) for path, body, _ in asked] == [
+        ("/embed", {"inputs": "a", "truncate": True}),
+        ("/answer", {"inputs": {"question": "q", "context": "c"}}),
+        ("/rerank", {"query": "q", "texts": ["a", "b"]}),
+        ("/info", None),
+    ]
+    assert {headers["authorization"] for *_, headers in asked} == {"Bearer k"}
+
+
+def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(clients.time, "sleep", waits.append)
+    busy = (429, {"error": "later"}, {"retry-after": "3"})
+    server, asked = answering(busy, (503, {"error": "stopping"}), (200, [[1]]))
+    assert Client("http://here", transport=server).embed("a").shape == (1, 1)
+    assert waits == [3.0, 1.0]
+    server, asked = answering(busy)
+    with pytest.raises(ServeError, match="http://here/embed: later"):
+        Client("http://here", transport=server, patience=2.0).embed("a")
+    assert len(asked) == 1
+
+
+def test_refusals_are_the_servers_words() -> None:
+    server, _ = answering((422, {"error": "too long", "field": "inputs.0"}), (502, "<html>"))
+    client = Client("http://here", transport=server)
+    with pytest.raises(ServeError, match=r"too long \(inputs\.0\)"):
+        client.embed("a")
+    with pytest.raises(ServeError, match="HTTP 502"):
+        client.embed("a")
