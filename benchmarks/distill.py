@@ -1,129 +1,230 @@
 """Distilling a fine-tuned MiniLM into 3 and into 2 of its 6 layers, on three tasks of real data.
 
 For each task a teacher is fine-tuned once; then students learn, with three seeds each, under the
-teacher and, as the peer, without it: the same layers, rows, epochs and rate, from the labels alone.
-Scores are those of the best epoch on dev; speed is that of answering dev, tokenizing included, by
-the same engine at precision auto, teacher and student in turn. BERTKIT_DATA names the folder of
-the data.
+teacher and, beside it, without: the same layers, rows, epochs and rate, from the labels alone. On
+MRPC they also learn under TinyBERT's loss with one of its terms left out. Scores are those of the
+best epoch on dev.
+
+Speed is that of answering dev, tokenizing included, by the same engine at precision auto, teacher
+and student in turn; it needs no learning, for it is a matter of layers alone. What was measured is
+not measured again (results/distill.jsonl), so that a run that was stopped goes on. BERTKIT_DATA
+names the folder of the data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from benchmarks import harness
 from benchmarks.embed import minilm
-from benchmarks.finetune import FEW, WORKS, Work, data_folder, read
+from benchmarks.finetune import FEW, WORKS, data_folder, read
+from bertkit.checkpoint.folder import load
 from bertkit.console import quietly
-from bertkit.objectives.distill import Terms
+from bertkit.models.layers import keep_layers
+from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.storage import append_text
 
-TASKS = {"mrpc": 5, "sst2": 3, "conll2003": 3}
-"""Epochs of the students; the teacher has those of the comparison with `Trainer`, or 2 at least."""
+LOG = harness.RESULTS / "distill.jsonl"
+
+
+class Recipe(NamedTuple):
+    """How students learn a task; the teacher has the epochs of the comparison with `Trainer`, or 2
+    at least."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+
+
+TASKS = {
+    "mrpc": Recipe(10, 16, 3e-4),
+    "sst2": Recipe(3, 32, 3e-4),
+    "conll2003": Recipe(3, 32, 3e-4),
+}
 
 STUDENTS = {3: (0.98, 1.9), 2: (0.96, 2.7)}
 """Layers -> targets: the share of the teacher's score, and how many times as fast."""
 
-ALONE = Terms(labels=1.0, outputs=0.0, states=0.0)
-"""The same student without its teacher."""
+UNDER, ALONE = "under its teacher", "alone"
+TINY = Terms(labels=0.0, outputs=1.0, temperature=1.0, states=1.0, attention=1.0)
+TERMS: Mapping[str, Terms] = {
+    UNDER: Terms(),
+    ALONE: Terms(labels=1.0, outputs=0.0, states=0.0),
+}
+PARTS: Mapping[str, Terms] = {
+    "TinyBERT's terms": TINY,
+    "without attention": msgspec.structs.replace(TINY, attention=0.0),
+    "without states": msgspec.structs.replace(TINY, states=0.0),
+    "without states and attention": msgspec.structs.replace(TINY, states=0.0, attention=0.0),
+    "without outputs, labels instead": msgspec.structs.replace(TINY, outputs=0.0, labels=1.0),
+}
+"""Of the students of 3 layers on MRPC. Jiao et al. 2020, table 3."""
+PARTS_OF = ("mrpc", 3)
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the log: what students of one kind came to, a score a seed, and their teacher."""
+
+    task: str
+    layers: int
+    kind: str
+    score: str
+    each: list[float]
+    teacher: float
 
 
 def main(*, quick: bool = False) -> None:
-    folder = data_folder()
+    data = data_folder()
+    lines = [] if quick else read_log()
     rows: list[harness.Row] = []
-    for name, epochs in TASKS.items():
-        with TemporaryDirectory() as place:
-            rows += measure(name, epochs, folder, Path(place), quick=quick)
-        if not quick:
-            harness.write("distill", rows)
+    for name in TASKS:
+        with TemporaryDirectory() as place, quietly():
+            for line in learned(name, lines, data, Path(place), quick=quick):
+                lines.append(line)
+                if not quick:
+                    append_text(LOG, msgspec.json.encode(line).decode() + "\n")
+            rows += speeds(name, data, Path(place), quick=quick)
+    rows = [*compared(lines), *rows]
     if quick:
         harness.show("distill, quick", rows)
+    else:
+        harness.write("distill", rows)
 
 
-def measure(name: str, epochs: int, folder: Path, place: Path, *, quick: bool) -> list[harness.Row]:
-    work = WORKS[name]
-    train, dev = read(work, folder, quick=quick)
-    seeds = 2 if quick else 3
-    if quick:
-        epochs, train, dev = 1, train[:FEW], dev[:FEW]
-    score = work.scores[0]
-    with quietly():
-        taught = finetune(
-            work.task,
-            minilm(),
+def read_log() -> list[Line]:
+    """What was measured before."""
+    lines = LOG.read_text(encoding="utf-8").splitlines() if LOG.exists() else []
+    return [msgspec.json.decode(line, type=Line) for line in lines]
+
+
+def kinds(name: str) -> Iterator[tuple[int, str, Terms]]:
+    """The students of a task."""
+    for layers in STUDENTS:
+        for kind, terms in TERMS.items():
+            yield layers, kind, terms
+    if name == PARTS_OF[0]:
+        for kind, terms in PARTS.items():
+            yield PARTS_OF[1], kind, terms
+
+
+def learned(
+    name: str, lines: list[Line], data: Path, place: Path, *, quick: bool
+) -> Iterator[Line]:
+    """A line for each kind of student that has none."""
+    done = {(line.layers, line.kind) for line in lines if line.task == name}
+    for layers, kind, terms in kinds(name):
+        if (layers, kind) in done:
+            continue
+        work, (train, dev) = WORKS[name], examples(name, data, quick=quick)
+        recipe = TASKS[name]
+        found = distill(
+            teacher(name, data, place, quick=quick),
+            layers=layers,
             train=train,
             dev=dev,
-            out=place / "teacher",
-            settings=settings(work, max(work.epochs, 2)),
+            out=place / f"{layers}-{kind}",
+            settings=Finetune(
+                epochs=1 if quick else recipe.epochs,
+                batch_size=recipe.batch_size,
+                learning_rate=recipe.learning_rate,
+                length=work.length,
+                device="cpu",
+            ),
+            terms=terms,
+            seeds=2 if quick else 3,
         )
-        found = []
-        for layers, (share, speed) in STUDENTS.items():
-            scores: dict[str, list[float]] = {}
-            for kind, terms in (("distilled", Terms()), ("alone", ALONE)):
-                summary = distill(
-                    place / "teacher",
-                    layers=layers,
-                    train=train,
-                    dev=dev,
-                    out=place / f"{kind}-{layers}",
-                    settings=settings(work, epochs),
-                    terms=terms,
-                    seeds=seeds,
-                )
-                scores[kind] = summary[score]["each"]
-            about = f"{name}, {layers} layers"
-            found += [
-                harness.row(
-                    f"{about}, {score}: {told(scores['distilled'])}",
-                    mean(scores["distilled"]),
-                    taught[score],
-                    peer_name="its teacher of 6 layers",
-                    unit="",
-                    target=share,
-                    better="higher",
-                ),
-                harness.row(
-                    f"{about}, {score}, alone {told(scores['alone'])}",
-                    mean(scores["distilled"]),
-                    mean(scores["alone"]),
-                    peer_name="the same without a teacher",
-                    unit="",
-                    target=1.0,
-                    better="higher",
-                ),
-                harness.compare(
-                    f"{about}, answering dev",
-                    answers(answering(place / f"distilled-{layers}", precision="auto"), dev),
-                    answers(answering(place / "teacher", precision="auto"), dev),
-                    peer_name="its teacher of 6 layers",
-                    unit="s",
-                    work=None,
-                    target=speed,
-                ),
-            ]
-    return found
+        score = work.scores[0]
+        known = msgspec.json.decode((place / "teacher" / "scores.json").read_bytes())
+        yield Line(
+            task=name,
+            layers=layers,
+            kind=kind,
+            score=score,
+            each=found[score]["each"],
+            teacher=known[score],
+        )
 
 
-def settings(work: Work, epochs: int) -> Finetune:
-    return Finetune(
-        epochs=epochs,
-        batch_size=work.batch_size,
-        learning_rate=work.learning_rate,
-        length=work.length,
-        device="cpu",
+def teacher(name: str, data: Path, place: Path, *, quick: bool) -> Path:
+    """The teacher's folder, the same in every run; made when it is asked for first."""
+    out, work = place / "teacher", WORKS[name]
+    if not out.exists():
+        train, dev = examples(name, data, quick=quick)
+        settings = Finetune(
+            epochs=1 if quick else max(work.epochs, 2),
+            batch_size=work.batch_size,
+            learning_rate=work.learning_rate,
+            length=work.length,
+            device="cpu",
+        )
+        finetune(work.task, minilm(), train=train, dev=dev, out=out, settings=settings)
+    return out
+
+
+def examples(name: str, data: Path, *, quick: bool) -> list[list[Any]]:
+    train, dev = read(WORKS[name], data, quick=quick)
+    return [train[:FEW], dev[:FEW]] if quick else [train, dev]
+
+
+def compared(lines: list[Line]) -> Iterator[harness.Row]:
+    """Students beside their teacher and beside each other."""
+    by = {(line.task, line.layers, line.kind): line for line in lines}
+    for (task, layers, kind), line in by.items():
+        own = f"{task}, {layers} layers {kind}, {line.score} {told(line.each)}"
+        if kind == UNDER:
+            share = STUDENTS[layers][0]
+            yield row(own, line, line.teacher, "its teacher of 6 layers", share)
+            if (task, layers, ALONE) in by:
+                alone = by[task, layers, ALONE]
+                yield row(own, line, mean(alone.each), f"alone, {told(alone.each)}", 1.0)
+        elif kind in PARTS:
+            whole = by[task, layers, next(iter(PARTS))]
+            yield row(own, line, mean(whole.each), "TinyBERT's terms", 1.0)
+
+
+def row(what: str, line: Line, other: float, name: str, target: float) -> harness.Row:
+    return harness.row(
+        what, mean(line.each), other, peer_name=name, unit="", target=target, better="higher"
     )
+
+
+def told(scores: list[float]) -> str:
+    return f"{mean(scores):.4f} ± {stdev(scores):.4f}"
+
+
+# ---- speed
+
+
+def speeds(name: str, data: Path, place: Path, *, quick: bool) -> Iterator[harness.Row]:
+    """How many times as fast a student answers dev."""
+    _, dev = examples(name, data, quick=quick)
+    taught = answering(teacher(name, data, place, quick=quick), precision="auto")
+    for layers, (_, target) in STUDENTS.items():
+        loaded = load(taught.loaded.folder)
+        kept = keep_layers(loaded.model, usual_layers(layers, loaded.model.config.layers))
+        student = answering(replace(loaded, model=kept), precision="auto")
+        yield harness.compare(
+            f"{name}, {layers} layers, answering dev",
+            answers(student, dev),
+            answers(taught, dev),
+            peer_name="its teacher of 6 layers",
+            unit="s",
+            work=None,
+            target=target,
+        )
 
 
 def answers(ready: Answer[Any], dev: list[Any]) -> Any:
     """What answers dev when called."""
     policy = ready.task.long_of_files()
     return lambda: ready.answers(dev, long=policy)
-
-
-def told(scores: list[float]) -> str:
-    return f"{mean(scores):.4f} ± {stdev(scores):.4f}"

@@ -114,7 +114,9 @@ def _describe(app: FastAPI, routes: list[Route]) -> None:
                 shape = one_or_all if route.many else answer
                 replies = found["paths"][route.path]["post"]["responses"]
                 replies["200"]["content"] = {"application/json": {"schema": shape}}
-            found["components"]["schemas"].update(parts)
+            held = found["components"]["schemas"]
+            assert not held.keys() & parts.keys()
+            held.update(parts)
             app.openapi_schema = found
         return app.openapi_schema
 

@@ -23,8 +23,6 @@ from bertkit.serve.metrics import Metrics
 LIVE = "/health/live"
 """The one route that is open to everyone."""
 
-Headers = list[tuple[bytes, bytes]]
-
 
 class Refused(Exception):
     """An answer that is no answer: a status, a sentence, and the field it is about."""

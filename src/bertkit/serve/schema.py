@@ -91,7 +91,7 @@ class AnswerAsk(Ask):
     inputs: Question | Annotated[list[Question], Field(min_length=1)]
 
 
-class Choice(Given):
+class Choosing(Given):
     text: Text
     choices: Annotated[list[Text], Field(min_length=2)]
 
@@ -101,7 +101,7 @@ class ChooseAsk(Cut):
         inputs={"text": "He opened the door.", "choices": ["It rang.", "He left."]}
     )
 
-    inputs: Choice | Annotated[list[Choice], Field(min_length=1)]
+    inputs: Choosing | Annotated[list[Choosing], Field(min_length=1)]
 
 
 class Sentences(Given):
