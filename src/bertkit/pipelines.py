@@ -239,7 +239,6 @@ class FillMask(_Pipeline):
         super().__init__(loaded, precision)
         self.head = self._needs("mlm", "take a pretrained model")
 
-    @torch.inference_mode()
     def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
         """For each text its masks in order. Raises: DataError when a text has none."""
         if top < 1:
@@ -251,29 +250,25 @@ class FillMask(_Pipeline):
             if not len(places):
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
                 raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
-            batch = replace(pack([encoding]), places=torch.from_numpy(places)).to(
-                self.engine.device
-            )
-            logits = self.head(self.engine.model.encoder(batch), batch).float()
-            logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
-            best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
-            answers.append(
-                [
-                    MaskAnswer(
-                        place,
-                        [
-                            Filler(piece, chance)
-                            for piece, chance in zip(
-                                self.tokenizer.pieces(ids), chances, strict=True
-                            )
-                        ],
-                    )
-                    for place, (ids, chances) in enumerate(
-                        zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                    )
-                ]
-            )
+            batch = replace(pack([encoding]), places=torch.from_numpy(places))
+            found = self.fillers(batch, top)
+            answers.append([MaskAnswer(place, fillers) for place, fillers in enumerate(found)])
         return answers
+
+    @torch.inference_mode()
+    def fillers(self, batch: Batch, top: int) -> list[list[Filler]]:
+        """The likeliest pieces for each of the batch's places, in their order."""
+        batch = batch.to(self.engine.device)
+        logits = self.head(self.engine.model.encoder(batch), batch).float()
+        logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
+        best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
+        return [
+            [
+                Filler(piece, chance)
+                for piece, chance in zip(self.tokenizer.pieces(ids), chances, strict=True)
+            ]
+            for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
 
 
 class NextSentence(_Pipeline):
