@@ -35,6 +35,7 @@ LATE = {
     "search:index": "Put documents into a store, to be searched; prints JSON.",
     "search:search": "The documents of a store that answer a query best.",
     "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
+    "view:explain": "What a model does with a text, as a page: attention, masked words, layers.",
 }
 """Commands of modules in `bertkit.commands`, which are imported when one of them is called."""
 for _place, _help in LATE.items():
