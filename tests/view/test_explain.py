@@ -141,6 +141,18 @@ def test_masked_words_are_filled_as_the_pipeline_fills_them(loaded: Loaded) -> N
     assert len({ours[0][0].probability for ours in found.masked}) > 1, spelled
 
 
+def test_a_mask_of_the_text_stays_masked_while_others_are(loaded: Loaded) -> None:
+    found = explain(loaded, "[MASK] sat on the bank.")
+    assert found.masked is not None
+    (theirs,) = bertkit.pipeline("fill-mask", loaded)(["[MASK] sat on the [MASK]."])
+    assert [word.text for word in found.words] == ["[MASK]", "sat", "on", "the", "bank", "."]
+    (bank,) = found.masked[4]
+    assert [f.piece for f in bank] == [f.piece for f in theirs[1].fillers]
+    np.testing.assert_allclose(
+        [f.probability for f in bank], [f.probability for f in theirs[1].fillers], atol=1e-5
+    )
+
+
 def test_a_model_without_masked_words_has_none(tiny: Path) -> None:
     found = explain(tiny, "a b c")
     assert found.masked is None
