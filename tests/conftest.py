@@ -85,3 +85,31 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save(root / "model", build(config), Tokenizer.load(root / "vocab.txt"), BERT)
     return root / "model"
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small BERT with masked words, its random weights large enough for attention
+    to be uneven."""
+    from bertkit.checkpoint.folder import save
+    from bertkit.families import BERT
+    from bertkit.models.config import TransformerConfig
+    from bertkit.models.model import build
+    from bertkit.text.tokenizer import Tokenizer
+
+    folder = tmp_path_factory.mktemp("bert") / "small-bert"
+    folder.mkdir()
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a we sat on bank of river cross ##ed ##ing lent "
+    words += "money us it , . < > / &"
+    (folder / "vocab.txt").write_text(words.replace(" ", "\n"), encoding="utf-8")
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=len(words.split()), hidden=32, layers=3, heads=4, intermediate=64, length=40
+    )
+    model = build(config, ("mlm",))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("qkv.weight"):
+                weight *= 15
+    save(folder, model, Tokenizer.load(folder / "vocab.txt"), BERT)
+    return folder

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bertkit.recipes.pretrain import pretrain
     from bertkit.recipes.vocabulary import train_vocabulary
     from bertkit.text.tokenizer import Tokenizer
+    from bertkit.view.explain import explain
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _HOME = {
     "Trace": "nn.attention",
     "TransformerConfig": "models.config",
     "build": "models.model",
+    "explain": "view.explain",
     "finetune": "recipes.finetune",
     "load": "checkpoint.folder",
     "pipeline": "pipelines",
@@ -61,6 +63,7 @@ __all__ = [
     "Trace",
     "TransformerConfig",
     "build",
+    "explain",
     "finetune",
     "load",
     "pipeline",

@@ -36,6 +36,7 @@ LATE = {
     "search:search": "The documents of a store that answer a query best.",
     "serve:serve": "Serve models over HTTP.",
     "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
+    "view:explain": "What a model does with a text, as a page: attention, masked words, layers.",
 }
 """Commands of modules in `bertkit.commands`, which are imported when one of them is called."""
 for _place, _help in LATE.items():

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit import tasks
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.engine.engine import Engine, Read
@@ -299,25 +300,35 @@ class FillMask(_Pipeline):
                 raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
         return works
 
-    @torch.inference_mode()
     def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
         """The masks of each, in order."""
         answers: list[list[MaskAnswer]] = [[] for _ in works]
         owner = [place for place, work in enumerate(works) for _ in work.features]
         encodings = [f.encoding for work in works for f in work.features]
+        most = max((work.item for work in works), default=1)
         for order, batch in self.engine.batches(encodings):
             masked = torch.nonzero(batch.ids == self.tokenizer.mask).flatten()
-            batch = replace(batch, places=masked)
-            logits = self.head(self.engine.model.encoder(batch), batch).float()
-            logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
-            chances = torch.softmax(logits, -1)
-            for row, sequence in zip(chances, batch.layout.owner[masked].tolist(), strict=True):
+            found = self.fillers(replace(batch, places=masked), most)
+            for sequence, best in zip(batch.layout.owner[masked].tolist(), found, strict=True):
                 place = owner[order[sequence]]
-                best = row.topk(min(works[place].item, len(row)))
-                pieces = self.tokenizer.pieces(best.indices.tolist())
-                fillers = map(Filler, pieces, best.values.tolist())
-                answers[place].append(MaskAnswer(len(answers[place]), list(fillers)))
+                masks = answers[place]
+                masks.append(MaskAnswer(len(masks), best[: works[place].item]))
         return answers
+
+    @torch.inference_mode()
+    def fillers(self, batch: Batch, top: int) -> list[list[Filler]]:
+        """The likeliest pieces for each of the batch's places, in their order."""
+        batch = batch.to(self.engine.device)
+        logits = self.head(self.engine.model.encoder(batch), batch).float()
+        logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
+        best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
+        return [
+            [
+                Filler(piece, chance)
+                for piece, chance in zip(self.tokenizer.pieces(ids), chances, strict=True)
+            ]
+            for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
 
 
 class NextSentence(_Pipeline):

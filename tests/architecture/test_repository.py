@@ -49,6 +49,7 @@ WITHOUT_TESTS: dict[str, str] = {
     "recipes/workers.py": "tests/recipes/test_prepare.py runs and kills them",
     "text/folder.py": "tests/text/test_tokenizer.py and tests/parity/test_tokenizer.py",
     "recipes/report.py": "tests/recipes/test_demo.py reads the page",
+    "view/document.py": "tests/view/test_explain.py and test_page.py",
 }
 """Source files without a test file of the same name, each with the reason."""
 

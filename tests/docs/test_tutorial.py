@@ -1,4 +1,4 @@
-"""README and tutorials are programs: they run as a user would run them, and print what they show.
+"""README, tutorials and a guide are programs: they run as a user would, and print what they show.
 
 The fenced blocks of a page run in order, in one folder that is empty at first:
 
@@ -28,7 +28,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted((DOCS / "tutorial").glob("*.md")),
+    DOCS / "guide" / "window.md",
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}

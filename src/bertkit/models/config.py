@@ -93,3 +93,10 @@ class TransformerConfig(Settings, frozen=True):
     def depths(self) -> tuple[int, ...]:
         """The number of each layer's weights."""
         return tuple(range(self.layers)) if self.order is None else self.order
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """How far each layer sees, in tokens to each side; None is the whole sequence."""
+        return tuple(
+            self.window if layer % self.global_every else None for layer in range(self.layers)
+        )

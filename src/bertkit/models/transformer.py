@@ -62,8 +62,9 @@ class Transformer(nn.Module):
         if trace is not None:
             trace.states.append(x[:tokens])
         whole, local = self._sights(batch.layout, x)
+        windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
-            sight = whole if layer % self.config.global_every == 0 else local
+            sight = whole if windows[layer] is None else local
             x = self.blocks[place](x, sight, trace)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)

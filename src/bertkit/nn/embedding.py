@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
@@ -35,12 +38,20 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout)
         self.widen = nn.Linear(width, hidden) if width != hidden else None
 
-    def forward(self, batch: Batch) -> Tensor:
-        x: Tensor = self.tokens(batch.ids)
+    def parts(self, batch: Batch) -> dict[str, Tensor]:
+        """What is added up. Shapes: (N, E) each, or (E,) where it is the same for all tokens."""
+        found: dict[str, Tensor] = {"token": self.tokens(batch.ids)}
         if self.positions is not None:
-            x = x + self.positions(batch.layout.positions)
+            found["position"] = self.positions(batch.layout.positions)
         if self.types is not None:
             one = self.types.num_embeddings == 1  # whatever the segment (RoBERTa)
-            x = x + (self.types.weight[0] if one else self.types(batch.types))
-        x = self.dropout(self.norm(x))
+            found["segment"] = self.types.weight[0] if one else self.types(batch.types)
+        return found
+
+    def added(self, batch: Batch) -> Tensor:
+        """The sum, before it is normalized. Shapes: (N, E)."""
+        return functools.reduce(torch.add, self.parts(batch).values())
+
+    def forward(self, batch: Batch) -> Tensor:
+        x: Tensor = self.dropout(self.norm(self.added(batch)))
         return x if self.widen is None else self.widen(x)

@@ -1,0 +1,1 @@
+"""What a model does with a text, to be looked at in a browser."""

@@ -1,0 +1,110 @@
+"""What a page shows, as one document: its keys, and what they mean.
+
+Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bertkit.pipelines import Filler
+from bertkit.view.arrays import Array
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The model in numbers; `length` is the most tokens it reads."""
+
+    name: str
+    family: str
+    layers: int
+    heads: int
+    hidden: int
+    length: int
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One piece of the text, or a special token, whose `word` is None.
+
+    Units: start and end in characters of the text or of the pair.
+    """
+
+    piece: str
+    id: int
+    segment: int
+    start: int
+    end: int
+    word: int | None
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word as the text has it, and its tokens [first, end); `sequence` 1 is the pair."""
+
+    text: str
+    sequence: int
+    first: int
+    end: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One vector of every token: token, position, segment, sum, or norm, which is after LayerNorm.
+
+    Shapes: values (T, STRIP), the first numbers of each.
+    """
+
+    name: str
+    norms: list[float]
+    values: Array
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """What is added up for each token, and what comes of it; `width` numbers each."""
+
+    width: int
+    parts: list[Part]
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """A word that recurs: its first places in `words`, and how alike they are at each layer."""
+
+    text: str
+    words: list[int]
+    more: int
+    """Places that are not compared."""
+    cosines: list[list[list[float]]]
+    """Of the layer (0 is the embedding), of one place, of another; mean states of the pieces."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where something is computed: a file of the repository, a line, a name."""
+
+    path: str
+    line: int
+    name: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page shows. Lists of arrays have one for each layer."""
+
+    text: str
+    pair: str | None
+    truncated: bool
+    model: Shape
+    tokens: list[Token]
+    words: list[Word]
+    embeddings: Embeddings
+    attention: list[Array]
+    """(H, T, T) a layer, the rows sum to one."""
+    mean: list[Array]
+    """(T, T) a layer: over its heads."""
+    rollout: list[Array]
+    """(T, T) a layer: from its output down to the pieces."""
+    steps: list[Array] | None
+    """(3, H, T, K) a layer: queries, keys and values; None where they would be too many."""
+    windows: list[int | None]
+    """How many tokens to each side a layer sees; None is all."""
+    masked: list[list[list[Filler]]] | None
+    """Of the word, of its piece, the likeliest first; None without a trained masked-LM head."""
+    similarity: list[Array]
+    """(T, T) of the embedding, then of each layer: cosines of the states."""
+    repeats: list[Repeat]
+    sources: dict[str, Source]

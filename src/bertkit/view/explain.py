@@ -1,0 +1,272 @@
+"""What a model computes on one text, as one document: tokens, attention, fillers, layers.
+
+Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.engine.engine import pack
+from bertkit.errors import CheckpointError, DataError, TokenizerError
+from bertkit.models.heads import MaskedLM
+from bertkit.models.transformer import Transformer
+from bertkit.nn.attention import Trace, attention_weights, relations
+from bertkit.nn.embedding import Embedding
+from bertkit.pipelines import Filler, FillMask
+from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.view.arrays import Array, coded
+from bertkit.view.document import (
+    Embeddings,
+    Explanation,
+    Part,
+    Repeat,
+    Shape,
+    Source,
+    Token,
+    Word,
+)
+
+LONGEST = 512
+"""Tokens of a text at most, whatever the model reads: attention grows with their square."""
+
+FINE = 128
+"""Up to this many tokens weights and cosines travel in 16 bits each, above in 8."""
+
+STRIP = 64
+"""Numbers of each embedding vector that are shown."""
+
+STEPS_BYTES = 8 << 20
+"""Queries, keys and values of all layers are left out where they would be more."""
+
+MASKED_TOKENS = 8_192
+"""Tokens of the batch in which each word is masked once; a long text has its first words so."""
+
+FILLERS = 10
+
+OCCURRENCES = 6
+"""The first so many places of a word that recurs are compared."""
+
+
+@torch.inference_mode()
+def explain(
+    model: str | Path | Loaded,
+    text: str,
+    pair: str | None = None,
+    *,
+    long: Literal["error", "truncate"] = "error",
+) -> Explanation:
+    """What a model computes on a text or pair.
+
+    Raises: DataError for a text without words, or one that is too long unless `long` is truncate;
+    CheckpointError for weights that give no numbers.
+    """
+    loaded = model if isinstance(model, Loaded) else load(model)
+    encoder = loaded.model.encoder
+    encoding = _encoding(loaded, text, pair, long)
+    words = _words(encoding, [text] if pair is None else [text, pair])
+    batch = pack([encoding]).to(next(encoder.parameters()).device)
+    trace = Trace(projections=True)
+    encoder(batch, trace)
+    states = torch.stack(trace.states).float()  # (layers + 1, T, D)
+    if not states.isfinite().all():
+        raise CheckpointError(
+            f"{loaded.folder}: its states of this text are not numbers (nan or inf); the weights "
+            "are damaged, take another checkpoint"
+        )
+    attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
+    mean = attention.mean(1)
+    return Explanation(
+        text=text,
+        pair=pair,
+        truncated=encoding.truncated,
+        model=_shape(loaded, model),
+        tokens=_tokens(loaded.tokenizer, encoding, words),
+        words=words,
+        embeddings=_embeddings(encoder.embedding, batch),
+        attention=_light(attention, power=2),
+        mean=_light(mean, power=2),
+        rollout=_light(rollout(mean), power=2),
+        steps=_steps(trace, len(encoding)),
+        windows=list(encoder.config.windows),
+        masked=_masked(loaded, encoding, words),
+        similarity=_light(similarity(states), low=-1.0),
+        repeats=_repeats(states, words),
+        sources={part: _source(function) for part, function in SOURCES.items()},
+    )
+
+
+def rollout(mean: Tensor) -> Tensor:
+    """How much each token of a layer has of each piece, along all ways down through the layers.
+
+    A layer hands on half by attention and half past it, by the residual connection. Shapes: mean
+    attention (layers, T, T) -> the same, rows sum to one.
+    Source: Abnar and Zuidema 2020, section 3, equation 1.
+    """
+    past = torch.eye(mean.shape[-1], device=mean.device)
+    found, below = [], past
+    for layer in mean:
+        below = (layer + past) / 2 @ below
+        found.append(below)
+    return torch.stack(found)
+
+
+def similarity(states: Tensor) -> Tensor:
+    """The cosine of any two states of a layer. Shapes: (layers + 1, T, D) -> (layers + 1, T, T)."""
+    x = F.normalize(states, dim=-1)
+    return (x @ x.transpose(1, 2)).clamp(-1, 1)
+
+
+SOURCES: dict[str, Callable[..., Any]] = {
+    "tokens": Tokenizer.encode_batch,
+    "embeddings": Embedding.forward,
+    "attention": attention_weights,
+    "rollout": rollout,
+    "steps": relations,
+    "masked": MaskedLM.forward,
+    "states": Transformer.forward,
+    "similarity": similarity,
+}
+"""What computes each part of the page."""
+
+
+def _source(function: Callable[..., Any]) -> Source:
+    package = Path(__file__).parents[1]
+    path = Path(inspect.getfile(function)).relative_to(package)
+    line = inspect.getsourcelines(function)[1]
+    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__)
+
+
+def _encoding(
+    loaded: Loaded, text: str, pair: str | None, long: Literal["error", "truncate"]
+) -> Encoding:
+    for name, given in (("text", text), ("pair", pair)):
+        if given is not None and not given.strip():
+            raise DataError(f"{name}: is empty; give it a word at least")
+    limit = min(loaded.length, LONGEST)
+    encoding = loaded.tokenizer.encode(text, pair, max_length=NO_LIMIT)
+    if len(encoding) > limit:
+        if long == "error":
+            who = "the model reads" if loaded.length <= LONGEST else "a page shows"
+            raise DataError(
+                f"{text[:40]!r}…: {len(encoding):,} tokens, and {who} {limit}; shorten it, or cut "
+                "it (--long truncate)"
+            )
+        encoding = loaded.tokenizer.encode(text, pair, max_length=limit, truncate="longest")
+    if not any(word is not None for word in encoding.words):
+        raise DataError(f"{text[:40]!r}: the vocabulary has no piece for it; give it other words")
+    return encoding
+
+
+def _shape(loaded: Loaded, model: str | Path | Loaded) -> Shape:
+    config = loaded.model.config
+    named = str(model)  # a hub id says more than the folder it was fetched to
+    local = isinstance(model, Loaded) or Path(named).exists()
+    name = loaded.folder.resolve().name if local else named
+    family = loaded.family.name
+    return Shape(name, family, config.layers, config.heads, config.hidden, loaded.length)
+
+
+def _words(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
+    found = []
+    owner = list(zip(encoding.sequence, encoding.words, strict=True))
+    for (sequence, word), group in itertools.groupby(range(len(owner)), key=owner.__getitem__):
+        if sequence is None or word is None:
+            continue
+        places = list(group)
+        start, end = encoding.offsets[places[0], 0], encoding.offsets[places[-1], 1]
+        spelled = texts[sequence][start:end].strip()
+        found.append(Word(spelled, sequence, places[0], places[-1] + 1))
+    return found
+
+
+def _tokens(tokenizer: Tokenizer, encoding: Encoding, words: Sequence[Word]) -> list[Token]:
+    owner = {i: place for place, word in enumerate(words) for i in range(word.first, word.end)}
+    columns = zip(
+        tokenizer.pieces(encoding.ids),
+        encoding.ids.tolist(),
+        encoding.types.tolist(),
+        encoding.offsets.tolist(),
+        strict=True,
+    )
+    return [
+        Token(piece, number, segment, start, end, owner.get(place))
+        for place, (piece, number, segment, (start, end)) in enumerate(columns)
+    ]
+
+
+def _embeddings(embedding: Embedding, batch: Batch) -> Embeddings:
+    summed = embedding.added(batch)
+    vectors = {**embedding.parts(batch), "sum": summed, "norm": embedding.norm(summed)}
+    parts = []
+    for name, rows in vectors.items():
+        rows = rows.expand_as(summed)  # a segment's vector may be one for all
+        values = coded(rows[:, :STRIP], "float32")
+        parts.append(Part(name, rows.float().norm(dim=-1).tolist(), values))
+    return Embeddings(summed.shape[-1], parts)
+
+
+def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
+    """The layers (T, T) or (H, T, T), in fewer bytes the longer the text."""
+    kind: Literal["float16", "uint8"] = "float16" if layers.shape[-1] <= FINE else "uint8"
+    return [coded(layer, kind, low=low, power=power) for layer in layers]
+
+
+def _steps(trace: Trace, tokens: int) -> list[Array] | None:
+    layers = [qkv[:tokens].permute(1, 2, 0, 3) for qkv in trace.qkv]
+    if sum(layer.numel() for layer in layers) * 4 > STEPS_BYTES:
+        return None
+    return [coded(layer, "float32") for layer in layers]
+
+
+def _masked(
+    loaded: Loaded, encoding: Encoding, words: Sequence[Word]
+) -> list[list[list[Filler]]] | None:
+    """Each word masked in a copy of the text of its own, all copies in one batch."""
+    try:
+        fill, mask = FillMask(loaded), loaded.tokenizer.mask
+    except (CheckpointError, TokenizerError):  # no trained head, or nothing to mask with
+        return None
+    tokens = len(encoding)
+    shown = words[: max(1, MASKED_TOKENS // tokens)]
+    ids = np.tile(encoding.ids, (len(shown), 1))
+    hidden = np.zeros(ids.shape, dtype=np.bool_)
+    for row, word in zip(hidden, shown, strict=True):
+        row[word.first : word.end] = True
+    ids[hidden] = mask
+    batch = Batch(
+        ids=torch.from_numpy(ids.ravel()),
+        types=torch.from_numpy(np.tile(encoding.types, len(shown))),
+        layout=Packed.of([tokens] * len(shown)),
+        places=torch.from_numpy(np.flatnonzero(hidden)),
+    )
+    fillers = iter(fill.fillers(batch, FILLERS))
+    return [list(itertools.islice(fillers, word.end - word.first)) for word in shown]
+
+
+def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
+    """The words that recur, the longest first: they mean most."""
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(words):
+        if any(map(str.isalnum, word.text)):
+            places.setdefault(word.text.casefold(), []).append(place)
+    found = []
+    for text, every in sorted(places.items(), key=lambda item: (-len(item[0]), item[1])):
+        if len(every) > 1:
+            first = every[:OCCURRENCES]
+            spans = [(words[place].first, words[place].end) for place in first]
+            vectors = torch.stack([states[:, a:b].mean(1) for a, b in spans], 1)
+            cosines = similarity(vectors).tolist()
+            found.append(Repeat(text, first, len(every) - len(first), cosines))
+    return found

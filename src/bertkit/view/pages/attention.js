@@ -1,0 +1,130 @@
+// Attention: all heads at a glance, one as a matrix and as lines, and one row step by step.
+
+import { largest, numbers, part } from "./data.js";
+import { choice, el, fixed, flow } from "./dom.js";
+import { color, thumbnail } from "./paint.js";
+import { figure } from "./picture.js";
+import { between } from "./lines.js";
+import { square } from "./square.js";
+import { steps } from "./steps.js";
+
+const THUMBNAIL = 48; // pixels
+const LOOKS = "Choose the token that looks; the stronger the color, the more it takes from there.";
+const MATRIX = "A row is a token that looks, a column one that is looked at.";
+
+export async function attention(found, section) {
+  const { layers, heads } = found.model;
+  const { tokens } = found;
+  const columns = heads + 2;
+  const first = tokens.findIndex((token) => token.word !== null);
+  const at = { layer: 0, column: 0, query: first, key: null };
+  let turn = 0;
+
+  const cells = Array.from({ length: layers * columns }, (_, place) => {
+    const name = title(Math.floor(place / columns), place % columns, heads);
+    return el("button", { "aria-label": name, title: name }, el("canvas"));
+  });
+  const overview = grid(cells, columns, heads);
+  const markHead = choice(overview, "Layer and head", (place) => {
+    show({ layer: Math.floor(place / columns), column: place % columns });
+  }, columns);
+
+  const text = flow(tokens);
+  const markQuery = choice(text.element, "The token that looks", look);
+  let weights = null;
+  const matrix = square(
+    "Attention of one head",
+    tokens,
+    (row, column) =>
+      `${tokens[row].piece} takes ${fixed(weights.at(row * tokens.length + column), 3)} from ` +
+      tokens[column].piece,
+    (query, key) => show({ query, key }),
+  );
+  const lines = between(tokens, look);
+  const table = el("div");
+  const [heading, said] = [el("span"), el("span")];
+
+  section.append(
+    figure("Attention of all heads", overviewCaption(found), overview),
+    el("h3", { "aria-live": "polite" }, heading),
+    figure("What one token looks at", LOOKS, text.element),
+    el(
+      "div",
+      { class: "beside" },
+      figure("Attention as a matrix", MATRIX, matrix.element),
+      figure("Attention as lines", lines.caption, lines.element),
+    ),
+    figure("Attention step by step", said, table),
+  );
+
+  function look(query) {
+    show({ query, key: null });
+  }
+
+  async function show(change) {
+    Object.assign(at, change);
+    const mine = ++turn;
+    const maps = await mapsOf(found, at.layer);
+    const made = await steps(found, at, maps[at.column]);
+    if (mine !== turn) return; // something else was chosen meanwhile
+    weights = maps[at.column];
+    const row = part(weights, at.query);
+    const [most, mostOfAll] = [largest(row), largest(weights)];
+    markHead(at.layer * columns + at.column);
+    markQuery(at.query);
+    heading.textContent = title(at.layer, at.column, heads);
+    text.chips.forEach((chip, key) => {
+      chip.style.backgroundColor = color((0.6 * row.at(key)) / most);
+    });
+    const key = at.key ?? tokens.findIndex((_, place) => row.at(place) === most);
+    matrix.show(weights, (weight) => Math.sqrt(weight / mostOfAll), at.query, key);
+    lines.show(weights, at.query);
+    said.textContent = made.caption;
+    table.replaceChildren(made.table);
+  }
+
+  await show({});
+  for (let layer = 0; layer < layers; layer++) {
+    const maps = await mapsOf(found, layer);
+    maps.forEach((map, column) => {
+      thumbnail(cells[layer * columns + column].firstChild, map, THUMBNAIL);
+    });
+    await new Promise(requestAnimationFrame); // the page stays alive meanwhile
+  }
+}
+
+/** The matrices of a layer: of each head, their mean, and rollout. */
+async function mapsOf(found, layer) {
+  const [each, mean, rollout] = await Promise.all(
+    [found.attention, found.mean, found.rollout].map((layers) => numbers(layers[layer])),
+  );
+  const heads = Array.from({ length: found.model.heads }, (_, head) => part(each, head));
+  return [...heads, mean, rollout];
+}
+
+function title(layer, column, heads) {
+  if (column < heads) return `Layer ${layer + 1}, head ${column + 1}`;
+  return column === heads
+    ? `Layer ${layer + 1}, mean of its heads`
+    : `Rollout from layer ${layer + 1} to the pieces`;
+}
+
+/** The buttons in rows, a layer each, with the numbers of layers and heads beside. */
+function grid(cells, columns, heads) {
+  const element = el("div", { class: "heads" });
+  element.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(26px, 64px))`;
+  const label = (text) => el("span", { class: "small", "aria-hidden": "true" }, text);
+  const names = Array.from({ length: heads }, (_, head) => String(head + 1));
+  element.append(label("layer"), ...[...names, "mean", "rollout"].map(label));
+  cells.forEach((cell, place) => {
+    if (place % columns === 0) element.append(label(String(place / columns + 1)));
+    element.append(cell);
+  });
+  return element;
+}
+
+function overviewCaption(found) {
+  const bytes = found.attention[0].type === "uint8";
+  const rounded = bytes ? " Of a text this long they have 256 steps, finer near zero." : "";
+  return `The weights of each layer and head; the stronger the color, the larger.${rounded}`;
+}

@@ -1,0 +1,120 @@
+// Which layer knows what: states compared at each layer, and words that recur.
+
+import { numbers } from "./data.js";
+import { choice, el, fixed, flow, table } from "./dom.js";
+import { color } from "./paint.js";
+import { figure } from "./picture.js";
+import { square } from "./square.js";
+
+const AROUND = 4; // words to either side of one that recurs
+const NONE = "No word recurs in this text. One that does, in two meanings, is worth a look here.";
+const PLACES =
+  "Each place of the word is compared with each other, layer by layer. In the embedding only the " +
+  "positions differ; where the places mean different things, their states part further up.";
+
+export async function layers(found, section) {
+  await similarities(found, section);
+  if (found.repeats.length) repeats(found, section);
+  else section.append(el("p", { class: "note" }, NONE));
+}
+
+async function similarities(found, section) {
+  const { tokens, similarity } = found;
+  const last = similarity.length - 1;
+  const at = { layer: last, token: tokens.findIndex((t) => t.word !== null), other: null };
+  let turn = 0;
+  let cosines = null;
+  const cosine = (row, column) => cosines.at(row * tokens.length + column);
+  const slider = el("input", { type: "range", min: 0, max: last, value: last, id: "layer" });
+  const layer = el("output", { for: "layer" });
+  slider.addEventListener("input", () => show({ layer: Number(slider.value) }));
+  const matrix = square(
+    "Cosines of the tokens’ states",
+    tokens,
+    (row, column) =>
+      `${tokens[row].piece} and ${tokens[column].piece}: ${fixed(cosine(row, column), 3)}`,
+    (token, other) => show({ token, other }),
+  );
+  const nearest = el("div");
+  section.append(
+    el("p", { class: "slider" }, el("label", { for: "layer" }, "Layer "), slider, layer),
+    el(
+      "div",
+      { class: "beside" },
+      figure("Similarity at a layer", "Blue is alike, orange opposite.", matrix.element),
+      figure("The chosen token and the others", "The likest first.", nearest),
+    ),
+  );
+
+  async function show(change) {
+    Object.assign(at, change);
+    const mine = ++turn;
+    const array = await numbers(similarity[at.layer]);
+    if (mine !== turn) return;
+    cosines = array;
+    layer.textContent = called(at.layer);
+    slider.setAttribute("aria-valuetext", called(at.layer));
+    const others = tokens.map((_, place) => place).filter((place) => place !== at.token);
+    others.sort((a, b) => cosine(at.token, b) - cosine(at.token, a));
+    matrix.show(cosines, (cosine) => cosine, at.token, at.other ?? others[0]);
+    const rows = others.slice(0, 20).map((place) => [
+      tokens[place].piece,
+      String(place + 1),
+      shaded(cosine(at.token, place), 3),
+    ]);
+    const names = [`${tokens[at.token].piece} and`, "token", "cosine"];
+    nearest.replaceChildren(table("Cosines of the chosen token", names, rows));
+  }
+  await show({});
+}
+
+function repeats(found, section) {
+  const words = flow(found.repeats.map(({ text }) => ({ piece: text, word: text })));
+  const mark = choice(words.element, "The word that recurs", show);
+  const places = el("ol", { class: "places" });
+  const cosines = el("div");
+  section.append(
+    el("h3", {}, "A word in several places"),
+    el("p", {}, PLACES),
+    words.element,
+    places,
+    figure("A word layer by layer", "The cosine of the word’s states in two places.", cosines),
+  );
+
+  function show(chosen) {
+    const { words: own, more, cosines: layers } = found.repeats[chosen];
+    mark(chosen);
+    places.replaceChildren(...own.map((word) => context(found.words, word)));
+    if (more) places.append(el("li", { class: "note" }, `and ${more} more, which are not compared`));
+    const pairs = own.flatMap((_, a) => own.slice(a + 1).map((_, b) => [a, a + 1 + b]));
+    const rows = pairs.map(([a, b]) => [
+      `${a + 1} and ${b + 1}`,
+      ...layers.map((layer) => shaded(layer[a][b], 2)),
+    ]);
+    const names = ["places", ...layers.map((_, layer) => (layer ? String(layer) : "embedding"))];
+    cosines.replaceChildren(table("Cosines of the word in two places, by layer", names, rows));
+  }
+  show(0);
+}
+
+/** A word among its neighbors. */
+function context(words, place) {
+  const { sequence, text } = words[place];
+  const near = (from, to) => {
+    const same = words.slice(Math.max(0, from), to).filter((word) => word.sequence === sequence);
+    return same.map((word) => word.text).join(" ");
+  };
+  const [before, after] = [near(place - AROUND, place), near(place + 1, place + 1 + AROUND)];
+  return el("li", {}, `${before} `, el("mark", {}, text), ` ${after}`);
+}
+
+function called(layer) {
+  return layer ? String(layer) : "0, the embedding";
+}
+
+/** A cosine in a cell of its color. */
+function shaded(cosine, digits) {
+  const cell = el("td", { class: "shaded" }, fixed(cosine, digits));
+  cell.style.backgroundColor = color(0.6 * cosine);
+  return cell;
+}

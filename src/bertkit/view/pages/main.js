@@ -1,0 +1,52 @@
+// The page: its head, then one section after the other, each in a frame of its own.
+
+import { attention } from "./attention.js";
+import { read } from "./data.js";
+import { el } from "./dom.js";
+import { embeddings } from "./embeddings.js";
+import { layers } from "./layers.js";
+import { masked } from "./masked.js";
+
+const SECTIONS = { embeddings, attention, masked, layers };
+const COMPUTED = {
+  embeddings: ["tokens", "embeddings"],
+  attention: ["attention", "rollout", "steps"],
+  masked: ["masked"],
+  layers: ["states", "similarity"],
+};
+
+await page(read());
+
+async function page(found) {
+  head(found);
+  for (const [id, fill] of Object.entries(SECTIONS)) {
+    const section = document.getElementById(id);
+    const body = section.appendChild(el("div"));
+    section.append(sources(found, COMPUTED[id]));
+    await new Promise(requestAnimationFrame); // what is ready is seen already
+    await fill(found, body);
+  }
+  document.documentElement.dataset.ready = "true";
+}
+
+function head({ text, pair, truncated, model, words, tokens }) {
+  const put = (id, ...parts) => document.getElementById(id).replaceChildren(...parts);
+  const texts = [text, pair].filter((one) => one !== null);
+  const cut = truncated ? ` The text is longer and was cut after ${tokens.length} tokens.` : "";
+  put("text", ...texts.map((one) => el("p", { dir: "auto" }, one)));
+  put(
+    "shape",
+    el("strong", {}, model.name),
+    ` (${model.family}): ${model.layers} layers of ${model.heads} heads, ${model.hidden} numbers a ` +
+      `state. The text: ${words.length} words, ${tokens.length} tokens.${cut}`,
+  );
+}
+
+/** Where in the repository a section's numbers are computed. */
+function sources(found, names) {
+  const places = names.map((name) => {
+    const { path, line, name: what } = found.sources[name];
+    return el("li", {}, el("code", {}, `${path}:${line}`), ` ${what}`);
+  });
+  return el("div", { class: "sources" }, "Computed by", el("ul", {}, ...places));
+}

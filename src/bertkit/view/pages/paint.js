@@ -1,0 +1,65 @@
+// Numbers as colors: blue above zero, orange below, on whatever the page's ground is.
+
+import { el } from "./dom.js";
+
+const BLUE = [58, 124, 224];
+const ORANGE = [226, 106, 32];
+
+/** The color of t in -1 … 1; at 0 the ground shows through. */
+export function color(t) {
+  return `rgb(${(t < 0 ? ORANGE : BLUE).join(" ")} / ${Math.min(1, Math.abs(t))})`;
+}
+
+/** Make a canvas of width × height pixels, each as at(column, row) says in -1 … 1. */
+export function pixels(canvas, width, height, at) {
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let row = 0; row < height; row++) {
+    for (let column = 0; column < width; column++) {
+      const t = at(column, row);
+      const place = 4 * (row * width + column);
+      image.data.set(t < 0 ? ORANGE : BLUE, place);
+      image.data[place + 3] = 255 * Math.min(1, Math.abs(t));
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** A row of numbers as a strip of color, full at ±scale. */
+export function strip(values, scale) {
+  const canvas = el("canvas", { class: "strip", "aria-hidden": "true" });
+  return pixels(canvas, values.length, 1, (column) => values[column] / scale);
+}
+
+/** Where colors are full: two and a half times the typical size, so that outliers do not rule. */
+export function fullAt(values) {
+  return 2.5 * Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length) || 1;
+}
+
+/** A square matrix in at most `most` × `most` pixels, each the largest of those it stands for. */
+export function thumbnail(canvas, matrix, most) {
+  const [tokens] = matrix.shape;
+  const size = Math.min(tokens, most);
+  const found = new Float32Array(size * size);
+  for (let row = 0; row < tokens; row++) {
+    const y = size * Math.floor((row * size) / tokens);
+    for (let column = 0; column < tokens; column++) {
+      const place = y + Math.floor((column * size) / tokens);
+      found[place] = Math.max(found[place], matrix.at(row * tokens + column));
+    }
+  }
+  const largest = found.reduce((a, b) => Math.max(a, b));
+  return pixels(canvas, size, size, (x, y) => Math.sqrt(found[y * size + x] / largest));
+}
+
+/** The colors of text, rules and ground, as the page has them now. */
+export function inks() {
+  const style = getComputedStyle(document.documentElement);
+  const [ink, soft, line, paper] = ["--ink", "--soft", "--line", "--paper"].map((name) =>
+    style.getPropertyValue(name),
+  );
+  return { ink, soft, line, paper, font: getComputedStyle(document.body).fontFamily };
+}

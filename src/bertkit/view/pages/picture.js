@@ -1,0 +1,72 @@
+// Figures, and saving one as a picture.
+
+import { el } from "./dom.js";
+import { inks } from "./paint.js";
+
+const LARGEST = 16000; // pixels: browsers refuse larger canvases
+
+/** A figure: its caption (text or element), a button to save it, and what it shows. */
+export function figure(name, caption, content) {
+  const reached = content.querySelector("button, [tabindex]"); // else scrolling needs the focus
+  const region = reached ? {} : { tabindex: 0, role: "region", "aria-label": name };
+  const box = el("div", { class: "scroll", ...region }, content);
+  const button = el("button", { type: "button", class: "save" }, "Save as picture");
+  button.setAttribute("aria-label", `Save as picture: ${name}`);
+  button.addEventListener("click", () => {
+    box.classList.add("whole"); // heads of tables stay in sight, and would lie over rows
+    save(picture(content), name);
+    box.classList.remove("whole");
+  });
+  return el("figure", {}, el("figcaption", {}, el("span", {}, caption), button), box);
+}
+
+/** What an element shows, on a canvas: grounds, rules, canvases and words, each where it stands. */
+export function picture(element) {
+  const { left, top, width, height } = element.getBoundingClientRect();
+  const margin = 12;
+  const [wide, high] = [width + 2 * margin, height + 2 * margin];
+  const scale = Math.min(2, LARGEST / Math.max(wide, high));
+  const canvas = el("canvas", { width: Math.ceil(wide * scale), height: Math.ceil(high * scale) });
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  context.fillStyle = inks().paper;
+  context.fillRect(0, 0, wide, high);
+  context.translate(margin - left, margin - top);
+  context.textBaseline = "middle";
+  context.imageSmoothingEnabled = false;
+  for (const node of [element, ...element.querySelectorAll("*")]) {
+    const style = getComputedStyle(node);
+    const box = node.getBoundingClientRect();
+    if (box.width <= 1 || style.visibility === "hidden") continue;
+    context.fillStyle = style.backgroundColor;
+    context.fillRect(box.left, box.top, box.width, box.height);
+    context.fillStyle = style.borderBottomColor;
+    const rule = parseFloat(style.borderBottomWidth);
+    context.fillRect(box.left, box.bottom - rule, box.width, rule);
+    if (node instanceof HTMLCanvasElement && node.width) {
+      context.drawImage(node, box.left, box.top, box.width, box.height);
+    }
+    context.strokeStyle = context.fillStyle = style.color;
+    if (node.getAttribute("aria-checked") === "true") {
+      context.strokeRect(box.left, box.top, box.width, box.height);
+    }
+    context.font = style.font;
+    for (const child of node.childNodes) {
+      if (child.nodeType !== Node.TEXT_NODE) continue;
+      const range = document.createRange();
+      range.selectNodeContents(child);
+      const words = range.getBoundingClientRect();
+      context.fillText(child.textContent, words.left, words.top + words.height / 2);
+    }
+  }
+  return canvas;
+}
+
+function save(canvas, name) {
+  canvas.toBlob((blob) => {
+    const url = URL.createObjectURL(blob);
+    const file = `${name.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}.png`;
+    el("a", { href: url, download: file }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000); // the browser has read it by then
+  });
+}

@@ -1,0 +1,218 @@
+"""The page of `bertkit explain`, with real clicks and keys in a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.families import BERT
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.view.arrays import decoded
+from bertkit.view.document import Explanation
+from bertkit.view.explain import explain
+from bertkit.view.page import write_page
+
+SECONDS = 1.0
+"""To the first view of a page."""
+
+FIRST = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+HOSTILE = "a </script><script>alert(1)</script> <!-- & \u2028 <img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def found(bert: Path) -> Explanation:
+    return explain(bert, "We sat on the bank, crossing the river.", "The bank lent us money.")
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+@pytest.fixture
+def shown(tab: Any, tmp_path: Path, found: Explanation) -> Any:
+    return opened(tab, tmp_path / "page.html", found)
+
+
+def opened(tab: Any, path: Path, explanation: Explanation) -> Any:
+    write_page(path, explanation)
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("html[data-ready]")
+    return tab
+
+
+def cells(page: Any, caption: str) -> list[list[str]]:
+    """The rows of the table with this caption, as they are read."""
+    table = page.locator("table", has=page.get_by_text(caption, exact=True))
+    read = "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => c.innerText))"
+    return list(table.evaluate(read))
+
+
+def test_the_first_view_comes_at_once(shown: Any) -> None:
+    assert shown.evaluate(FIRST) / 1000 < SECONDS
+
+
+def test_pieces_and_norms_are_those_of_the_model(shown: Any, found: Explanation) -> None:
+    rows = cells(shown, "The pieces of the text and their vectors' norms")
+    assert len(rows) == len(found.tokens)
+    for place, row in enumerate(rows):
+        norms = [number(cell) for cell in row[-5:]]
+        expected = [part.norms[place] for part in found.embeddings.parts]
+        np.testing.assert_allclose(norms, expected, atol=0.0051)
+    assert rows[7][:2] == ["crossing", "cross"]  # a word of two pieces
+    assert rows[8][0] == "##ing"
+
+
+def test_a_chosen_head_and_word_show_their_weights(shown: Any, found: Explanation) -> None:
+    assert found.steps is not None
+    shown.get_by_role("radio", name="Layer 2, head 3", exact=True).click()
+    words = shown.get_by_role("radiogroup", name="The token that looks").first
+    words.get_by_role("radio").nth(5).click()
+    shown.get_by_role("heading", name="Layer 2, head 3").wait_for()
+    rows = cells(shown, "How the chosen token's weights come about")
+    weights = decoded(found.attention[1])[2, 5]
+    q, k, _ = decoded(found.steps[1])[:, 2]
+    assert [row[0] for row in rows] == [token.piece for token in found.tokens]
+    products = k @ q[5]
+    np.testing.assert_allclose([number(row[2]) for row in rows], products, atol=0.0051)
+    scores = products / np.sqrt(q.shape[-1])
+    np.testing.assert_allclose([number(row[3]) for row in rows], scores, atol=0.0051)
+    np.testing.assert_allclose([number(row[4]) for row in rows], weights, atol=0.0015)
+    said = shown.get_by_text("it differs by").inner_text()
+    off = re.search(r"differs by (\S+) at most", said)
+    assert off is not None
+    assert float(off[1]) < 1e-3
+
+
+def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> None:
+    matrix = shown.get_by_label("Attention of one head.")
+    matrix.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowRight"):
+        matrix.press(key)
+    weights = decoded(found.attention[0])[0]
+    row, column = 3, int(weights[1].argmax()) - 1  # it began at the first word, at its largest
+    assert column > 0
+    weight = weights[row, column]
+    said = matrix.locator("xpath=following-sibling::output").inner_text()
+    pieces = [token.piece for token in found.tokens]
+    read = re.fullmatch(rf"{pieces[row]} takes (\d\.\d+) from {pieces[column]}", said)
+    assert read is not None, said
+    assert float(read[1]) == pytest.approx(weight, abs=0.0006)
+
+
+def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> None:
+    first = shown.get_by_role("radio", name="Layer 1, head 1", exact=True)
+    first.focus()
+    first.press("ArrowDown")
+    focused = shown.locator(":focus")
+    assert focused.get_attribute("aria-label") == "Layer 2, head 1"
+    focused.press("End")
+    focused = shown.locator(":focus")
+    assert focused.get_attribute("aria-label") == "Rollout from layer 3 to the pieces"
+    shown.get_by_role("heading", name="Rollout from layer 3").wait_for()
+    rows = cells(shown, "Attention weights of the chosen token")
+    expected = decoded(found.rollout[2])[1]
+    np.testing.assert_allclose([number(row[1]) for row in rows], expected, atol=0.0011)
+
+
+def test_fillers_are_those_of_the_model(shown: Any, found: Explanation) -> None:
+    assert found.masked is not None
+    group = shown.get_by_role("radiogroup", name="The masked word")
+    for place in (2, 6):  # "on", and "crossing" in two pieces
+        word = found.words[place]
+        group.get_by_role("radio", name=word.text, exact=True).click()
+        for token, fillers in zip(
+            found.tokens[word.first : word.end], found.masked[place], strict=True
+        ):
+            rows = cells(shown, f"The likeliest pieces for {token.piece}")
+            assert [row[0] for row in rows] == [filler.piece for filler in fillers]
+            chances = [filler.probability for filler in fillers]
+            np.testing.assert_allclose([number(r[1]) for r in rows], chances, atol=0.0006)
+
+
+def test_layers_are_compared_by_the_slider(shown: Any, found: Explanation) -> None:
+    slider = shown.get_by_role("slider")
+    slider.focus()
+    for key, layer in (("Home", 0), ("ArrowRight", 1), ("End", 3)):
+        slider.press(key)
+        shown.wait_for_function(
+            "layer => document.querySelector('.slider output').textContent.startsWith(layer)",
+            arg=str(layer),
+        )
+        cosines = decoded(found.similarity[layer])[1]
+        for piece, place, cosine in cells(shown, "Cosines of the chosen token"):
+            assert found.tokens[int(place) - 1].piece == piece
+            assert number(cosine) == pytest.approx(cosines[int(place) - 1], abs=0.0011)
+    rows = cells(shown, "Cosines of the word in two places, by layer")
+    bank = found.repeats[0]
+    expected = [layer[0][1] for layer in bank.cosines]
+    np.testing.assert_allclose([number(cell) for cell in rows[0][1:]], expected, atol=0.0051)
+
+
+def test_figures_are_saved_as_pictures(shown: Any) -> None:
+    buttons = shown.get_by_role("button", name="Save as picture")
+    names = set()
+    for button in buttons.all():
+        with shown.expect_download() as download:
+            button.click()
+        picture = Path(download.value.path()).read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 500
+        names.add(download.value.suggested_filename)
+    assert len(names) == buttons.count() >= 8
+    assert "attention-of-all-heads.png" in names
+
+
+def test_a_text_is_only_read(tab: Any, tmp_path: Path, bert: Path) -> None:
+    page = opened(tab, tmp_path / "page.html", explain(bert, HOSTILE))
+    assert page.locator("blockquote").text_content() == HOSTILE
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.slow
+def test_512_tokens_and_144_heads_are_shown_at_once(tab: Any, tmp_path: Path, bert: Path) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden": 120, "layers": 12, "heads": 12, "intermediate": 96, "length": 512}
+    tokenizer = bertkit.load(bert).tokenizer
+    model = build(TransformerConfig(vocab=tokenizer.vocab_size, **shape))
+    save(tmp_path / "model", model, tokenizer, BERT)
+    long = explain(tmp_path / "model", "we sat on the bank " * 120, long="truncate")
+    page = opened(tab, tmp_path / "page.html", long)
+    assert page.evaluate(FIRST) / 1000 < SECONDS
+    assert page.get_by_text("cut after 512 tokens").count() == 1
+    page.get_by_role("radio", name="Layer 12, head 12", exact=True).click()
+    page.get_by_role("heading", name="Layer 12, head 12").wait_for()
+    rows = cells(page, "Attention weights of the chosen token")
+    weights = decoded(long.attention[11])[11, 1]
+    np.testing.assert_allclose([number(row[1]) for row in rows], weights, atol=0.0001)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_it_without_scrolling_sideways(
+    tab: Any,
+    tmp_path: Path,
+    found: Explanation,
+    scheme: str,
+) -> None:
+    tab.set_viewport_size({"width": 360, "height": 740})
+    tab.emulate_media(color_scheme=scheme)
+    page = opened(tab, tmp_path / "page.html", found)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (color == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_every_control_has_a_name(shown: Any) -> None:
+    unnamed = shown.evaluate(
+        "[...document.querySelectorAll('button, input, [tabindex=\"0\"]')].filter(e => "
+        "!(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+    )
+    assert unnamed == 0

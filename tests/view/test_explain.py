@@ -1,0 +1,281 @@
+"""The numbers of the page are the model's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import bertkit
+from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.engine.engine import pack
+from bertkit.errors import CheckpointError, DataError
+from bertkit.families import MODERNBERT, ROBERTA
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import build
+from bertkit.nn.attention import Trace
+from bertkit.view import explain as explaining
+from bertkit.view.arrays import Array, decoded
+from bertkit.view.document import Explanation
+from bertkit.view.explain import explain
+
+TEXT = "We sat on the bank, crossing the river."
+PAIR = "The bank lent us money."
+
+HALF = 1e-3
+"""What 16 bits may be off: 2⁻¹¹ of one, twice over."""
+
+
+@pytest.fixture(scope="module")
+def loaded(bert: Path) -> Loaded:
+    return load(bert)
+
+
+@pytest.fixture(scope="module")
+def found(loaded: Loaded) -> Explanation:
+    return explain(loaded, TEXT, PAIR)
+
+
+def stacked(layers: list[Array]) -> NDArray[np.float32]:
+    return np.stack([decoded(layer) for layer in layers])
+
+
+def traced(loaded: Loaded, text: str, pair: str | None = None) -> Trace:
+    trace = Trace()
+    with torch.inference_mode():
+        loaded.model.encoder(pack([loaded.tokenizer.encode(text, pair)]), trace)
+    return trace
+
+
+def softmax(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def test_tokens_and_words_are_those_of_the_text(found: Explanation) -> None:
+    pieces = [token.piece for token in found.tokens]
+    assert pieces[:8] == ["[CLS]", "we", "sat", "on", "the", "bank", ",", "cross"]
+    assert [token.segment for token in found.tokens] == [0] * 13 + [1] * 7
+    texts = [TEXT, PAIR]
+    for place, word in enumerate(found.words):
+        own = found.tokens[word.first : word.end]
+        assert texts[word.sequence][own[0].start : own[-1].end] == word.text
+        assert all(token.word == place for token in own)
+    crossing = found.words[6]
+    assert (crossing.text, crossing.end - crossing.first) == ("crossing", 2)
+    assert [t.piece for t in found.tokens if t.word is None] == ["[CLS]", "[SEP]", "[SEP]"]
+
+
+def test_attention_is_that_of_transformers(bert: Path, found: Explanation) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.BertModel.from_pretrained(bert, attn_implementation="eager").eval()
+    ids = torch.tensor([[token.id for token in found.tokens]])
+    types = torch.tensor([[token.segment for token in found.tokens]])
+    with torch.inference_mode():
+        out = theirs(ids, token_type_ids=types, output_attentions=True)
+    expected = torch.cat(out.attentions)
+    ours = stacked(found.attention)
+    np.testing.assert_allclose(ours, expected, atol=HALF)
+    assert abs(ours[:, 1] - expected[:, 0].numpy()).max() > 0.1  # the control: another head
+    np.testing.assert_allclose(ours.sum(-1), 1, atol=10 * HALF)
+    np.testing.assert_allclose(stacked(found.mean), expected.mean(1), atol=HALF)
+
+
+def test_rollout_is_the_papers(found: Explanation) -> None:
+    below = np.eye(len(found.tokens))
+    for layer, ours in zip(stacked(found.attention), stacked(found.rollout), strict=True):
+        mixed = layer.mean(0) + np.eye(len(below))
+        mixed /= mixed.sum(-1, keepdims=True)
+        below = mixed @ below
+        np.testing.assert_allclose(ours, below, atol=10 * HALF)
+    last = stacked(found.mean)[-1]
+    assert abs(ours - last).max() > 0.1  # the control: the last layer alone
+
+
+def test_steps_lead_to_the_weights_and_to_what_a_head_gives(
+    loaded: Loaded, found: Explanation
+) -> None:
+    assert found.steps is not None
+    trace = traced(loaded, TEXT, PAIR)
+    for layer, array in enumerate(found.steps):
+        q, k, v = decoded(array)
+        weights = softmax(q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]))
+        np.testing.assert_allclose(weights, trace.attention[layer][0], atol=1e-5)
+        given = trace.heads[layer].transpose(0, 1)
+        np.testing.assert_allclose(weights @ v, given, atol=1e-5)
+        assert abs(softmax(q @ k.transpose(0, 2, 1)) - weights).max() > 0.01  # without √K
+
+
+def test_embeddings_add_up_to_what_the_first_layer_reads(
+    loaded: Loaded, found: Explanation
+) -> None:
+    parts = {part.name: decoded(part.values) for part in found.embeddings.parts}
+    assert list(parts) == ["token", "position", "segment", "sum", "norm"]
+    assert found.embeddings.width == 32
+    added = parts["token"] + parts["position"] + parts["segment"]
+    np.testing.assert_allclose(parts["sum"], added, atol=1e-6)
+    first = traced(loaded, TEXT, PAIR).states[0]
+    np.testing.assert_allclose(parts["norm"], first, atol=1e-6)
+    for part in found.embeddings.parts:  # 32 numbers, fewer than are shown of wider vectors
+        np.testing.assert_allclose(part.norms, np.linalg.norm(parts[part.name], axis=1), atol=1e-5)
+
+
+def test_masked_words_are_filled_as_the_pipeline_fills_them(loaded: Loaded) -> None:
+    found = explain(loaded, TEXT)
+    assert found.masked is not None
+    assert len(found.masked) == len(found.words)
+    fill = bertkit.pipeline("fill-mask", loaded)
+    spelled = [token.piece for token in found.tokens]
+    for word, ours in zip(found.words, found.masked, strict=True):
+        masks = " ".join(["[MASK]"] * (word.end - word.first))
+        start, end = found.tokens[word.first].start, found.tokens[word.end - 1].end
+        (theirs,) = fill([TEXT[:start] + masks + TEXT[end:]])
+        for one, other in zip(ours, theirs, strict=True):
+            assert [f.piece for f in one] == [f.piece for f in other.fillers]
+            chances = [f.probability for f in one]
+            np.testing.assert_allclose(chances, [f.probability for f in other.fillers], atol=1e-5)
+    assert len({ours[0][0].probability for ours in found.masked}) > 1, spelled
+
+
+def test_a_mask_of_the_text_stays_masked_while_others_are(loaded: Loaded) -> None:
+    found = explain(loaded, "[MASK] sat on the bank.")
+    assert found.masked is not None
+    (theirs,) = bertkit.pipeline("fill-mask", loaded)(["[MASK] sat on the [MASK]."])
+    assert [word.text for word in found.words] == ["[MASK]", "sat", "on", "the", "bank", "."]
+    (bank,) = found.masked[4]
+    assert [f.piece for f in bank] == [f.piece for f in theirs[1].fillers]
+    np.testing.assert_allclose(
+        [f.probability for f in bank], [f.probability for f in theirs[1].fillers], atol=1e-5
+    )
+
+
+def test_a_model_without_masked_words_has_none(tiny: Path) -> None:
+    found = explain(tiny, "a b c")
+    assert found.masked is None
+    assert found.model.name == "model"
+
+
+def test_cosines_are_those_of_the_states(loaded: Loaded, found: Explanation) -> None:
+    states = torch.stack(traced(loaded, TEXT, PAIR).states)
+    expected = torch.cosine_similarity(states[:, :, None], states[:, None], dim=-1)
+    np.testing.assert_allclose(stacked(found.similarity), expected, atol=HALF)
+    repeats = {repeat.text: repeat for repeat in found.repeats}
+    assert list(repeats) == ["bank", "the"]
+    assert [found.words[place].sequence for place in repeats["bank"].words] == [0, 1]
+    a, b = (found.words[place].first for place in repeats["bank"].words)
+    np.testing.assert_allclose(
+        [layer[0][1] for layer in repeats["bank"].cosines], expected[:, a, b], atol=1e-5
+    )
+    assert repeats["the"].more == 0
+
+
+def test_words_in_several_pieces_are_compared_by_their_mean(loaded: Loaded) -> None:
+    text = "crossing it, crossing us"
+    states = torch.stack(traced(loaded, text).states)
+    means = torch.stack([states[:, 1:3].mean(1), states[:, 5:7].mean(1)])
+    (repeat,) = explain(loaded, text).repeats
+    expected = torch.cosine_similarity(*means, dim=-1)
+    np.testing.assert_allclose([c[0][1] for c in repeat.cosines], expected, atol=1e-5)
+
+
+def test_only_the_first_places_of_a_word_are_compared(loaded: Loaded) -> None:
+    (repeat,) = explain(loaded, "bank " * 9).repeats
+    assert repeat.words == list(range(6))
+    assert repeat.more == 3
+
+
+def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab=loaded.tokenizer.vocab_size,
+        hidden=32,
+        layers=3,
+        heads=4,
+        intermediate=64,
+        length=64,
+        rotary=160_000.0,
+        window=2,
+        global_every=2,
+        **MODERNBERT.fixed,
+    )
+    save(tmp_path / "local", build(config, ("mlm",)), loaded.tokenizer, MODERNBERT)
+    found = explain(tmp_path / "local", TEXT)
+    assert found.windows == [None, 2, None]
+    assert found.steps is not None
+    assert [part.name for part in found.embeddings.parts] == ["token", "sum", "norm"]
+    q, k, _ = decoded(found.steps[1])
+    apart = np.arange(q.shape[1])
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+    scores[:, abs(apart[:, None] - apart) > 2] = -np.inf
+    np.testing.assert_allclose(softmax(scores), decoded(found.attention[1]), atol=HALF)
+
+
+def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
+    config = TransformerConfig(
+        vocab=30, hidden=16, layers=1, heads=2, intermediate=32, length=40, types=1
+    )
+    torch.manual_seed(0)
+    save(tmp_path / "one", build(config), loaded.tokenizer, ROBERTA)
+    found = explain(tmp_path / "one", TEXT, PAIR)
+    segment = next(part for part in found.embeddings.parts if part.name == "segment")
+    assert len(set(segment.norms)) == 1
+    assert {word.sequence for word in found.words} == {0, 1}
+
+
+def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
+    with pytest.raises(DataError, match=r"102 tokens, and the model reads 40; shorten it"):
+        explain(loaded, "bank " * 100)
+    found = explain(loaded, "bank " * 100, long="truncate")
+    assert (len(found.tokens), found.truncated) == (40, True)
+    assert not explain(loaded, "bank").truncated
+
+
+def test_large_parts_are_left_out_or_rounded(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explaining, "FINE", 8)
+    monkeypatch.setattr(explaining, "STEPS_BYTES", 1000)
+    monkeypatch.setattr(explaining, "MASKED_TOKENS", 30)
+    found = explain(loaded, TEXT)
+    exact = torch.stack([layer[0] for layer in traced(loaded, TEXT).attention])
+    assert found.attention[0].type == "uint8"
+    np.testing.assert_allclose(np.sqrt(stacked(found.attention)), exact.sqrt(), atol=0.501 / 255)
+    assert found.steps is None
+    assert found.masked is not None
+    assert len(found.masked) == 2
+    monkeypatch.setattr(explaining, "LONGEST", 10)
+    with pytest.raises(DataError, match="a page shows 10"):
+        explain(loaded, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ((" \n",), "text: is empty; give it a word"),
+        (("bank", ""), "pair: is empty"),
+        (("\u200b",), "no piece for it"),
+        (("bank \ud800",), "half of a surrogate pair"),
+    ],
+)
+def test_what_is_no_text_is_refused(loaded: Loaded, texts: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        explain(loaded, *texts)
+
+
+def test_damaged_weights_are_refused(bert: Path) -> None:
+    broken = load(bert)
+    with torch.no_grad():
+        broken.model.encoder.blocks[0].attention.out.bias[0] = torch.nan  # type: ignore[union-attr, index]
+    with pytest.raises(CheckpointError, match="not numbers"):
+        explain(broken, TEXT)
+
+
+def test_sources_are_where_they_say(found: Explanation) -> None:
+    root = Path(__file__).parents[2]
+    for source in found.sources.values():
+        lines = (root / source.path).read_text(encoding="utf-8").splitlines()
+        assert f"def {source.name.rpartition('.')[2]}(" in lines[source.line - 1]
