@@ -35,6 +35,7 @@ LATE = {
     "search:index": "Put documents into a store, to be searched; prints JSON.",
     "search:search": "The documents of a store that answer a query best.",
     "serve:serve": "Serve models over HTTP.",
+    "serve:view": "Look into models in the browser.",
     "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
     "view:explain": "What a model does with a text, as a page: attention, masked words, layers.",
 }

@@ -31,6 +31,7 @@ def test_openapi_describes_every_route(server: Server) -> None:
         "/choose",
         "/fill-mask",
         "/next-sentence",
+        "/explain",
         "/tokenize",
         "/models/{name}/reload",
     }
@@ -73,7 +74,7 @@ TRUNCATE: dict[str, dict[str, Any]] = {"/ner": {}, "/answer": {}, "/tokenize": {
 """Routes that cut nothing."""
 
 ROUTES = ["/embed", "/v1/embeddings", "/similarity", "/predict", "/rerank", "/ner", "/answer"]
-ROUTES += ["/choose", "/fill-mask", "/next-sentence", "/tokenize", "/search", "/info"]
+ROUTES += ["/choose", "/fill-mask", "/next-sentence", "/tokenize", "/explain", "/search", "/info"]
 
 BROKEN = [
     b"",

@@ -47,8 +47,10 @@ def test_all_but_liveness_is_behind_the_key(server: Server, capsys: Any) -> None
         for headers in ({}, bearer("wrong")):
             found = client.request(method, path, headers=headers, content=b"{")
             assert found.status_code == 401, path
-            assert found.headers["www-authenticate"] == "Bearer"
+            assert found.headers["www-authenticate"] == 'Basic realm="bertkit", Bearer'
     assert client.get("/info", headers=bearer("secret")).status_code == 200
+    assert client.get("/", auth=("anyone", "secret")).status_code == 200
+    assert client.get("/", auth=("secret", "anyone")).status_code == 401
     assert client.get("/info", headers=bearer("few")).status_code == 403
     assert "secret" not in capsys.readouterr().err
 

@@ -23,6 +23,12 @@ def test_who_sends_a_key_is_known_by_it() -> None:
         found = keys.find(header.encode())
         assert found is not None
         assert found.name == name
+    for header in ("Basic YTpvbmU=", "basic Om9uZQ=="):  # a:one, :one
+        found = keys.find(header.encode())
+        assert found is not None
+        assert found.name == "a"
+    for header in ("Basic one", "Basic b25lOg==", "Digest YTpvbmU=", "Basic \xff"):
+        assert keys.find(header.encode("latin-1")) is None
     for header in ("", "Bearer", "Bearer ", "Bearer on", "Basic one", "one", "Bearer \xff"):
         assert keys.find(header.encode("latin-1")) is None
 

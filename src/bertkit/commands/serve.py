@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bertkit.commands.command import command
+from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
@@ -27,6 +27,23 @@ def _serve(models: list[str], /, **plan: Any) -> None:
     run(Plan(models=models, **plan))
 
 
+MODELS: Own = {"models": (list[str], "Model folders or hub ids.")}
+
+
+def _view(models: list[str], /, *, port: int, precision: Inference) -> None:
+    _serve(models, port=port, precision=precision, browser=True)
+
+
+view = command(
+    _view,
+    "Look into models in the browser: write a text, and see what they do with it.",
+    {
+        "port": (Port, "0 takes any that is free.", 0),
+        "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
+    },
+    positional=MODELS,
+)
+
 serve = command(
     _serve,
     "Serve models over HTTP: what their folders hold decides what they can be asked.",
@@ -42,6 +59,6 @@ serve = command(
         "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
         "workers": (Count, "Processes, each with all models.", 1),
     },
-    positional={"models": (list[str], "Model folders or hub ids.")},
+    positional=MODELS,
     limits=Limits,
 )

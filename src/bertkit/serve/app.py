@@ -22,6 +22,7 @@ from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.routes import ROUTES, Route
 from bertkit.serve.served import House
+from bertkit.serve.window import add_window
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Refusal, "description": what}
@@ -62,6 +63,7 @@ def create_app(house: House, batcher: Batcher, limits: Limits, metrics: Metrics)
     for route in routes:
         app.post(route.path, responses=REFUSALS, response_class=Response)(route.handler)
     _describe(app, routes)
+    add_window(app)
 
     @app.get("/info", responses=REFUSALS)
     async def info() -> Response:

@@ -124,4 +124,6 @@ def reply(answer: Any, cut: Sequence[bool] = ()) -> Response:
 
 def strings(item: Any) -> list[str]:
     """The texts of an item, which may be a pair, or a text and choices."""
-    return [item] if isinstance(item, str) else [text for part in item for text in strings(part)]
+    if isinstance(item, str) or item is None:
+        return [item] if item else []
+    return [text for part in item for text in strings(part)]

@@ -7,6 +7,7 @@ model is free; nothing is held back to make a batch fuller.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
@@ -58,7 +59,8 @@ class _Job:
                 else:
                     self.future.set_exception(error)
 
-        self.loop.call_soon_threadsafe(tell)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self.loop.call_soon_threadsafe(tell)
 
 
 class Batcher:

@@ -159,7 +159,7 @@ class Gate:
                 401,
                 "no key, or one that is not known; send the header Authorization: Bearer KEY",
                 kind="unauthorized",
-                headers={"www-authenticate": "Bearer"},
+                headers={"www-authenticate": 'Basic realm="bertkit", Bearer'},
             )
         host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
         if self.hosts is not None and (host[0] or host[2]) not in self.hosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import math
@@ -108,16 +109,24 @@ class Keys:
         return bool(self.visitors)
 
     def find(self, authorization: bytes) -> Visitor | None:
-        """Who sends this header, `Bearer KEY`; takes as long whatever the key is."""
+        """Who sends this header, `Bearer KEY`; takes as long whatever the key is.
+
+        Browsers, which ask for a name and a password, send the key as the latter.
+        """
         if not self.visitors:
             return self.anyone
         kind, _, key = authorization.partition(b" ")
+        if kind.lower() == b"basic":
+            try:
+                key = base64.b64decode(key, validate=True).partition(b":")[2]
+            except ValueError:
+                return None
         digest = hashlib.sha256(key.strip()).hexdigest()
         found = None
         for visitor in self.visitors:
-            if hmac.compare_digest(digest, visitor.key.sha256) and kind.lower() == b"bearer":
+            if hmac.compare_digest(digest, visitor.key.sha256):
                 found = visitor
-        return found
+        return found if kind.lower() in (b"bearer", b"basic") else None
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:

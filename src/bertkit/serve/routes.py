@@ -21,6 +21,7 @@ from bertkit.tasks.answer import Answered
 from bertkit.tasks.choose import Choice
 from bertkit.tasks.tag import Entities
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
+from bertkit.view.document import Explanation
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
@@ -214,6 +215,14 @@ async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
     one = isinstance(given[0], str)
     pairs = [tuple(each) for each in ([given] if one else given)]
     return await Asking(request).plain("next-sentence", ask, pairs, one=one)
+
+
+@route("/explain", "explain", Explanation)
+async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
+    """What the model computes on the way: embeddings, attention, states of every layer."""
+    given = ask.inputs
+    pair = (given, None) if isinstance(given, str) else tuple(given)
+    return await Asking(request).plain("explain", ask, [pair], one=True)
 
 
 @route("/tokenize", "tokenize", list[list[schema.Token]])

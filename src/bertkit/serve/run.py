@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +47,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
+    browser: bool = False
+    """Whether to show the window once there is something to see."""
 
 
 def serve(plan: Plan) -> None:
@@ -137,6 +140,8 @@ def _open(gate: Gate, batcher: Batcher, plan: Plan, address: str) -> None:
     house = House(plan.models, plan.store, plan.precision)
     gate.open_to(create_app(house, batcher, plan.limits, gate.metrics))
     say(f"{', '.join(house.models)}: served at {address}")
+    if plan.browser:
+        webbrowser.open(address)
 
 
 def _listen(host: str, port: int) -> socket.socket:

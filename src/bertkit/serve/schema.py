@@ -135,6 +135,14 @@ class SearchAsk(Cut):
     hybrid: bool = Field(False, description="Join what is found by meaning and by words.")
 
 
+class ExplainAsk(Cut):
+    model_config = example(inputs="The cat sat on the mat.")
+
+    inputs: Text | Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(
+        description="A text, or a pair."
+    )
+
+
 class FillAsk(Cut):
     model_config = example(inputs="the cat sat on the [MASK].", top=3)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
@@ -27,6 +27,10 @@ from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
 from bertkit.tasks import name_in
+from bertkit.tasks.task import Feature
+from bertkit.text.long import Long
+from bertkit.view.document import Explanation
+from bertkit.view.explain import explain, read
 
 PROBE = "A known sentence gives a known vector."
 
@@ -63,6 +67,7 @@ class Served:
             self._offer(name, kind, loaded, runs)
         if task in ("respond", "choose", "classify"):
             self._offer("rerank", Rerank, loaded, runs)
+        self.pipelines["explain"] = Look(loaded, self.pipelines.get("fill-mask"))
         self.probe = self.embed.prepare([PROBE], long="truncate")
         self.known = usable(self.embed.run(self.probe))[0]
 
@@ -120,6 +125,28 @@ class Search:
             self.searcher(query, long="truncate", **asked)
             for query, asked in (work.item for work in works)
         ]
+
+
+class Look:
+    """A pipeline that shows what a model does: texts, or pairs -> explanations.
+
+    They say of a text that is longer than a page that it was cut.
+    """
+
+    def __init__(self, loaded: Loaded, fill: FillMask | None) -> None:
+        self.loaded, self.fill = loaded, fill
+
+    def prepare(self, pairs: Sequence[tuple[str, str | None]], *, long: Long) -> list[Work]:
+        """Raises: DataError for a text that cannot be shown."""
+        works = []
+        for text, pair in pairs:
+            encoding = read(self.loaded, text, pair, long="truncate")
+            works.append(Work([Feature(encoding, 0)], (text, pair)))
+        return works
+
+    def run(self, works: Sequence[Work]) -> list[Explanation]:
+        """What the model does with each."""
+        return [explain(self.loaded, *work.item, long="truncate", fill=self.fill) for work in works]
 
 
 class House:

@@ -66,15 +66,16 @@ def explain(
     pair: str | None = None,
     *,
     long: Literal["error", "truncate"] = "error",
+    fill: FillMask | None = None,
 ) -> Explanation:
-    """What a model computes on a text or pair.
+    """What a model computes on a text or pair; `fill` is its pipeline, where one is at hand.
 
     Raises: DataError for a text without words, or one that is too long unless `long` is truncate;
     CheckpointError for weights that give no numbers.
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     encoder = loaded.model.encoder
-    encoding = _encoding(loaded, text, pair, long)
+    encoding = read(loaded, text, pair, long)
     words = _words(encoding, [text] if pair is None else [text, pair])
     batch = pack([encoding]).to(next(encoder.parameters()).device)
     trace = Trace(projections=True)
@@ -100,7 +101,7 @@ def explain(
         rollout=_light(rollout(mean), power=2),
         steps=_steps(trace, len(encoding)),
         windows=list(encoder.config.windows),
-        masked=_masked(loaded, encoding, words),
+        masked=_masked(fill or _fill(loaded), encoding, words),
         similarity=_light(similarity(states), low=-1.0),
         repeats=_repeats(states, words),
         sources={part: _source(function) for part, function in SOURCES.items()},
@@ -148,9 +149,10 @@ def _source(function: Callable[..., Any]) -> Source:
     return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__)
 
 
-def _encoding(
+def read(
     loaded: Loaded, text: str, pair: str | None, long: Literal["error", "truncate"]
 ) -> Encoding:
+    """The tokens that are shown. Raises: DataError as `explain` does."""
     for name, given in (("text", text), ("pair", pair)):
         if given is not None and not given.strip():
             raise DataError(f"{name}: is empty; give it a word at least")
@@ -230,13 +232,19 @@ def _steps(trace: Trace, tokens: int) -> list[Array] | None:
     return [coded(layer, "float32") for layer in layers]
 
 
+def _fill(loaded: Loaded) -> FillMask | None:
+    """What fills masks, or None without a trained head, or anything to mask with."""
+    try:
+        return FillMask(loaded) if "mlm" in loaded.model.heads and loaded.tokenizer.mask else None
+    except (CheckpointError, TokenizerError):
+        return None
+
+
 def _masked(
-    loaded: Loaded, encoding: Encoding, words: Sequence[Word]
+    fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
 ) -> list[list[list[Filler]]] | None:
     """Each word masked in a copy of the text of its own, all copies in one batch."""
-    try:
-        fill, mask = FillMask(loaded), loaded.tokenizer.mask
-    except (CheckpointError, TokenizerError):  # no trained head, or nothing to mask with
+    if fill is None:
         return None
     tokens = len(encoding)
     shown = words[: max(1, MASKED_TOKENS // tokens)]
@@ -244,7 +252,7 @@ def _masked(
     hidden = np.zeros(ids.shape, dtype=np.bool_)
     for row, word in zip(hidden, shown, strict=True):
         row[word.first : word.end] = True
-    ids[hidden] = mask
+    ids[hidden] = fill.tokenizer.mask
     batch = Batch(
         ids=torch.from_numpy(ids.ravel()),
         types=torch.from_numpy(np.tile(encoding.types, len(shown))),

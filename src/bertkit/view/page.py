@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -35,8 +36,12 @@ MODULES = (
 IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.M)
 
 
-def page(found: Explanation) -> str:
-    """The page as HTML, with style, script and numbers in it.
+FORM = "<!-- form -->"
+"""Where a page has room for one."""
+
+
+def page(found: Explanation, form: str = "") -> str:
+    """The page as HTML, with style, script and numbers in it, and a form where a server answers it.
 
     The policy in its head lets the browser run this script and no other, and load nothing, so that
     no text can do more than be read.
@@ -44,7 +49,7 @@ def page(found: Explanation) -> str:
     style, script = _read("page.css"), "\n".join(_module(name) for name in MODULES)
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action '{'self' if form else 'none'}'"
     )
     title = " ".join(found.text.split())[:60]
     data = msgspec.json.encode(found).decode().replace("<", "\\u003c")  # no tag begins in it
@@ -55,12 +60,42 @@ def page(found: Explanation) -> str:
         '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
         '<script type="module" src="main.js"></script>': f'<script type="module">{script}</script>',
         'id="data"></script>': f'id="data">{data}</script>',
+        FORM: form,
     }
-    html = _read("explain.html")
-    for place, filled in parts.items():
-        assert html.count(place) == 1, place
-        html = html.replace(place, filled)
-    return html
+    return _filled("explain.html", parts)
+
+
+def asking_page(form: str) -> str:
+    """The page before there is a text: the form alone."""
+    style = _read("page.css")
+    policy = f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'self'"
+    parts = {
+        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
+        FORM: form,
+    }
+    return _filled("ask.html", parts)
+
+
+def asking_form(
+    models: Sequence[str], *, model: str = "", text: str = "", pair: str = "", said: str = ""
+) -> str:
+    """A form for a text, filled in; `said` is what was wrong with it."""
+    options = "".join(
+        f"<option{' selected' if name == model else ''}>{escape(name)}</option>" for name in models
+    )
+    alert = f'<p role="alert">{escape(said)}</p>' if said else ""
+    return (
+        f'<form action="/" method="get">{alert}'
+        '<label for="ask-text">Text</label>'
+        f'<textarea id="ask-text" name="text" rows="2" required>{escape(text)}</textarea>'
+        '<label for="ask-pair">A second text, to be read with it (may be left out)</label>'
+        f'<input id="ask-pair" name="pair" value="{escape(pair)}">'
+        '<label for="ask-model">Model</label>'
+        f'<select id="ask-model" name="model">{options}</select>'
+        "<button>Look</button></form>"
+    )
 
 
 def refuse_place(path: Path) -> None:
@@ -76,6 +111,15 @@ def write_page(path: Path, found: Explanation) -> None:
     """Write the page. Raises: ConfigError as `refuse_place` does, StorageError when it cannot."""
     refuse_place(path)
     write_text(path, page(found))
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> str:
+    """A template with each part in its place. Done at once: what is filled in is not looked at."""
+    html = _read(template)
+    for place in parts:
+        assert html.count(place) == 1, place
+    places = re.compile("|".join(map(re.escape, parts)))
+    return places.sub(lambda found: parts[found[0]], html)
 
 
 def _read(name: str) -> str:

@@ -1,0 +1,42 @@
+"""The window: a page with a form, and what a model does with the text that is written in it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+
+from bertkit.errors import BertkitError
+from bertkit.serve.asking import Asking
+from bertkit.serve.batcher import Full
+from bertkit.serve.gate import Refused
+from bertkit.view.page import asking_form, asking_page, page
+
+
+def add_window(app: FastAPI) -> None:
+    """The page at /, which is not of the interface that /openapi.json describes."""
+
+    @app.get("/", include_in_schema=False)
+    async def window(request: Request, text: str = "", pair: str = "", model: str = "") -> Response:
+        asking = Asking(request)
+        names = list(asking.house.able("explain"))
+
+        def form(said: str = "") -> str:
+            return asking_form(names, model=model, text=text, pair=pair, said=said)
+
+        if not text.strip():
+            return _html(asking_page(form()))
+        try:
+            _, pipeline = asking.pipeline("explain", model or None)
+            asked = [(text, pair.strip() or None)]
+            (found,), _ = await asking.answers(pipeline, asked, field="text", truncate=True)
+        except Full as full:
+            return _html(asking_page(form(str(full))), 429)
+        except Refused as refused:
+            return _html(asking_page(form(refused.sentence)), refused.status)
+        except BertkitError as error:
+            return _html(asking_page(form(str(error))), 422)
+        other = f"<details><summary>Another text</summary>{form()}</details>"
+        return _html(page(found, other))
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/html; charset=utf-8")
