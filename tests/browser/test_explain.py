@@ -103,7 +103,7 @@ def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> N
     weight = weights[row, column]
     said = matrix.locator("xpath=following-sibling::output").inner_text()
     pieces = [token.piece for token in found.tokens]
-    read = re.fullmatch(rf"{pieces[row]} takes (\d\.\d+) from {pieces[column]}", said)
+    read = re.fullmatch(rf"“{pieces[row]}” takes (\d\.\d+) from “{pieces[column]}”", said)
     assert read is not None, said
     assert float(read[1]) == pytest.approx(weight, abs=0.0006)
 

@@ -36,8 +36,8 @@ export async function attention(found, section) {
     "Attention of one head",
     tokens,
     (row, column) =>
-      `${tokens[row].piece} takes ${fixed(weights.at(row * tokens.length + column), 3)} from ` +
-      tokens[column].piece,
+      `“${tokens[row].piece}” takes ${fixed(weights.at(row * tokens.length + column), 3)} ` +
+      `from “${tokens[column].piece}”`,
     (query, key) => show({ query, key }),
   );
   const lines = between(tokens, look);

@@ -32,7 +32,7 @@ async function similarities(found, section) {
     "Cosines of the tokens’ states",
     tokens,
     (row, column) =>
-      `${tokens[row].piece} and ${tokens[column].piece}: ${fixed(cosine(row, column), 3)}`,
+      `“${tokens[row].piece}” and “${tokens[column].piece}”: ${fixed(cosine(row, column), 3)}`,
     (token, other) => show({ token, other }),
   );
   const nearest = el("div");
