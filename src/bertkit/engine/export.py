@@ -59,7 +59,7 @@ class Rectangle(nn.Module):
         whole, local = self._sights(places, attention_mask, x)
         for layer, place in enumerate(config.depths):
             block: Any = self.encoder.blocks[place]
-            sight = whole if layer % config.global_every == 0 else local
+            sight = whole if config.windows[layer] is None else local
             if block.norm == "pre":
                 x = x + _attend(block.attention, block.attention_norm(x), sight)
                 x = x + block.feedforward(block.feedforward_norm(x))

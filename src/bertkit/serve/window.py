@@ -37,6 +37,10 @@ def add_window(app: FastAPI) -> None:
         other = f"<details><summary>Another text</summary>{form()}</details>"
         return _html(page(found, other))
 
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(status_code=204)  # browsers ask; there is none
+
 
 def _html(text: str, status: int = 200) -> Response:
     return Response(text, status, media_type="text/html; charset=utf-8")
