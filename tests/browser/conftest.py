@@ -11,7 +11,7 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, this thread has an event loop
 def browser() -> Iterator[Any]:
     """Headless Chromium; it skips where there is none, or no playwright to drive it."""
     reason = "playwright is not installed: pip install 'bertkit[dev]'"
