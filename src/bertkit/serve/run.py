@@ -72,6 +72,7 @@ def serve(plan: Plan) -> None:
         "server_header": False,
         "date_header": False,
         "ws": "none",
+        "timeout_keep_alive": 75,  # balancers keep connections for a minute
         "timeout_graceful_shutdown": int(plan.limits.timeout) + 5,
         "timeout_worker_healthcheck": LOADING,
     }
