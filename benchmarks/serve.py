@@ -122,11 +122,10 @@ def server(workers: int) -> Iterator[tuple[tuple[str, int], subprocess.Popen[str
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            for _ in range(workers):
-                line = process.stderr.readline()
-                found = re.search(r"served at http://([\d.]+):(\d+)", line)
-                if not found:
-                    raise SystemExit(line + process.stderr.read())
+            lines = [process.stderr.readline() for _ in range(workers)]
+            found = re.search(r"served at http://([\d.]+):(\d+)", lines[-1])
+            if not found:
+                raise SystemExit("".join(lines) + process.stderr.read())
             drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
             yield (found[1], int(found[2])), process
             process.terminate()
