@@ -21,8 +21,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bertkit import cli
 from bertkit.client import Client
 from bertkit.errors import ServeError
+from bertkit.serve import run
 
 
 @contextmanager
@@ -104,12 +106,35 @@ def test_what_was_accepted_is_answered(folders: Path) -> None:
     assert set(statuses) <= {200, 503}
 
 
-def test_several_workers(folders: Path) -> None:
-    with process(str(folders / "pretrained"), "--workers", "2") as (running, address):
-        with Client(address) as client:
+def test_several_workers_are_replaced_under_way(folders: Path) -> None:
+    logged: list[str] = []
+    arguments = str(folders / "pretrained"), "--workers", "2"
+    with process(*arguments, logged=logged) as (running, address):
+        with Client(address, patience=0) as client:
             assert client.embed("a").shape == (1, 16)
+            running.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 60
+            while sum("served at" in line for line in logged) < 3:  # one is told of above
+                assert client.embed("a").shape == (1, 16)
+                assert time.monotonic() < end
+                time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
+
+
+def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[run.Plan] = []
+    monkeypatch.setattr(run, "serve", plans.append)
+    assert cli.run(["view", str(folders / "pretrained")]) == 0
+    (plan,) = plans
+    assert (plan.host, plan.port, plan.browser) == ("127.0.0.1", 0, True)
+    shown: list[str] = []
+    monkeypatch.setattr(run.webbrowser, "open", shown.append)
+    gate, batcher = run._parts(plan)
+    run._open(gate, batcher, plan, "http://127.0.0.1:1")
+    batcher.close()
+    assert shown == ["http://127.0.0.1:1"]
+    assert gate.app is not None
 
 
 def test_keys_from_the_environment(folders: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import CheckpointError, ConfigError
@@ -43,6 +44,15 @@ def test_unusable_vectors() -> None:
         rows[1] = bad
         with pytest.raises(ArithmeticError, match="not finite, or zero"):
             usable(rows)
+
+
+def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "pretrained")
+    with torch.no_grad():
+        loaded.model.encoder.embedding.tokens.weight.fill_(float("nan"))
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT)
+    with pytest.raises(CheckpointError, match="m: the model gives a vector that is not finite"):
+        Served(str(tmp_path / "m"), "fp32")
 
 
 def test_models_of_one_name_are_refused(folders: Path, tmp_path: Path) -> None:

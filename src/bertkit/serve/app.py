@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from bertkit import __version__
 from bertkit.errors import BertkitError, did_you_mean
 from bertkit.serve import schema
-from bertkit.serve.asking import reply
-from bertkit.serve.batcher import Batcher, Full
-from bertkit.serve.gate import DEFECT, Refused, busy
+from bertkit.serve.asking import refusal, reply
+from bertkit.serve.batcher import Batcher
+from bertkit.serve.gate import DEFECT, Refused
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.routes import ROUTES, Route
@@ -142,14 +142,9 @@ def _refuse_in_words(app: FastAPI) -> None:
     """Every error as one sentence in JSON."""
 
     async def refused(request: Request, error: Any) -> Response:
-        body = error.body(request.url.path)
-        return Response(body, error.status, dict(error.headers), media_type="application/json")
-
-    async def full(request: Request, error: Any) -> Response:
-        return await refused(request, busy(error.seconds, str(error)))
-
-    async def known(request: Request, error: Any) -> Response:
-        return await refused(request, Refused(422, str(error), kind="validation"))
+        said = refusal(error)
+        body = said.body(request.url.path)
+        return Response(body, said.status, dict(said.headers), media_type="application/json")
 
     async def invalid(request: Request, error: Any) -> Response:
         said, field = _sentence(error.errors())
@@ -171,8 +166,7 @@ def _refuse_in_words(app: FastAPI) -> None:
     for kind, handler in (
         (Exception, defect),
         (Refused, refused),
-        (Full, full),
-        (BertkitError, known),
+        (BertkitError, refused),
         (RequestValidationError, invalid),
         (HTTPException, http),
     ):

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
+from bertkit.errors import BertkitError
 from bertkit.pipelines import Work
-from bertkit.serve.batcher import Batcher
+from bertkit.serve.batcher import Batcher, Full
 from bertkit.serve.gate import Refused, busy, too_much
 from bertkit.serve.limits import Limits, Visitor
 from bertkit.serve.schema import Ask
@@ -22,6 +23,15 @@ INLINE = 4_000
 
 def invalid(sentence: str, field: str) -> Refused:
     return Refused(422, sentence, kind="validation", field=field)
+
+
+def refusal(error: BertkitError | Refused) -> Refused:
+    """What an error of ours is to who asked."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Full):
+        return busy(error.seconds, str(error))
+    return Refused(422, str(error), kind="validation")
 
 
 class Asking:

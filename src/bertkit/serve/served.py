@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import (
-    Answer,
-    Embed,
-    FillMask,
-    NextSentence,
-    Rerank,
-    Work,
-    answering,
-    engine,
-)
+from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, Work, answering, engine
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
@@ -49,7 +40,6 @@ class Served:
         self.name = Path(folder).name or folder
         self.loaded = loaded = load(folder)
         self.pipelines: dict[str, Any] = {}
-        runs = engine(loaded, precision)
         task = name_in(loaded.settings, loaded.model.heads)
         if task is not None and ":" in task:
             raise CheckpointError(
@@ -57,9 +47,11 @@ class Served:
                 "in a server"
             )
         if task in ROUTES:
-            self.pipelines[ROUTES[task]] = Answer(answering(loaded).task, loaded, runs)
+            answer = answering(loaded, precision=precision)
+            self.pipelines[ROUTES[task]], runs = answer, answer.engine
+        else:
+            runs = engine(loaded, precision)
         self.embed = Embed(loaded, runs)
-        self.normalize = self.embed.pooling.normalize
         self.embed.pooling = replace(self.embed.pooling, normalize=False)  # as each request says
         if task is None or loaded.pooling is not None:
             self.pipelines["embed"] = self.embed
@@ -69,7 +61,10 @@ class Served:
             self._offer("rerank", Rerank, loaded, runs)
         self.pipelines["explain"] = Look(loaded, self.pipelines.get("fill-mask"))
         self.probe = self.embed.prepare([PROBE], long="truncate")
-        self.known = usable(self.embed.run(self.probe))[0]
+        try:
+            self.known = usable(self.embed.run(self.probe))[0]
+        except ArithmeticError as error:
+            raise CheckpointError(f"{folder}: {error}; take another checkpoint") from None
 
     def about(self) -> schema.Model:
         return schema.Model(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from bertkit.errors import BertkitError
-from bertkit.serve.asking import Asking
-from bertkit.serve.batcher import Full
+from bertkit.serve.asking import Asking, refusal
 from bertkit.serve.gate import Refused
 from bertkit.view.page import asking_form, asking_page, page
 
@@ -28,12 +27,9 @@ def add_window(app: FastAPI) -> None:
             _, pipeline = asking.pipeline("explain", model or None)
             asked = [(text, pair.strip() or None)]
             (found,), _ = await asking.answers(pipeline, asked, field="text", truncate=True)
-        except Full as full:
-            return _html(asking_page(form(str(full))), 429)
-        except Refused as refused:
+        except (BertkitError, Refused) as error:
+            refused = refusal(error)
             return _html(asking_page(form(refused.sentence)), refused.status)
-        except BertkitError as error:
-            return _html(asking_page(form(str(error))), 422)
         other = f"<details><summary>Another text</summary>{form()}</details>"
         return _html(page(found, other))
 

@@ -35,7 +35,6 @@ MODULES = (
 
 IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.M)
 
-
 FORM = "<!-- form -->"
 """Where a page has room for one."""
 
@@ -46,36 +45,20 @@ def page(found: Explanation, form: str = "") -> str:
     The policy in its head lets the browser run this script and no other, and load nothing, so that
     no text can do more than be read.
     """
-    style, script = _read("page.css"), "\n".join(_module(name) for name in MODULES)
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-        f"base-uri 'none'; form-action '{'self' if form else 'none'}'"
-    )
+    script = "\n".join(_module(name) for name in MODULES)
     title = " ".join(found.text.split())[:60]
     data = msgspec.json.encode(found).decode().replace("<", "\\u003c")  # no tag begins in it
     parts = {
-        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         "<title>bertkit</title>": f"<title>{escape(title)} · bertkit</title>",
-        '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
         '<script type="module" src="main.js"></script>': f'<script type="module">{script}</script>',
         'id="data"></script>': f'id="data">{data}</script>',
-        FORM: form,
     }
-    return _filled("explain.html", parts)
+    return _filled("explain.html", parts, form=form, policy=f"script-src {_hash(script)}; ")
 
 
 def asking_page(form: str) -> str:
     """The page before there is a text: the form alone."""
-    style = _read("page.css")
-    policy = f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'self'"
-    parts = {
-        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
-        FORM: form,
-    }
-    return _filled("ask.html", parts)
+    return _filled("ask.html", {}, form=form, policy="")
 
 
 def asking_form(
@@ -113,8 +96,23 @@ def write_page(path: Path, found: Explanation) -> None:
     write_text(path, page(found))
 
 
-def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """A template with each part in its place. Done at once: what is filled in is not looked at."""
+def _filled(template: str, parts: Mapping[str, str], *, form: str, policy: str) -> str:
+    """A template with style, policy and each part in its place.
+
+    It is done at once: what is filled in is not looked at.
+    """
+    style = _read("page.css")
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; {policy}base-uri 'none'; "
+        f"form-action '{'self' if form else 'none'}'"
+    )
+    parts = {
+        **parts,
+        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<link rel="stylesheet" href="page.css">': f"<style>{style}</style>",
+        FORM: form,
+    }
     html = _read(template)
     for place in parts:
         assert html.count(place) == 1, place
