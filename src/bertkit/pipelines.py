@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,8 +136,12 @@ class Embed(_Pipeline):
         held = loaded.pooling or Pooling()
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
-        self.pooling = held if pooling is None else Pooling(pooling, held.normalize)  # type: ignore[arg-type]
-        self.dimension, self.length = loaded.model.config.hidden, loaded.length
+        if pooling is not None:
+            held = Pooling(pooling, held.normalize)  # type: ignore[arg-type]
+        if held.dense is not None:
+            held = replace(held, dense=copy.deepcopy(held.dense).to(self.engine.device))
+        self.pooling, self.length = held, loaded.length
+        self.dimension = held.width(loaded.model.config.hidden)
 
     def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
         """A vector for each text, normalized if the folder says so; one text gives one row.
@@ -162,7 +167,7 @@ class Embed(_Pipeline):
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        vectors = self._rows(works, POOLINGS[self.pooling.mode])
+        vectors = self._rows(works, self.pooling)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

@@ -2,37 +2,109 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bertkit.checkpoint.folder import load, save
-from bertkit.checkpoint.pooling import read_pooling, write_pooling
+from bertkit.checkpoint.pooling import ACTIVATIONS, read_pooling, write_pooling
+from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.train import train
+
+
+@pytest.fixture
+def plain(english: list[str], tmp_path: Path) -> Path:
+    """A folder that says nothing of pooling."""
+    tokenizer = train(english[:3], kind="wordpiece", size=200)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size, hidden=16, layers=2, heads=2, intermediate=24, length=48
+    )
+    save(tmp_path / "plain", build(config, ()), tokenizer, BERT)
+    return tmp_path / "plain"
 
 
 @pytest.mark.parametrize("mode", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_both_make_the_same_vectors(
-    mode: Any, normalize: bool, english: list[str], tmp_path: Path
+    mode: Any, normalize: bool, plain: Path, english: list[str]
 ) -> None:
-    tokenizer = train(english[:3], kind="wordpiece", size=200)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=2, heads=2, intermediate=24, length=48
-    )
-    save(tmp_path, build(config, ()), tokenizer, BERT)
     pooling = Pooling(mode, normalize)
-    write_pooling(tmp_path, pooling, hidden=16, length=32)
-    assert read_pooling(tmp_path) == (pooling, tmp_path, 32)
-    assert load(tmp_path).length == 32
+    write_pooling(plain, pooling, hidden=16, length=32)
+    assert read_pooling(plain) == (pooling, plain, 32)
+    assert load(plain).length == 32
+    same_as_the_peer(plain, english)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values())
+@pytest.mark.parametrize("bias", [False, True])
+def test_both_bend_them_alike(
+    activation: Activation, bias: bool, plain: Path, english: list[str]
+) -> None:
+    dense = Dense(16, 5, activation, bias=bias).requires_grad_(False)
+    write_pooling(plain, Pooling(normalize=True, dense=dense), hidden=16, length=32)
+    same_as_the_peer(plain, english)
+    dense.linear.weight += 0.1  # a copy with other weights is told apart
+    found, *_ = read_pooling(plain)
+    assert found is not None
+    assert found.dense is not None
+    assert abs(found.dense.linear.weight - dense.linear.weight).max() > 0.05
+
+
+def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    from sentence_transformers import SentenceTransformer, models
+
+    parts = [
+        models.Transformer(str(plain), max_seq_length=32),
+        models.Pooling(16, "cls"),
+        models.Dense(16, 7, activation_function=torch.nn.Identity()),
+    ]
+    SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "theirs"))
+    same_as_the_peer(tmp_path / "theirs", english)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"activation_function": "os.system"}, "activation_function = 'os.system'; bertkit has"),
+        ({"use_residual": True}, "use_residual = True; bertkit has False"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name"),
+        ({"in_features": "x"}, "in_features and out_features are to be numbers"),
+        ({"out_features": 6}, "its weights are not those of"),
+        ({"bias": False}, "its weights are not those of"),
+    ],
+)
+def test_dense_layers_that_bertkit_has_not(change: dict[str, Any], said: str, plain: Path) -> None:
+    write_pooling(plain, Pooling(dense=Dense(16, 5)), hidden=16, length=32)
+    path = plain / "2_Dense" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=said):
+        load(plain)
+
+
+def test_dense_layers_of_another_width_or_in_another_order(plain: Path) -> None:
+    write_pooling(plain, Pooling(normalize=True, dense=Dense(12, 5)), hidden=12, length=32)
+    with pytest.raises(CheckpointError, match="reads vectors of another width than 16"):
+        load(plain)
+    path = plain / "modules.json"
+    modules = json.loads(path.read_text())
+    path.write_text(json.dumps([*modules[:2], modules[3], modules[2]]), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="a module 'Dense' after 'Normalize'"):
+        load(plain)
+
+
+def same_as_the_peer(folder: Path, english: list[str]) -> None:
     texts = [text[:20] for text in english[:4]]
-    ours = pipeline("embed", tmp_path)(texts)
+    ours = pipeline("embed", folder)(texts)
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
-    theirs = peer.SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+    theirs = peer.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert ours.shape == theirs.shape
     assert abs(ours - theirs).max() <= 1e-5

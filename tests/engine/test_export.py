@@ -12,12 +12,12 @@ import torch
 from bertkit.engine import export as exporting
 from bertkit.engine.engine import Engine
 from bertkit.engine.export import Rectangle, export
-from bertkit.engine.exported import padded
+from bertkit.engine.exported import Graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.families import FAMILIES
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
-from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.nn.pool import POOLINGS, Dense, Pooling
 from bertkit.text.tokenizer import Encoding
 
 SHAPE = {"vocab": 60, "hidden": 32, "layers": 4, "heads": 2, "intermediate": 48, "length": 64}
@@ -67,8 +67,11 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
 def test_a_graph_has_the_models_vectors(family: str, kind: Any, tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime", kind):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    apart = export(model_of(family), Pooling("mean", True), tmp_path, length=64, kind=kind)
+    model = model_of(family)
+    dense = Dense(model.config.hidden, 5) if family == "bert" else None
+    apart = export(model, Pooling("mean", True, dense), tmp_path, length=64, kind=kind)
     assert apart <= 1e-5
+    assert Graph(tmp_path).record.dimension == (model.config.hidden if dense is None else 5)
 
 
 def test_a_graph_with_other_vectors_is_refused(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,11 +15,14 @@ from torch.nn import functional as F
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
+from bertkit.nn.pool import Dense, Pooling
 from bertkit.objectives.loss import totals
+from bertkit.recipes.changed import save_changed
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import similarity
 from bertkit.tasks.similarity import Example, Likeness, Options, Similarity
@@ -177,6 +181,45 @@ def test_it_learns_and_its_folder_opens_elsewhere(base: Path, tmp_path: Path) ->
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
     theirs = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
     assert abs(ours - theirs).max() <= 1e-5
+
+
+def test_a_dense_layer_is_learned_and_goes_with_the_folder(base: Path, tmp_path: Path) -> None:
+    data = {"train": pairs(40), "dev": pairs(10)}
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    options = {"dense": 6, "pooling": "max", "activation": "gelu"}
+    finetune("similarity", base, out=first, settings=SETTINGS, options=options, **data)
+    texts = ["a red thing", "is blue number", "a"]
+    ours = bertkit.pipeline("embed", first)(texts)
+    assert ours.shape == (3, 6)
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(first), device="cpu").encode(texts)
+    assert abs(ours - theirs).max() <= 1e-5
+    assert "heads.similarity.dense.linear.weight" not in read_tensors(first)  # in one place
+    answer = bertkit.pipeline("similarity", first)(("a red thing", "is blue number"))
+    assert answer.score == pytest.approx(float(ours[0] @ ours[1]), abs=1e-5)
+
+    # what starts from the folder makes vectors as it does, unless told otherwise
+    still = msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9)
+    finetune("similarity", first, out=second, settings=still, **data)
+    np.testing.assert_allclose(bertkit.pipeline("embed", second)(texts), ours, atol=1e-5)
+    finetune("similarity", first, out=third, settings=still, options={"pooling": "mean"}, **data)
+    assert bertkit.pipeline("embed", third)(texts).shape == (3, 16)
+    assert not list(third.glob("*_Dense"))
+
+
+def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(base)
+    found = {loaded.fingerprint()}
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        folder = tmp_path / str(seed)
+        pooling = Pooling(dense=Dense(16, 4))
+        save(folder, loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+        opened = bertkit.load(folder)
+        found.add(opened.fingerprint())
+        save_changed(opened, opened.model, tmp_path / f"{seed}-again")
+        assert bertkit.load(tmp_path / f"{seed}-again").fingerprint() in found
+    assert len(found) == 3
 
 
 def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.pooling import read_object, read_pooling
+from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.weights import (
     FILE,
     Report,
@@ -27,7 +27,7 @@ from bertkit.checkpoint.weights import (
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
 
@@ -51,10 +51,12 @@ class Loaded:
     """The longest sequence the folder is meant for, in tokens."""
 
     def fingerprint(self) -> str:
-        """A hash of all that decides a text's states: tokenizer, shape and weights."""
+        """A hash of all that decides a text's vector, beside how states are pooled: tokenizer,
+        shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(self.model.config, order="sorted"))
-        for name, weight in sorted(self.model.encoder.state_dict().items()):
+        dense = self.pooling.dense.state_dict() if self.pooling and self.pooling.dense else {}
+        for name, weight in sorted({**self.model.encoder.state_dict(), **dense}.items()):
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
         return digest.hexdigest()
@@ -81,6 +83,11 @@ def load(
         shape = family.read_config(config)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
+    if pooling is not None and not pooling.reads(shape.hidden):
+        raise CheckpointError(
+            f"{folder}: its dense layer reads vectors of another width than {shape.hidden}, its "
+            "model's; they do not belong together"
+        )
     named = standard_names(family, read_tensors(inner))
     held = heads_in(
         family,
@@ -104,6 +111,7 @@ def load(
             named = {
                 k: v for k, v in named.items() if k not in stale or k.startswith(family.prefix)
             }
+    named |= _dense(model, pooling)
     report = fill(
         model, family, named, fresh=tuple(wanted) if heads is not None else (), where=inner / FILE
     )
@@ -145,28 +153,58 @@ def save(
     settings: Mapping[str, Any] | None = None,
     length: int | None = None,
     weights: Mapping[str, Tensor] | None = None,
+    pooling: Pooling | None = None,
 ) -> None:
     """Write a folder that `load` and `transformers` open; each file appears whole.
 
     `settings` are more keys of config.json, such as a task's; `length` is the longest sequence the
     folder is meant for, by default what the model can read; `weights` replaces the model's own by
-    others of the same names (fp32 masters).
+    others of the same names (fp32 masters). `pooling` is how vectors are made, by default as a
+    head of the model makes them; sentence-transformers reads it too.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder, segments=model.config.types > 1)
     config = _config_json(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
-    write_weights(folder / FILE, model, family, weights)
+    state = {**model.state_dict(), **(weights or {})}
+    own: dict[str, Tensor] = {}
+    for name, head in model.heads.items():
+        if isinstance(head, Pool):  # its weights have a place of their own
+            dense = f"heads.{name}.dense."
+            own = {key: state.pop(key) for key in list(state) if key.startswith(dense)}
+            own = {key.removeprefix(dense): tensor for key, tensor in own.items()}
+            pooling = head.pooling
+    _write_state(folder / FILE, state, model, family)
+    if pooling is not None:
+        length = length or model.config.length
+        write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=own)
 
 
 def write_weights(
     path: Path, model: Model, family: Family, weights: Mapping[str, Tensor] | None = None
 ) -> None:
     """The weights of a model in one safetensors file, under the family's names."""
-    theirs = family.write({**model.state_dict(), **(weights or {})}, model.config)
+    _write_state(path, {**model.state_dict(), **(weights or {})}, model, family)
+
+
+def _write_state(path: Path, state: Mapping[str, Tensor], model: Model, family: Family) -> None:
     with writing(path) as partial:
-        write_tensors(partial, theirs)
+        write_tensors(partial, family.write(state, model.config))
+
+
+def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
+    """The folder's dense layer as the weights of a head that has such a one."""
+    if pooling is None or pooling.dense is None:
+        return {}
+    theirs, linear = pooling.dense.state_dict(), pooling.dense.linear
+    return {
+        f"heads.{name}.dense.{key}": tensor
+        for name, head in model.heads.items()
+        if isinstance(head, Pool) and head.dense is not None
+        if head.dense.linear.weight.shape == linear.weight.shape
+        for key, tensor in theirs.items()
+    }
 
 
 def _config_json(

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.errors import CheckpointError
-from bertkit.nn.pool import POOLINGS, Mode, Pooling
-from bertkit.storage import write_json
+from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
+from bertkit.storage import write_json, writing
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 """What sentence-transformers calls each pooling."""
 
+ACTIVATIONS: dict[str, Activation] = {
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.linear.Identity": "none",
+}
+"""And what may follow a dense layer."""
+
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 
 
-def write_pooling(folder: Path, pooling: Pooling, *, hidden: int, length: int) -> None:
-    """Make a model's folder one that sentence-transformers opens, with the same vectors."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
+def write_pooling(
+    folder: Path,
+    pooling: Pooling,
+    *,
+    hidden: int,
+    length: int,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Make a model's folder one that sentence-transformers opens, with the same vectors.
+
+    `weights` replaces those of the dense layer by others of the same names (fp32 masters).
+    """
+    kinds = ["Transformer", "Pooling"]
+    kinds += ["Dense"] if pooling.dense else []
+    kinds += ["Normalize"] if pooling.normalize else []
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     for path in paths[1:]:
         (folder / path).mkdir(exist_ok=True)
@@ -30,6 +55,8 @@ def write_pooling(folder: Path, pooling: Pooling, *, hidden: int, length: int) -
             **{f"pooling_mode_{name}": wanted for name, wanted in modes.items()},
         },
     )
+    if pooling.dense is not None:
+        _write_dense(folder / paths[2], pooling.dense, weights or {})
     write_json(folder / LENGTH, {"max_seq_length": length, "do_lower_case": False})
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
     modules = [
@@ -37,6 +64,20 @@ def write_pooling(folder: Path, pooling: Pooling, *, hidden: int, length: int) -
         for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
     ]
     write_json(folder / MODULES, modules)
+
+
+def _write_dense(folder: Path, dense: Dense, weights: Mapping[str, Tensor]) -> None:
+    linear = dense.linear
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    settings = {
+        "in_features": linear.in_features,
+        "out_features": linear.out_features,
+        "bias": linear.bias is not None,
+        "activation_function": names[dense.activation],
+    }
+    write_json(folder / "config.json", settings)
+    with writing(folder / FILE) as partial:
+        write_tensors(partial, {**dense.state_dict(), **weights})
 
 
 def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
@@ -55,12 +96,19 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
             case "Transformer":
                 inner = place
             case "Pooling":
-                pooling = Pooling(_pooling_mode(place / "config.json"), pooling.normalize)
+                pooling = replace(pooling, mode=_pooling_mode(place / "config.json"))
+            case "Dense" if pooling.dense is None and not pooling.normalize:
+                pooling = replace(pooling, dense=_read_dense(place))
             case "Normalize":
-                pooling = Pooling(pooling.mode, normalize=True)
+                pooling = replace(pooling, normalize=True)
+            case "Dense":
+                where = f"after {'Dense' if pooling.dense else 'Normalize'!r}"
+                raise CheckpointError(
+                    f"{folder / MODULES}: a module 'Dense' {where}; bertkit has one, before that"
+                )
             case other:
                 raise CheckpointError(
-                    f"{folder / 'modules.json'}: a module {other!r}, which bertkit has not"
+                    f"{folder / MODULES}: a module {other!r}, which bertkit has not"
                 )
     settings = inner / LENGTH
     length = read_object(settings).get("max_seq_length") if settings.exists() else None
@@ -78,6 +126,33 @@ def _pooling_mode(path: Path) -> Mode:
         if modes in ([name], [mode]):
             return mode
     raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by {', '.join(POOLINGS)}")
+
+
+def _read_dense(folder: Path) -> Dense:
+    """Raises: CheckpointError for settings that bertkit has not, or that the weights do not fit."""
+    path = folder / "config.json"
+    match config := read_object(path):
+        case {"in_features": int(hidden), "out_features": int(width)} if hidden > 0 and width > 0:
+            pass
+        case _:
+            raise CheckpointError(f"{path}: in_features and out_features are to be numbers")
+    known: dict[str, Collection[Any]] = {
+        "activation_function": ACTIVATIONS,
+        "use_residual": (False, None),
+        "module_input_name": ("sentence_embedding", None),
+        "module_output_name": ("sentence_embedding", None),
+    }
+    for key, values in known.items():
+        if key in config and config[key] not in values:
+            names = ", ".join(map(str, values))
+            raise CheckpointError(f"{path}: {key} = {config[key]!r}; bertkit has {names}")
+    activation = ACTIVATIONS[config.get("activation_function", next(iter(ACTIVATIONS)))]
+    dense = Dense(hidden, width, activation, bias=bool(config.get("bias", True)))
+    found, wanted = read_tensors(folder), dense.state_dict()
+    if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in wanted.items()}:
+        raise CheckpointError(f"{folder / FILE}: its weights are not those of {path}")
+    dense.load_state_dict({name: tensor.float() for name, tensor in found.items()})
+    return dense.requires_grad_(False).eval()
 
 
 def read_object(path: Path) -> dict[str, Any]:

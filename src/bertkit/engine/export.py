@@ -46,6 +46,7 @@ class Rectangle(nn.Module):
     def __init__(self, encoder: Transformer, pooling: Pooling) -> None:
         super().__init__()
         self.encoder, self.pooling = encoder, pooling
+        self.dense = pooling.dense  # so that its weights are the graph's
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
@@ -96,6 +97,8 @@ class Rectangle(nn.Module):
                 found = (x - (1.0 - real) * 1e9).amax(1)
             case _:
                 found = (x * real).sum(1) / real.sum(1)
+        if self.pooling.dense is not None:
+            found = self.pooling.dense(found)
         return F.normalize(found, dim=-1) if self.pooling.normalize else found
 
 
@@ -153,7 +156,7 @@ def export(
         )
         path.unlink()
     path = folder / GRAPHS[kind]
-    record = Record(kind, sha256(path), dimension=model.config.hidden, length=length)
+    record = Record(kind, sha256(path), dimension=pooling.width(model.config.hidden), length=length)
     write_json(folder / RECORD, msgspec.to_builtins(record))
     apart = _distance(graph, folder)
     if not apart <= TOLERANCE:

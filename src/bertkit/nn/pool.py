@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertkit.batch import Batch
 
@@ -34,16 +35,65 @@ def largest(states: Tensor, batch: Batch) -> Tensor:
     return lowest.scatter_reduce(0, layout.owner[:, None].expand_as(numbers), numbers, "amax")
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """How a text's vector is made from the states of its tokens."""
-
-    mode: Mode = "mean"
-    normalize: bool = False
-
-
 POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {
     "cls": first,
     "mean": mean,
     "max": largest,
 }
+
+Activation = Literal["tanh", "gelu", "relu", "none"]
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "none": lambda x: x,
+}
+
+
+class Dense(nn.Module):
+    """A linear layer over pooled vectors, and an activation. Shapes: (S, D) -> (S, W)."""
+
+    def __init__(
+        self, hidden: int, width: int, activation: Activation = "tanh", *, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, width, bias=bias)
+        self.activation = activation
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        found = self.linear(pooled.to(self.linear.weight.dtype))
+        return ACTIVATIONS[self.activation](found.float())
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a text's vector is made from the states of its tokens. Shapes: (N, D) -> (S, D or W)."""
+
+    mode: Mode = "mean"
+    normalize: bool = False
+    """Left to the caller, who may average the windows of a text before."""
+    dense: Dense | None = None
+
+    def __call__(self, states: Tensor, batch: Batch) -> Tensor:
+        pooled = POOLINGS[self.mode](states, batch)
+        return pooled if self.dense is None else self.dense(pooled)
+
+    def reads(self, hidden: int) -> bool:
+        """Whether a model of this width is what its dense layer expects."""
+        return self.dense is None or self.dense.linear.in_features == hidden
+
+    def width(self, hidden: int) -> int:
+        """Numbers of a vector, of a model of this width."""
+        return hidden if self.dense is None else self.dense.linear.out_features
+
+
+class Pool(nn.Module):
+    """The head of a model that makes vectors. Shapes: (N, D) -> (S, D or W)."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        super().__init__()
+        self.pooling, self.dense = pooling, pooling.dense
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        return self.pooling(states, batch)

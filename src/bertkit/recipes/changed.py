@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.checkpoint.folder import Loaded, save
-from bertkit.checkpoint.pooling import write_pooling
 from bertkit.models.model import Model
 from bertkit.text.tokenizer import Tokenizer
 
@@ -35,7 +34,5 @@ def save_changed(
         labels=loaded.labels,
         settings=settings,
         length=length or loaded.length,
+        pooling=loaded.pooling,
     )
-    if loaded.pooling is not None:
-        hidden, limit = model.config.hidden, length or loaded.length
-        write_pooling(out, loaded.pooling, hidden=hidden, length=limit)

@@ -19,8 +19,9 @@ from msgspec import Meta
 
 from bertkit import tasks
 from bertkit.batch import Batch
+from bertkit.checkpoint import hub
 from bertkit.checkpoint.folder import Loaded, load, save
-from bertkit.checkpoint.pooling import write_pooling
+from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.console import progress, say
 from bertkit.data.collate import cut_by_tokens
@@ -154,6 +155,8 @@ def finetune(
     ready = kind.of(learn, options)
     ready.check(learn)
     ready.check(check)
+    held = model.pooling if isinstance(model, Loaded) else read_pooling(hub.resolve(model))[0]
+    ready = ready.upon(held)
     record = {
         "task": ready.settings()["bertkit"]["task"],
         "model": str(model.folder if isinstance(model, Loaded) else model),
@@ -258,9 +261,6 @@ def finetune(
                             length=length,
                             weights={n: masters.weights[n] for n, _ in student.named_parameters()},
                         )
-                        if tuned.pooling is not None:
-                            hidden = student.config.hidden
-                            write_pooling(out, tuned.pooling, hidden=hidden, length=length)
                         best, answers = epoch, given
                     waited = epoch["epoch"] - best["epoch"]
                     if settings.patience is not None and waited >= settings.patience:

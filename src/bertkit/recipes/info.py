@@ -25,8 +25,16 @@ def info(loaded: Loaded) -> dict[str, Any]:
         "parameters": {**counts, "all": sum(counts.values())},
         "heads": list(loaded.model.heads),
         "labels": list(loaded.labels),
-        "pooling": None if loaded.pooling is None else vars(loaded.pooling),
+        "pooling": _pooling(loaded),
         "length": loaded.length,
         "tokenizer": {"pieces": tokenizer.vocab_size, "fingerprint": tokenizer.fingerprint},
         "unused weights": list(loaded.report.unused),
     }
+
+
+def _pooling(loaded: Loaded) -> dict[str, Any] | None:
+    held = loaded.pooling
+    if held is None:
+        return None
+    width = held.width(loaded.model.config.hidden)
+    return {"mode": held.mode, "normalize": held.normalize, "dimension": width}

@@ -17,7 +17,7 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, calibrate, unavailable
 from bertkit.errors import DataError, DeviceError
-from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.nn.pool import Pooling
 from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
 
@@ -51,13 +51,13 @@ def quantize(
     seen = [e for place, e in enumerate(encodings) if place % 4]
     whole = without_dead_heads(loaded.model)
     engine = Engine(whole)
-    mode = (loaded.pooling or Pooling()).mode
-    exact = engine.run(held, POOLINGS[mode])
+    pooling = loaded.pooling or Pooling()
+    exact = engine.run(held, pooling)
     inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
 
     def cosines(chosen: Mapping[str, Inputs]) -> NDArray[np.float32]:
         ready = Engine(whole, precision="auto", int8=chosen)
-        return _cosines(ready.run(held, POOLINGS[mode]), exact)
+        return _cosines(ready.run(held, pooling), exact)
 
     kept, left = dict(inputs), []
     reached = cosines(kept)

@@ -24,7 +24,7 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.pool import POOLINGS, Mode, Pooling
+from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
@@ -64,8 +64,13 @@ class Options(Settings, frozen=True):
     """Of `triplet`: by how much nearer, in cosine."""
     highest: Annotated[float, Meta(gt=0.0)] | None = None
     """Of `cosine`: the label of texts that mean the same; the highest in training by default."""
-    pooling: Mode = "mean"
-    """What a vector is: the mean of all states, the first, or the largest of each number."""
+    pooling: Mode | None = None
+    """What a vector is: the mean of all states, the first, or the largest of each number. By
+    default as the folder has it that is started from, else the mean."""
+    dense: Count | None = None
+    """A linear layer that makes of it so many numbers. By default, with `pooling`, the folder's."""
+    activation: Activation = "tanh"
+    """What follows that layer."""
     dimensions: tuple[Count, ...] = ()
     """The same is learned of so many first numbers of a vector, which can then be cut there
     (Kusupati et al. 2022)."""
@@ -79,17 +84,6 @@ class Likeness(msgspec.Struct, frozen=True):
     score: float
     rank: int | None = None
     truncated: bool = False
-
-
-class Pool(nn.Module):
-    """A vector for each sequence. Shapes: (N, D) -> (S, D)."""
-
-    def __init__(self, mode: str) -> None:
-        super().__init__()
-        self.pool = POOLINGS[mode]
-
-    def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        return self.pool(states, batch)
 
 
 class Similarity(Task[Example, Likeness]):
@@ -184,17 +178,23 @@ class Similarity(Task[Example, Likeness]):
             if self.options.loss == "cosine" and example.label is None:
                 raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
 
-    def build_head(self, encoder: Transformer) -> nn.Module:
-        longest = max(self.options.dimensions, default=0)
-        if longest > encoder.config.hidden:
-            raise ConfigError(
-                f"dimensions: {longest}; the model's vectors have {encoder.config.hidden} numbers"
+    def upon(self, pooling: Pooling | None) -> Self:
+        held, options = pooling or Pooling(), self.options
+        mode = options.pooling or held.mode
+        if options.pooling is None and options.dense is None and held.dense is not None:
+            options = msgspec.structs.replace(
+                options, dense=held.width(0), activation=held.dense.activation
             )
-        return Pool(self.options.pooling)
+        return type(self)((), msgspec.structs.replace(options, pooling=mode))
 
-    @property
-    def pooling(self) -> Pooling:  # type: ignore[override]
-        return Pooling(self.options.pooling, normalize=True)
+    def build_head(self, encoder: Transformer) -> nn.Module:
+        options, hidden = self.options, encoder.config.hidden
+        dense = Dense(hidden, options.dense, options.activation) if options.dense else None
+        pooling = Pooling(options.pooling or "mean", normalize=True, dense=dense)
+        longest, width = max(options.dimensions, default=0), pooling.width(hidden)
+        if longest > width:
+            raise ConfigError(f"dimensions: {longest}; the model's vectors have {width} numbers")
+        return Pool(pooling)
 
     # ---- what the model reads and learns
 

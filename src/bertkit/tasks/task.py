@@ -115,8 +115,6 @@ class Task(ABC, Generic[E, A]):
     """Whether the features of an example must be learned from in one batch."""
     whole: ClassVar[bool] = False
     """Whether those of a step must be."""
-    pooling: Pooling | None = None
-    """How a text's vector is made, where that is what is learned."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
@@ -174,6 +172,10 @@ class Task(ABC, Generic[E, A]):
     def head(self) -> str:
         """The name of the model's head; by default the task's own."""
         return self.name
+
+    def upon(self, pooling: Pooling | None) -> Self:
+        """The same task with what the folder it starts from decides: how it makes vectors."""
+        return self
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
