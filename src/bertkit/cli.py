@@ -344,10 +344,17 @@ def extend_positions(
     _print(recipe(model, length=length, out=out, how=how))
 
 
-evaluate = App(name="evaluate", help="Score a fine-tuned model, or a search.")
+evaluate = App(
+    name="evaluate", help="Score a fine-tuned model, a search, or what layers know of words."
+)
 app.command(evaluate)
 evaluate.command(
     "bertkit.commands.search:judge", name="retrieval", help="Score a search; prints JSON."
+)
+evaluate.command(
+    "bertkit.commands.learn:words",
+    name="words",
+    help="Score what layers know of words; prints JSON.",
 )
 
 

@@ -202,11 +202,11 @@ def test_similarity_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "pairs.txt: no rows"),
+        ("", "pairs.txt: the file is empty"),
         ("a\tb\t1\na\tb\n", "pairs.txt:2: not two words and a score"),
         ("a\tb\tc\n", "pairs.txt:1: not two words and a score"),
         ("a\tb\tc\t1\n", "pairs.txt:1: not two words and a score"),
-        (b"\xff\tb\t1\n", "pairs.txt: cannot be read"),
+        (b"\xff\tb\t1\n", "pairs.txt:1: not UTF-8"),
     ],
 )
 def test_bad_pairs_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_bad_pairs_are_refused(content: str | bytes, message: str, tmp_path: Pat
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(DataError, match=message):
         word_similarity(vectors, path)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="no such file"):
         word_similarity(vectors, tmp_path / "none.txt")
 
 

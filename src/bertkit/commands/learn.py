@@ -11,8 +11,9 @@ from cyclopts import App
 
 from bertkit.commands.command import Own, command
 from bertkit.config import Count
-from bertkit.console import say
+from bertkit.console import print_json, say
 from bertkit.errors import ConfigError
+from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import augment as augmenting
 from bertkit.recipes import compare as comparing
@@ -20,6 +21,7 @@ from bertkit.recipes import distill as distilling
 from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
 from bertkit.recipes import prune as pruning
+from bertkit.recipes import words as wording
 from bertkit.recipes.skipgram import Skipgram, train_vectors
 from bertkit.tasks import TASKS, Task, find
 from bertkit.tasks.task import Reading
@@ -180,4 +182,30 @@ compare = command(
     {**FILES, "vectors": (Path, "Word vectors: GloVe or word2vec text, also .gz.")},
     settings=comparing.Compare,
     reading=Reading,
+)
+
+
+def _words(model: str, file: Path, /, **rest: Any) -> None:
+    print_json(wording.evaluate_words(model, file, **rest))
+
+
+words = command(
+    _words,
+    "What every layer of a model knows of words, as it is; prints JSON.",
+    {
+        "train": (
+            Path | None,
+            "Rows in context to choose the cosine by that tells them apart.",
+            None,
+        ),
+        "precision": (Precision, "Of the numbers the model computes with.", "fp32"),
+    },
+    positional={
+        "model": FILES["model"],
+        "file": (
+            Path,
+            "Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1, "
+            "sentence2, label} (WiC).",
+        ),
+    },
 )

@@ -17,6 +17,7 @@ from torch import Tensor
 from bertkit.config import Count, Settings
 from bertkit.console import progress, say
 from bertkit.data.readers import documents, files
+from bertkit.data.words import read_word_pairs
 from bertkit.errors import DataError, TrainingError
 from bertkit.metrics import regression
 from bertkit.storage import refuse_used
@@ -78,25 +79,12 @@ def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None
 def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
     """How well cosines rank pairs of words that people have scored (WordSim-353, SimLex-999).
 
-    A row of the file is two words and a score. Returns: `spearman`, `pairs` it was computed
+    Returns: `spearman`, `pairs` it was computed
     from, and `missing` pairs with a word that has no vector, which are left out.
     Raises: DataError naming file and line.
     """
     cosines, scores, missing = [], [], 0
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            first, second, score = line.split()
-            value = float(score)
-        except ValueError:
-            raise DataError(
-                f"{path}:{number}: not two words and a score; write them with tabs between"
-            ) from None
+    for first, second, score in read_word_pairs(path):
         one, other = vectors.row(first), vectors.row(second)
         if one is None or other is None:
             missing += 1
@@ -104,9 +92,7 @@ def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
         x, y = vectors.table[one], vectors.table[other]
         length = float(np.linalg.norm(x) * np.linalg.norm(y))
         cosines.append(float(x @ y) / length if length else 0.0)
-        scores.append(value)
-    if not scores and not missing:
-        raise DataError(f"{path}: no rows; each is two words and a score")
+        scores.append(score)
     spearman = regression(cosines, scores)["spearman"]
     return {"spearman": spearman, "pairs": len(scores), "missing": missing}
 

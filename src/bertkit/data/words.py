@@ -1,0 +1,111 @@
+"""Words that people have compared: alone, or each in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.readers import json_object, read_text
+from bertkit.errors import DataError
+
+Range = tuple[int, int]
+"""Where a word begins and ends in its text, in characters."""
+
+ALIKE = 0.5
+"""How much of two words must be the same for one to be a form of the other."""
+
+
+@dataclass(frozen=True)
+class InContext:
+    """A word in two sentences, and whether it means the same in both."""
+
+    texts: tuple[str, str]
+    spans: tuple[Range, Range]
+    same: bool
+
+
+def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
+    """Rows of two words and a score (WordSim-353, SimLex-999).
+
+    Raises: DataError naming file and line.
+    """
+    found = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            first, second, score = line.split()
+            found.append((first, second, float(score)))
+        except ValueError:
+            raise DataError(
+                f"{path}:{number}: not two words and a score; write them with tabs between"
+            ) from None
+    if not found:
+        raise DataError(f"{path}: no rows; each is two words and a score")
+    return found
+
+
+def read_in_context(path: Path) -> tuple[list[InContext], int]:
+    """Rows {word, sentence1, sentence2, label} of .jsonl, as SuperGLUE has WiC.
+
+    Where the word is may be said by start1, end1, start2 and end2; else it is looked for (`find`).
+    Returns: the rows, and how many were left out because their word was not found.
+    Raises: DataError naming file and line.
+    """
+    found, missing = [], 0
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            row = _in_context(json_object(line.encode(), where), where)
+            found += [row] if row else []
+            missing += row is None
+    return found, missing
+
+
+def _in_context(row: dict[str, Any], where: str) -> InContext | None:
+    match row:
+        case {
+            "word": str(word),
+            "sentence1": str(first),
+            "sentence2": str(second),
+            "label": bool() | 0 | 1 as label,
+        }:
+            texts = first, second
+        case _:
+            raise DataError(
+                f"{where}: not a word in two sentences; give word, sentence1, sentence2, and label "
+                "true or false"
+            )
+    spans = []
+    for place, text in enumerate(texts, start=1):
+        start, end = row.get(f"start{place}"), row.get(f"end{place}")
+        if start is None or end is None:
+            spans.append(find(word, text))
+        elif isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(text):
+            spans.append((start, end))
+        else:
+            raise DataError(f"{where}: start{place} and end{place} are no place in sentence{place}")
+    one, other = spans
+    return InContext(texts, (one, other), bool(label)) if one and other else None
+
+
+def find(word: str, text: str) -> Range | None:
+    """Where a word stands in a text, also in another form: carry in "carried", come in "came".
+
+    It is the word spelled most like it (difflib's ratio, 0.5 at least) with the same first letter,
+    of equals the first; `went` is not found for `go`.
+    """
+    wanted = word.casefold()
+    best, place, start = 0.0, None, 0
+    for part in text.split():
+        start = text.index(part, start)
+        bare = part.strip(".,;:!?\"'()[]`")
+        own = bare.casefold()
+        alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
+        if own[:1] == wanted[:1] and alike > best and alike >= ALIKE:
+            begin = start + part.index(bare)
+            best, place = alike, (begin, begin + len(bare))
+        start += len(part)
+    return place

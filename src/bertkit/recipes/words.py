@@ -1,0 +1,151 @@
+"""What the layers of a model know of words, as it is: nothing is learned.
+
+Sources: Finkelstein et al. 2002 (WordSim-353), Hill et al. 2015 (SimLex-999), Pilehvar and
+Camacho-Collados 2019 (words in context).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit import metrics
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.data.readers import suffix
+from bertkit.data.words import Range, read_in_context, read_word_pairs
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError, DataError
+from bertkit.nn.attention import Trace
+from bertkit.nn.precision import Precision
+from bertkit.text.tokenizer import Encoding
+
+
+def evaluate_words(
+    model: str | Path | Loaded,
+    file: Path,
+    *,
+    train: Path | None = None,
+    precision: Precision = "fp32",
+) -> dict[str, Any]:
+    """Score the states of words in every layer, 0 the embeddings.
+
+    A .jsonl file holds words in two sentences (`word_in_context`), any other pairs of words with a
+    score (`word_similarity`). Raises: ConfigError for `train` with the latter, DataError naming
+    file and line.
+    """
+    loaded = model if isinstance(model, Loaded) else load(model, heads=())
+    engine = Engine(loaded.model, precision=precision)
+    if suffix(file) == ".jsonl":
+        return word_in_context(loaded, engine, file, train)
+    if train is not None:
+        raise ConfigError("train: cosines of words are ranked, and nothing is chosen; leave it out")
+    return word_similarity(loaded, engine, file)
+
+
+def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any]:
+    """How well cosines rank pairs of words that people have scored; each word stands alone.
+
+    Returns: Spearman's correlation by layer.
+    """
+    pairs = read_word_pairs(file)
+    words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
+    place = {word: i for i, word in enumerate(words)}
+    states = word_states(loaded, engine, words, [(0, len(word)) for word in words])
+    first = states[:, np.array([place[word] for word, *_ in pairs])]
+    second = states[:, np.array([place[word] for _, word, _ in pairs])]
+    scores = [score for *_, score in pairs]
+    found = [metrics.regression(row, scores)["spearman"] for row in cosines(first, second)]
+    return {"spearman": found, "best_layer": int(np.argmax(found)), "pairs": len(pairs)}
+
+
+def word_in_context(
+    loaded: Loaded, engine: Engine, file: Path, train: Path | None
+) -> dict[str, Any]:
+    """Whether a word means the same in two sentences, by the cosine of its states there.
+
+    Returns by layer: `auc`, how often a pair that means the same has the higher cosine than one
+    that does not; with `train` also `accuracy`, by the cosine that tells its rows apart best.
+    """
+    near, same, missing = _in_context(loaded, engine, file)
+    found: dict[str, Any] = {"auc": [_auc(row, same) for row in near]}
+    if train is not None:
+        seen, known, _ = _in_context(loaded, engine, train)
+        bounds = np.array([_bound(row, known) for row in seen])
+        found["accuracy"] = ((near >= bounds[:, None]) == same).mean(1).tolist()
+    best = int(np.argmax(found.get("accuracy", found["auc"])))
+    return {**found, "best_layer": best, "pairs": len(same), "missing": missing}
+
+
+def word_states(
+    loaded: Loaded, engine: Engine, texts: Sequence[str], spans: Sequence[Range]
+) -> NDArray[np.float32]:
+    """The mean state of a word's pieces in its text, in every layer. Shapes: (layers + 1, S, D).
+
+    Raises: DataError for a word that has no piece, or that stands behind what the model reads.
+    """
+    encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
+    chosen = [_pieces(*given) for given in zip(encodings, spans, texts, strict=True)]
+    config = loaded.model.config
+    states = np.empty((config.layers + 1, len(texts), config.hidden), dtype=np.float32)
+    with torch.inference_mode():
+        for places, batch in engine.batches(encodings):
+            trace = Trace(weights=False)
+            engine.model.encoder(batch, trace)
+            first = batch.layout.first.tolist()
+            for place, start in zip(places.tolist(), first, strict=True):
+                rows = torch.from_numpy(chosen[place] + start).to(engine.device)
+                for layer, found in enumerate(trace.states):
+                    states[layer, place] = found[rows].float().mean(0).cpu()
+    return states
+
+
+def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Shapes: two of (L, S, D) -> (L, S)."""
+    norms = np.linalg.norm(first, axis=2) * np.linalg.norm(second, axis=2)
+    return np.asarray((first * second).sum(2) / np.maximum(norms, 1e-12))
+
+
+def _pieces(encoding: Encoding, span: Range, text: str) -> NDArray[np.int64]:
+    """The places of the pieces that a word of the text has."""
+    start, end = span
+    offsets = encoding.offsets
+    real = np.array([word is not None for word in encoding.words])
+    found = np.flatnonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
+    if not len(found):
+        raise DataError(
+            f"{text[:60]!r}: the model reads no piece of {text[start:end]!r}; shorten the text, or "
+            "leave it out"
+        )
+    return found
+
+
+def _in_context(
+    loaded: Loaded, engine: Engine, file: Path
+) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
+    """The cosines of each row's two words by layer, whether they mean the same, and how many rows
+    are left out."""
+    rows, missing = read_in_context(file)
+    same = np.array([row.same for row in rows])
+    if same.all() or not same.any():
+        raise DataError(f"{file}: its rows are of one label; there is nothing to tell apart")
+    texts = [text for row in rows for text in row.texts]
+    states = word_states(loaded, engine, texts, [span for row in rows for span in row.spans])
+    return cosines(states[:, ::2], states[:, 1::2]), same, missing
+
+
+def _auc(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
+    above = scores[same][:, None] - scores[~same]
+    return float((above > 0).mean() + (above == 0).mean() / 2)
+
+
+def _bound(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
+    """The score from which on most are told apart rightly, as the same."""
+    order = np.argsort(-scores, kind="stable")
+    right = np.cumsum(np.where(same[order], 1, -1))
+    best = int(np.argmax(right))
+    return float(scores[order[best]])

@@ -1,0 +1,81 @@
+"""Pairs of words, and words in two sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.words import find, read_in_context, read_word_pairs
+from bertkit.errors import DataError
+
+
+def test_word_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text("love\tsex\t6.77\n\ntiger cat 7\n", encoding="utf-8")
+    assert read_word_pairs(path) == [("love", "sex", 6.77), ("tiger", "cat", 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "found"),
+    [
+        ("hand", "He kept trying to see my hand .", "hand"),
+        ("hand", "He hands it over, by hand.", "hand"),  # the word itself before another form
+        ("carry", "She carried (her) bag.", "carried"),
+        ("begin", "He 'began' it", "began"),
+        ("come", "Next came the student", "came"),
+        ("break", "Three inmates broke jail .", "broke"),
+        ("Straße", "die STRASSE hinab", "STRASSE"),
+    ],
+)
+def test_words_are_found_in_other_forms(word: str, text: str, found: str) -> None:
+    place = find(word, text)
+    assert place is not None
+    assert text[slice(*place)] == found
+
+
+def test_words_that_are_not_there() -> None:
+    assert find("go", "The belt went around his waist .") is None
+    assert find("see", "") is None
+
+
+@given(st.lists(st.text("abcdef", min_size=1), min_size=1), st.data())
+def test_a_word_of_the_text_is_found_whole(words: list[str], data: st.DataObject) -> None:
+    word = data.draw(st.sampled_from(words))
+    place = find(word, " ".join(words))
+    assert place is not None
+    assert " ".join(words)[slice(*place)] == word
+
+
+def row(**more: object) -> dict[str, object]:
+    return {"word": "bank", "sentence1": "a bank", "sentence2": "banks", "label": True, **more}
+
+
+def test_rows_in_context(tmp_path: Path) -> None:
+    path = tmp_path / "wic.jsonl"
+    rows = [row(label=0), row(word="river"), row(start1=0, end1=1, start2=0, end2=4)]
+    path.write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (first, second), missing = read_in_context(path)
+    assert missing == 1
+    assert (first.spans, first.same) == (((2, 6), (0, 5)), False)
+    assert (second.spans, second.same) == (((0, 1), (0, 4)), True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"word": "bank"}, "not a word in two sentences"),
+        (row(label="yes"), "not a word in two sentences"),
+        (row(start1=3, end1=3), "start1 and end1 are no place in sentence1"),
+        (row(start2=0, end2=99), "start2 and end2 are no place in sentence2"),
+        (row(start2="0", end2=2), "start2 and end2 are no place in sentence2"),
+    ],
+)
+def test_rows_that_are_not(bad: dict[str, object], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "wic.jsonl"
+    path.write_text(json.dumps(row()) + "\n" + json.dumps(bad) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"wic.jsonl:2: {said}"):
+        read_in_context(path)
