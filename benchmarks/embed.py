@@ -25,6 +25,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.engine.exported import Exported
 from bertkit.families import BERT
+from bertkit.metrics import cosines
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
@@ -145,8 +146,7 @@ def speeds(
 
 def lowest_cosine(found: Vectors, exact: Vectors) -> float:
     """The cosine of the pair of rows that agree least."""
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
-    return float(((found * exact).sum(1) / norms).min())
+    return float(cosines(found, exact).min())
 
 
 def minilm() -> Path:

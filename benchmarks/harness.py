@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from bertkit.checkpoint.tuned import processor
 from bertkit.storage import write_json
 
 Found = TypeVar("Found")
@@ -216,7 +217,7 @@ def machine() -> Machine:
     """This machine."""
     gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
-        cpu=_cpu(),
+        cpu=processor(),
         cores=os.cpu_count() or 1,
         memory_gib=round(gibibytes, 1),
         gpu=_gpu(),
@@ -233,15 +234,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _gpu() -> str | None:

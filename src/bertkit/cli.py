@@ -559,6 +559,24 @@ def quantize(
 
 
 @app.command
+def tune(model: str, texts: list[Path] | None = None, /, *, lowest: float = 0.99) -> None:
+    """Find what a model is fastest with on this machine, for --precision auto; prints JSON.
+
+    Parameters
+    ----------
+    model
+        A model folder, which remembers it.
+    texts
+        .txt files, a text a line, or .jsonl: texts like those to come. By default English.
+    lowest
+        A precision is left out if a vector has a lower cosine to its fp32 one.
+    """
+    from bertkit.recipes.tune import tune as recipe
+
+    _print(recipe(model, texts or (), lowest=lowest))
+
+
+@app.command
 def info(model: str, /) -> None:
     """What a model folder holds: shape, parameters and where they are, heads; prints JSON."""
     from bertkit.checkpoint.folder import load

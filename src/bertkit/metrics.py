@@ -227,6 +227,15 @@ def _discounted(gains: NDArray[np.float64]) -> float:
     return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
 
 
+def cosines(found: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each vector with the other of its place; 0 where one has no length.
+
+    Shapes: two of (..., D) -> (...).
+    """
+    norms = np.linalg.norm(found, axis=-1) * np.linalg.norm(exact, axis=-1)
+    return np.asarray((found * exact).sum(-1) / np.maximum(norms, 1e-12))
+
+
 def spread(each: Sequence[float]) -> dict[str, Any]:
     """Mean and standard deviation of a score over seeds, and each."""
     sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0

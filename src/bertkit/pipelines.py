@@ -18,11 +18,13 @@ from bertkit import tasks
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
-from bertkit.engine.engine import Engine, Read
+from bertkit.checkpoint.tuned import read_tuned
+from bertkit.console import say
+from bertkit.engine.engine import BUDGET_TOKENS, Engine, Read
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.models.model import HEADS
 from bertkit.nn.pool import POOLINGS, Pooling
-from bertkit.nn.precision import Inference
+from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.tasks.task import Feature, group
 from bertkit.text.long import Long, encode
@@ -74,12 +76,33 @@ class Work:
 def engine(
     loaded: Loaded, precision: Inference = "fp32", *, batch_invariant: bool = False
 ) -> Engine:
-    """The engine of a folder, which several pipelines may share."""
-    int8 = None
+    """The engine of a folder, which several pipelines may share.
+
+    With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
+    included; where it was not asked, bf16 if the processor has it. Which it is, is said.
+    """
+    int8, budget_tokens = None, BUDGET_TOKENS
+    if precision == "auto":
+        tuned = read_tuned(loaded.folder)
+        if tuned is not None:
+            precision, budget_tokens = tuned.precision, tuned.budget_tokens
+            torch.set_num_threads(tuned.threads)
+            say(
+                f"precision: {precision}, {budget_tokens:,} tokens a batch, {tuned.threads} threads"
+                ", as tuned on this machine"
+            )
+        else:
+            say(f"precision: {'bf16' if has_bf16('cpu') else 'fp32'}")
     if precision == "int8":
         int8, _ = read_int8(loaded.folder, loaded.fingerprint())
         precision = "auto"
-    return Engine(loaded.model, precision=precision, batch_invariant=batch_invariant, int8=int8)
+    return Engine(
+        loaded.model,
+        precision=precision,
+        budget_tokens=budget_tokens,
+        batch_invariant=batch_invariant,
+        int8=int8,
+    )
 
 
 class _Pipeline:

@@ -17,6 +17,7 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, calibrate, unavailable
 from bertkit.errors import DataError, DeviceError
+from bertkit.metrics import cosines
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
@@ -45,7 +46,13 @@ def quantize(
     if reason:
         raise DeviceError(f"int8: {reason}")
     loaded = load(model)
-    found = _texts(texts)
+    found = read_texts(texts)
+    if len(found) < SMALLEST:
+        raise DataError(
+            f"{len(found)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
+            "those the model will see"
+        )
+    found = found[:: -(-len(found) // MOST)]
     encodings = loaded.tokenizer.encode_batch(found, max_length=loaded.length, truncate="longest")
     held = encodings[::4]
     seen = [e for place, e in enumerate(encodings) if place % 4]
@@ -55,18 +62,18 @@ def quantize(
     exact = engine.run(held, pooling)
     inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
 
-    def cosines(chosen: Mapping[str, Inputs]) -> NDArray[np.float32]:
+    def reach(chosen: Mapping[str, Inputs]) -> NDArray[np.float32]:
         ready = Engine(whole, precision="auto", int8=chosen)
-        return _cosines(ready.run(held, pooling), exact)
+        return cosines(ready.run(held, pooling), exact)
 
     kept, left = dict(inputs), []
-    reached = cosines(kept)
+    reached = reach(kept)
     if reached.min() < lowest:
-        alone = {name: float(cosines({name: one}).min()) for name, one in inputs.items()}
+        alone = {name: float(reach({name: one}).min()) for name, one in inputs.items()}
         for name in sorted(alone, key=lambda name: alone[name]):
             left.append(name)
             del kept[name]
-            reached = cosines(kept)
+            reached = reach(kept)
             if reached.min() >= lowest:
                 break
     if not kept:
@@ -92,20 +99,10 @@ def quantize(
     }
 
 
-def _texts(paths: Sequence[Path]) -> list[str]:
+def read_texts(paths: Sequence[Path]) -> list[str]:
+    """The lines of .txt files and the texts of .jsonl rows."""
     found: list[str] = []
     for document in documents(paths):
         rows = document.text.splitlines() if document.file.suffix == ".txt" else [document.text]
         found += [row.strip() for row in rows if row.strip()]
-    if len(found) < SMALLEST:
-        raise DataError(
-            f"{len(found)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
-            "those the model will see"
-        )
-    every = -(-len(found) // MOST)
-    return found[::every]
-
-
-def _cosines(found: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(exact, axis=1)
-    return np.asarray((found * exact).sum(1) / np.maximum(norms, 1e-12))
+    return found

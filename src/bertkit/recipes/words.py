@@ -59,7 +59,7 @@ def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any
     first = states[:, np.array([place[word] for word, *_ in pairs])]
     second = states[:, np.array([place[word] for _, word, _ in pairs])]
     scores = [score for *_, score in pairs]
-    found = [metrics.regression(row, scores)["spearman"] for row in cosines(first, second)]
+    found = [metrics.regression(row, scores)["spearman"] for row in metrics.cosines(first, second)]
     return {"spearman": found, "best_layer": int(np.argmax(found)), "pairs": len(pairs)}
 
 
@@ -104,12 +104,6 @@ def word_states(
     return states
 
 
-def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Shapes: two of (L, S, D) -> (L, S)."""
-    norms = np.linalg.norm(first, axis=2) * np.linalg.norm(second, axis=2)
-    return np.asarray((first * second).sum(2) / np.maximum(norms, 1e-12))
-
-
 def _pieces(encoding: Encoding, span: Range, text: str) -> NDArray[np.int64]:
     """The places of the pieces that a word of the text has."""
     start, end = span
@@ -135,7 +129,7 @@ def _in_context(
         raise DataError(f"{file}: its rows are of one label; there is nothing to tell apart")
     texts = [text for row in rows for text in row.texts]
     states = word_states(loaded, engine, texts, [span for row in rows for span in row.spans])
-    return cosines(states[:, ::2], states[:, 1::2]), same, missing
+    return metrics.cosines(states[:, ::2], states[:, 1::2]), same, missing
 
 
 def _auc(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:

@@ -1,0 +1,64 @@
+"""What a model's folder remembers of the machines it was tuned on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import msgspec
+
+from bertkit.errors import CheckpointError
+from bertkit.nn.precision import Inference
+from bertkit.storage import write_json
+
+FILE = "tuned.json"
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was fastest on one machine."""
+
+    processor: str
+    cores: int
+    precision: Inference
+    budget_tokens: int
+    """Tokens of a batch."""
+    threads: int
+    texts_per_second: float
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_tuned(folder: Path) -> Tuned | None:
+    """What was fastest on this machine, if it was tried. Raises: CheckpointError when damaged."""
+    here = processor(), cores()
+    return next((t for t in _all(folder) if (t.processor, t.cores) == here), None)
+
+
+def write_tuned(folder: Path, tuned: Tuned) -> None:
+    """Remember it, in place of what was found on the same machine before."""
+    here = tuned.processor, tuned.cores
+    others = [t for t in _all(folder) if (t.processor, t.cores) != here]
+    write_json(folder / FILE, msgspec.to_builtins([*others, tuned]))
+
+
+def _all(folder: Path) -> list[Tuned]:
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Tuned])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{folder / FILE}: damaged ({error}); remove it") from None

@@ -1,0 +1,133 @@
+"""Find out what a model is fastest with on this machine, and remember it in its folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+
+from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.int8 import FILE as INT8
+from bertkit.checkpoint.tuned import Tuned, cores, processor, write_tuned
+from bertkit.console import say
+from bertkit.engine.engine import BUDGET_TOKENS
+from bertkit.engine.quantize import unavailable
+from bertkit.errors import ConfigError, DataError
+from bertkit.metrics import cosines
+from bertkit.nn.precision import Inference, has_bf16
+from bertkit.pipelines import Embed, engine
+from bertkit.recipes.english import documents
+from bertkit.recipes.quantize import LOWEST, read_texts
+
+TEXTS = 512
+"""As many are embedded, over and over."""
+
+BUDGETS = (1024, 2048, 4096, 8192, 16384)
+"""Tokens of a batch that are tried."""
+
+ROUNDS = 3
+"""Each choice is timed so often, in turn with the others; the median counts."""
+
+C = TypeVar("C")
+
+
+def tune(
+    model: str | Path, texts: Sequence[Path] = (), *, lowest: float = LOWEST
+) -> dict[str, Any]:
+    """Time precisions, then tokens of a batch, then threads, and remember what is fastest.
+
+    `precision="auto"` takes it from then on, on this machine. `texts` are files of texts like those
+    to come, for the answer depends on their length; by default English that is there already. A
+    precision is left out if a vector has a cosine below `lowest` to its fp32 one. Returns: the
+    choice, and the texts per second of all that was tried.
+    Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
+    """
+    loaded = load(model)
+    if not os.access(loaded.folder, os.W_OK):
+        raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
+    found = (read_texts(texts) if texts else _english())[:TEXTS]
+    if not found:
+        raise DataError("texts: there is none in these files; give some like those to come")
+
+    def embed(precision: Inference, budget_tokens: int = BUDGET_TOKENS) -> Embed:
+        runs = engine(loaded, precision)
+        runs.budget_tokens = budget_tokens
+        return Embed(loaded, runs)
+
+    exact = embed("fp32")
+    works = exact.prepare(found, long="truncate")
+    vectors = exact.run(works)
+    ready: dict[Inference, Embed] = {"fp32": exact}
+    others: dict[Inference, bool] = {
+        "bf16": has_bf16("cpu"),
+        "int8": (loaded.folder / INT8).exists() and unavailable() is None,
+    }
+    for precision in (name for name, there in others.items() if there):
+        other = embed(precision)
+        near = cosines(other.run(works), vectors).min()
+        if near >= lowest:
+            ready[precision] = other
+        else:
+            say(f"{precision}: left out; its lowest cosine is {near:.4f}, below {lowest}")
+
+    tried: dict[str, dict[Any, float]] = {}
+
+    def fastest(what: str, choices: Mapping[C, Callable[[], object]]) -> C:
+        tried[what] = rates = {c: len(found) / s for c, s in _seconds(choices).items()}
+        for choice, rate in rates.items():
+            say(f"{what} {choice}: {rate:,.0f} texts/s")
+        return max(choices, key=lambda choice: rates[choice])
+
+    precision = fastest("precision", {p: partial(e.run, works) for p, e in ready.items()})
+    budgets = {size: embed(precision, size) for size in BUDGETS}
+    budget = fastest("budget_tokens", {b: partial(e.run, works) for b, e in budgets.items()})
+    run = budgets[budget].run
+    counts = sorted({min(2**power, cores()) for power in range(12)})
+    threads = fastest("threads", {n: partial(_with_threads, n, run, works) for n in counts})
+    choice = Tuned(
+        processor=processor(),
+        cores=cores(),
+        precision=precision,
+        budget_tokens=budget,
+        threads=threads,
+        texts_per_second=tried["threads"][threads],
+    )
+    write_tuned(loaded.folder, choice)
+    return {"precision": precision, "budget_tokens": budget, "threads": threads, "tried": tried}
+
+
+def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
+    """The median time of each."""
+    times: dict[C, list[float]] = {choice: [] for choice in choices}
+    for round_ in range(ROUNDS + 1):
+        for choice, call in choices.items():
+            start = time.perf_counter()
+            call()
+            if round_:  # the first only warms up
+                times[choice].append(time.perf_counter() - start)
+    return {choice: median(each) for choice, each in times.items()}
+
+
+def _with_threads(count: int, run: Callable[[Any], object], works: Any) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        run(works)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _english() -> list[str]:
+    """Paragraphs of the Python reference, short and long."""
+    found: list[str] = []
+    for _, text in documents():
+        found += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+        if len(found) >= TEXTS:
+            break
+    return found

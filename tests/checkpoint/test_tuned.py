@@ -1,0 +1,43 @@
+"""A folder remembers what was fastest, for each machine apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bertkit.checkpoint import tuned
+from bertkit.checkpoint.tuned import FILE, Tuned, read_tuned, write_tuned
+from bertkit.errors import CheckpointError
+from bertkit.pipelines import pipeline
+
+
+def made(**changes: object) -> Tuned:
+    usual = {"precision": "fp32", "budget_tokens": 8, "threads": 1, "texts_per_second": 1.0}
+    here = {"processor": tuned.processor(), "cores": tuned.cores()}
+    return msgspec.convert({**here, **usual, **changes}, Tuned)
+
+
+def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
+    assert read_tuned(tmp_path) is None
+    write_tuned(tmp_path, made(processor="another"))
+    assert read_tuned(tmp_path) is None
+    for budget_tokens in (8, 16):
+        write_tuned(tmp_path, made(budget_tokens=budget_tokens))
+    assert read_tuned(tmp_path) == made(budget_tokens=16)
+    held = json.loads((tmp_path / FILE).read_text())
+    assert [(t["processor"] == "another", t["budget_tokens"]) for t in held] == [
+        (True, 8),
+        (False, 16),
+    ]
+
+
+def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (model / FILE).write_text("[{}]", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"tuned\.json: damaged .*; remove it"):
+        pipeline("embed", model, precision="auto")
+    assert pipeline("embed", model)(["a"]).shape == (1, 32)
