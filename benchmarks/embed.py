@@ -4,17 +4,26 @@
 BERT-base's shape with random weights; tokenizing included. sentence-transformers has its defaults,
 32 texts a batch of near-equal length; the graphs get batches of at most 4,096 tokens, sorted by
 length, on all cores, and OpenVINO the precision of the row.
+
+In int8 all sides look at the same 300 other sentences: OpenVINO's graph is quantized by NNCF as a
+transformer, with its defaults; ONNX Runtime's by its own dynamic quantization, a scale a channel,
+which needs no texts. What ours leaves in bf16, OpenVINO may also compute so. How much vectors turn
+is shown of all of them, and where BERTKIT_DATA names the folder of the data, what it costs on
+STS-B.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
+import os
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,75 +32,156 @@ import bertkit
 from benchmarks import harness, text
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.engine.exported import Exported
+from bertkit.engine.exported import GRAPHS, RECORD, Exported, Record, padded
 from bertkit.families import BERT
-from bertkit.metrics import cosines
+from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.export import export
+from bertkit.recipes.quantize import quantize
+from bertkit.storage import sha256, write_json
 from bertkit.text.tokenizer import Tokenizer
+
+Vectors = npt.NDArray[np.float32]
+Embedder = Callable[[list[str]], Vectors]
+Numbers = Literal["fp32", "bf16", "int8"]
 
 TOLERANCE = 1e-5
 """How far an fp32 embedding may be from the peer's, in any of its numbers."""
 
-LOWEST_COSINE = 0.999
-"""How far a bf16 embedding may turn from its fp32 one."""
+LOWEST_COSINE: dict[Numbers, float] = {"bf16": 0.999, "int8": 0.99}
+"""How far an embedding may turn from its fp32 one."""
+
+LOST = 0.3
+"""Points of Spearman's correlation on STS-B that int8 may cost."""
+
+CALIBRATION = 300
+"""Sentences that int8 is calibrated with."""
 
 LONG = 512
 """Tokens of a long document."""
 
-Vectors = npt.NDArray[np.float32]
-Embedder = Callable[[list[str]], Vectors]
-Numbers = Literal["fp32", "bf16"]
-PRECISIONS: tuple[Numbers, ...] = ("fp32", "bf16")
+PRECISIONS: tuple[Numbers, ...] = ("fp32", "bf16", "int8")
+
+PEERS: tuple[tuple[str, Numbers], ...] = (
+    ("sentence-transformers", "fp32"),
+    ("ONNX Runtime", "fp32"),
+    ("OpenVINO", "fp32"),
+    ("sentence-transformers", "bf16"),
+    ("OpenVINO", "bf16"),
+    ("ONNX Runtime", "int8"),
+    ("OpenVINO", "int8"),
+)
 
 
 def main(*, quick: bool = False) -> None:
-    sentences = text.sentences(96 if quick else 1024)
+    count = 96 if quick else 1024
+    drawn = text.sentences(count + CALIBRATION)
+    sentences, seen = drawn[:count], drawn[count:]
     rows: list[harness.Row] = []
-    with sides(minilm()) as (ours, peers):
+    with TemporaryDirectory() as place:
+        prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"])
+        ours, peers = opened(minilm(), Path(place))
         rows += [*quality(sentences, ours, peers)]
+        rows += [*on_stsb(ours)]
         rows += speeds("embed", sentences, ours, peers, targets=TARGETS)
-    with TemporaryDirectory() as folder:
-        base = random_base(Path(folder) / "base")
-        with sides(base) as (ours, peers):
-            documents = long_documents(base, 2 if quick else 16)
-            rows += speeds("BERT-base, 512 tokens", documents, ours, peers, targets={})
+    with TemporaryDirectory() as place:
+        base = random_base(Path(place) / "base")
+        prepare(base, Path(place), seen, lowest=-1.0)  # its vectors mean nothing
+        documents = long_documents(base, 2 if quick else 16)
+        ours, peers = opened(base, Path(place))
+        rows += speeds("BERT-base, 512 tokens", documents, ours, peers, targets={})
     if quick:
         harness.show("embed, quick", rows)
     else:
         harness.write("embed", rows)
 
 
-TARGETS: dict[tuple[str, str], float] = {
+TARGETS: dict[tuple[str, Numbers], float] = {
     ("sentence-transformers", "fp32"): 4.0,
     ("ONNX Runtime", "fp32"): 1.15,
     ("OpenVINO", "fp32"): 1.15,
     ("sentence-transformers", "bf16"): 1.15,
     ("OpenVINO", "bf16"): 1.15,
+    ("ONNX Runtime", "int8"): 1.1,
+    ("OpenVINO", "int8"): 1.1,
 }
 """By peer and precision; 1 where there is none."""
 
 
-@contextmanager
-def sides(folder: Path) -> Iterator[tuple[dict[str, Embedder], dict[tuple[str, str], Embedder]]]:
-    """Ours by precision, and the peers by name and precision, all of one model."""
-    with TemporaryDirectory() as place:
-        graphs = {}
-        for name, kind in (("ONNX Runtime", "onnx"), ("OpenVINO", "openvino")):
-            graphs[name] = Path(place) / kind
-            export(folder, out=graphs[name], kind=kind)  # type: ignore[arg-type]
-        peers: dict[tuple[str, str], Embedder] = {}
-        for precision in PRECISIONS:
-            peers["sentence-transformers", precision] = theirs(folder, precision)
-            peers["OpenVINO", precision] = graph(graphs["OpenVINO"], precision)
-        peers["ONNX Runtime", "fp32"] = graph(graphs["ONNX Runtime"], "fp32")
-        yield {precision: ours(folder, precision) for precision in PRECISIONS}, peers
+def prepare(folder: Path, place: Path, seen: list[str], lowest: float) -> None:
+    """Write what sides open beside the model's folder: graphs, and all that computes in integers.
+
+    `seen` are the texts that int8 is calibrated with, `lowest` the cosine that ours keeps on them.
+    """
+    for kind in ("onnx", "openvino"):
+        export(folder, out=place / kind, kind=kind)
+        shutil.copytree(place / kind, place / f"{kind}-int8")
+        in_integers(place / f"{kind}-int8", seen)
+    texts = place / "seen.txt"
+    texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
+    quantize(folder, [texts], out=place / "int8", lowest=lowest)
+
+
+def side(name: str, precision: Numbers, folder: Path, place: Path) -> Embedder:
+    """A side with its model open; `place` is what `prepare` filled."""
+    match name, precision:
+        case "bertkit", "int8":
+            return ours(place / "int8", "int8")
+        case "bertkit", _:
+            return ours(folder, precision)
+        case "sentence-transformers", _:
+            return theirs(folder, precision)
+        case "ONNX Runtime", "int8":
+            return graph(place / "onnx-int8", "fp32")
+        case "ONNX Runtime", _:
+            return graph(place / "onnx", "fp32")
+        case _, "int8":
+            return graph(place / "openvino-int8", "auto")
+    return graph(place / "openvino", precision)
+
+
+def opened(
+    folder: Path, place: Path
+) -> tuple[dict[Numbers, Embedder], dict[tuple[str, Numbers], Embedder]]:
+    """Ours by precision, and the peers by name and precision."""
+    mine = {precision: side("bertkit", precision, folder, place) for precision in PRECISIONS}
+    return mine, {peer: side(*peer, folder, place) for peer in PEERS}
+
+
+def in_integers(folder: Path, seen: list[str]) -> None:
+    """Let an exported graph compute in integers, as the makers of its runtime do it."""
+    record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+    path, made = folder / GRAPHS[record.kind], folder / f"int8-{GRAPHS[record.kind]}"
+    if record.kind == "onnx":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(path, made, per_channel=True, weight_type=QuantType.QInt8)
+        made.replace(path)
+    else:
+        import nncf
+        import openvino
+
+        tokenizer = Tokenizer.load(folder)
+        read = tokenizer.encode_batch(seen, max_length=record.length, truncate="longest")
+        inputs = [padded([one.ids], [one.types]) for one in read]
+        nncf.set_log_level(logging.ERROR)
+        model = nncf.quantize(
+            openvino.Core().read_model(path),
+            nncf.Dataset(inputs),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(inputs),
+        )
+        openvino.save_model(model, made, compress_to_fp16=False)
+        made.replace(path)
+        made.with_suffix(".bin").replace(path.with_suffix(".bin"))
+    changed = msgspec.structs.replace(record, sha256=sha256(path))
+    write_json(folder / RECORD, msgspec.to_builtins(changed))
 
 
 def quality(
-    sentences: list[str], ours: dict[str, Embedder], peers: dict[tuple[str, str], Embedder]
+    sentences: list[str], ours: dict[Numbers, Embedder], peers: dict[tuple[str, Numbers], Embedder]
 ) -> Iterator[harness.Row]:
     """How far our numbers are from the peer's in fp32.
 
@@ -110,24 +200,51 @@ def quality(
         target=1.0,
         better="lower",
     )
-    yield harness.row(
-        "embed, bf16: lowest cosine to fp32",
-        lowest_cosine(ours["bf16"](sentences), exact),
-        LOWEST_COSINE,
-        peer_name="limit",
-        unit="",
-        target=1.0,
-        better="higher",
-    )
+    for precision, limit in LOWEST_COSINE.items():
+        sides = {"": ours[precision]}
+        sides |= {f", {name}": each for (name, p), each in peers.items() if p == precision}
+        for name, embed in sides.items():
+            yield harness.row(
+                f"embed, {precision}: lowest cosine to fp32{name}",
+                lowest_cosine(embed(sentences), exact),
+                limit,
+                peer_name="limit",
+                unit="",
+                target=0.0 if name else 1.0,  # of peers it is told, and not asked for
+                better="higher",
+            )
+
+
+def on_stsb(ours: dict[Numbers, Embedder]) -> Iterator[harness.Row]:
+    """Spearman's correlation of cosines with people's judgment, in integers and not."""
+    path = Path(os.environ.get("BERTKIT_DATA", "."), "stsb", "sts-dev.tsv")
+    if not path.exists():
+        return
+    rows = text.stsb(path)
+    found = {}
+    for precision, embed in ours.items():
+        one, other = embed([row.text for row in rows]), embed([row.pair or "" for row in rows])
+        scores = [float(row.label or 0) for row in rows]
+        found[precision] = 100 * regression(cosines(one, other).tolist(), scores)["spearman"]
+    for precision in ("bf16", "int8"):
+        yield harness.row(
+            f"STS-B dev, {precision}: 100 × Spearman's correlation",
+            found[precision],
+            found["fp32"] - LOST,
+            peer_name=f"{LOST} below fp32's",
+            unit="",
+            target=1.0,
+            better="higher",
+        )
 
 
 def speeds(
     what: str,
     texts: list[str],
-    ours: dict[str, Embedder],
-    peers: dict[tuple[str, str], Embedder],
+    ours: dict[Numbers, Embedder],
+    peers: dict[tuple[str, Numbers], Embedder],
     *,
-    targets: dict[tuple[str, str], float],
+    targets: dict[tuple[str, Numbers], float],
 ) -> list[harness.Row]:
     """Ours against each peer of the same precision, in turn."""
     return [
@@ -140,7 +257,7 @@ def speeds(
             work=len(texts),
             target=targets.get((name, precision), 1.0),
         )
-        for (name, precision), peer in sorted(peers.items(), key=lambda item: item[0][::-1])
+        for (name, precision), peer in peers.items()
     ]
 
 
@@ -201,6 +318,6 @@ def theirs(folder: Path, precision: Numbers) -> Embedder:
     return embed
 
 
-def graph(folder: Path, precision: Numbers) -> Embedder:
+def graph(folder: Path, precision: Any) -> Embedder:
     ready = Exported(folder, precision)
     return lambda sentences: ready(sentences, long="truncate")

@@ -44,6 +44,7 @@ from torch.utils.data import Dataset
 
 from benchmarks import harness
 from benchmarks.embed import minilm
+from benchmarks.text import stsb
 from bertkit import metrics
 from bertkit.console import quietly
 from bertkit.data.tags import spans
@@ -51,7 +52,6 @@ from bertkit.pipelines import answering
 from bertkit.recipes.finetune import SCORES, Finetune, finetune, read_examples
 from bertkit.storage import write_text
 from bertkit.tasks import find
-from bertkit.tasks.classify import Example
 
 LOG = harness.RESULTS / "finetune.jsonl"
 PEER = "transformers Trainer, fp32"
@@ -157,18 +157,11 @@ def read(work: Work, folder: Path, *, quick: bool) -> list[list[Any]]:
     found = []
     for file, wanted in zip(work.files, work.rows, strict=True):
         if work.peer is Numbers:
-            rows = read_stsb(folder / file)
+            rows = stsb(folder / file)
         else:
             rows = read_examples(find(work.task), folder / file)
         found.append(rows[: FEW if quick else wanted])
     return found
-
-
-def read_stsb(path: Path) -> list[Any]:
-    """Seven columns and, in some rows, two more: a table that bertkit refuses as ragged."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    cells = [line.split("\t") for line in lines if line.strip()]
-    return [Example(c[5], c[6], c[4], f"{path}:{line}") for line, c in enumerate(cells, 1)]
 
 
 def quiet_transformers() -> None:

@@ -13,21 +13,21 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks import harness, text
-from benchmarks.embed import PRECISIONS, Numbers, graph, minilm, ours, theirs
-from bertkit.recipes.export import export
+from benchmarks.embed import (
+    CALIBRATION,
+    LOWEST_COSINE,
+    PEERS,
+    PRECISIONS,
+    Numbers,
+    minilm,
+    prepare,
+    side,
+)
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS, COUNT, WARM = 32, 200, 40
 CLOSE = 0.95
 """Within 5 % of a peer counts as being as fast."""
-
-PEERS: tuple[tuple[str, Numbers], ...] = (
-    ("sentence-transformers", "fp32"),
-    ("ONNX Runtime", "fp32"),
-    ("OpenVINO", "fp32"),
-    ("sentence-transformers", "bf16"),
-    ("OpenVINO", "bf16"),
-)
 
 
 def main(*, quick: bool = False) -> None:
@@ -35,8 +35,8 @@ def main(*, quick: bool = False) -> None:
     queries = [s for s in text.sentences(1024) if len(tokenizer.encode(s)) <= TOKENS]
     queries = queries[: 20 if quick else COUNT]
     with TemporaryDirectory() as place:
-        for kind in ("onnx", "openvino"):
-            export(minilm(), out=Path(place) / kind, kind=kind)
+        seen = text.sentences(1024 + CALIBRATION)[1024:]
+        prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"])
         mine = {p: harness.apart(times, "bertkit", p, queries, place) for p in PRECISIONS}
         rows = [
             harness.row(
@@ -60,12 +60,5 @@ def main(*, quick: bool = False) -> None:
 
 def times(name: str, precision: Numbers, queries: list[str], place: str) -> list[float]:
     """Milliseconds of each query, after some that do not count."""
-    match name:
-        case "bertkit":
-            side = ours(minilm(), precision)
-        case "sentence-transformers":
-            side = theirs(minilm(), precision)
-        case _:
-            kind = {"ONNX Runtime": "onnx", "OpenVINO": "openvino"}[name]
-            side = graph(Path(place) / kind, precision)
-    return harness.milliseconds(lambda query: side([query]), queries, warm=WARM)
+    embed = side(name, precision, minilm(), Path(place))
+    return harness.milliseconds(lambda query: embed([query]), queries, warm=WARM)
