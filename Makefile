@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-search bench-serve bench-prepare \
+	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
 	bench-startup bench-report
 
 help: ## list the targets
@@ -64,6 +64,9 @@ bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX
 
 bench-latency: install ## one query at a time, against the same
 	$(BIN)/python -m benchmarks latency
+
+bench-stream: install ## memory while a million texts are embedded
+	$(BIN)/python -m benchmarks stream
 
 bench-search: install ## a search engine over SciFact, against sentence-transformers and faiss
 	$(BIN)/python -m benchmarks search

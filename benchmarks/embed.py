@@ -5,7 +5,7 @@ BERT-base's shape with random weights; tokenizing included. sentence-transformer
 32 texts a batch of near-equal length; the graphs get batches of at most 4,096 tokens, sorted by
 length, on all cores, and OpenVINO the precision of the row.
 
-In int8 all sides look at the same 300 other sentences: OpenVINO's graph is quantized by NNCF as a
+In int8 all sides look at the same 1,000 other sentences: OpenVINO's graph is quantized by NNCF as a
 transformer, with its defaults; ONNX Runtime's by its own dynamic quantization, a scale a channel,
 which needs no texts. What ours leaves in bf16, OpenVINO may also compute so. How much vectors turn
 is shown of all of them, and where BERTKIT_DATA names the folder of the data, what it costs on
@@ -56,7 +56,7 @@ LOWEST_COSINE: dict[Numbers, float] = {"bf16": 0.999, "int8": 0.99}
 LOST = 0.3
 """Points of Spearman's correlation on STS-B that int8 may cost."""
 
-CALIBRATION = 300
+CALIBRATION = 1000
 """Sentences that int8 is calibrated with."""
 
 LONG = 512

@@ -31,3 +31,33 @@ def test_memory_is_held() -> None:
         return int(done.stdout)
 
     assert faults("held") < faults("given back") / 10
+
+
+SHAPES = """
+import sys, torch
+from bertkit import memory
+if sys.argv[1] == "few":
+    memory.hold()
+weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(256, 256))
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+def run(rows):
+    for n in rows:
+        torch.ops.mkldnn._linear_pointwise(torch.randn(n, 256), weight, None, "none", [], "")
+run(range(64, 128))
+before = resident()
+run(range(128, 600))
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="/proc tells how large a process is")
+def test_shapes_that_do_not_come_again_are_not_kept() -> None:
+    def growth(which: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", SHAPES, which], capture_output=True, text=True, check=True
+        )
+        return int(done.stdout)
+
+    assert growth("few") < growth("all") / 2

@@ -18,7 +18,8 @@ FLOORS = (  # from the ground up
     ("objectives", "engine", "families"),
     ("tasks", "checkpoint"),
     ("training", "pipelines"),
-    ("retrieval", "view"),
+    ("retrieval",),
+    ("view",),
     ("recipes",),
     ("serve",),
     ("commands",),
@@ -128,10 +129,10 @@ def test_an_upward_import_is_caught_wherever_it_stands(tmp_path: Path) -> None:
     )
     assert offenders(root) == [
         "data/readers.py: data (3) imports nn (3)",
-        "models/model.py: models (4) imports cli (12)",
+        "models/model.py: models (4) imports cli (13)",
         "nn/late.py: nn (3) imports models (4)",
         "nn/near.py: nn (3) imports models (4)",
-        "nn/public.py: nn (3) imports __init__ (13)",
+        "nn/public.py: nn (3) imports __init__ (14)",
     ]
 
 

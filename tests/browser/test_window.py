@@ -2,12 +2,125 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from tests.serve.test_run import process
 
+import bertkit
 from bertkit.view.explain import explain
+
+FIRST = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs") / "mine"
+    place.mkdir()
+    (place / "run.json").write_text('{"config": {"train": {"steps": 40}}}', encoding="utf-8")
+    write_journal(place, 40)
+    return place
+
+
+def write_journal(place: Path, steps: int) -> None:
+    lines = [{"step": n, "loss": 9.0 - n / 10} for n in range(1, steps + 1)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (place / "journal.jsonl").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def address(folders: Path, run: Path) -> Iterator[str]:
+    names = [str(folders / name) for name in ("pretrained", "entities", "reader")]
+    with process(*names, "--run", str(run)) as (_, address):
+        yield address
+
+
+@pytest.fixture
+def tab(browser: Any, address: str) -> Iterator[Any]:
+    """A new tab at the window; at the end no other host was asked, and no error said."""
+    page = browser.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda r: None if r.url.startswith(address) else wrong.append(r.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert [one for one in wrong if not one.startswith("blob:")] == []
+
+
+def column(tab: Any, place: int) -> list[str]:
+    """The cells of a column of the first table."""
+    read = "(table, n) => [...table.tBodies[0].rows].map(row => row.cells[n].innerText.trim())"
+    return list(tab.locator("table").first.evaluate(read, place))
+
+
+def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
+    tab.get_by_role("link", name="Ask", exact=True).click()
+    tab.get_by_role("link", name="Similar texts").click()
+    tab.get_by_label("Text", exact=True).fill("a b c")
+    tab.get_by_label("Others, a line each").fill("c d\na b")
+    tab.get_by_role("button", name="Ask").click()
+    tab.wait_for_selector("html[data-ready=true]")
+    assert tab.evaluate(FIRST) < 1000
+    first, *others = bertkit.pipeline("embed", folders / "pretrained")(["a b c", "c d", "a b"])
+    cosines = [float(first @ o / np.linalg.norm(first) / np.linalg.norm(o)) for o in others]
+    found = dict(zip(column(tab, 0), map(float, column(tab, 1)), strict=True))
+    assert found == pytest.approx(dict(zip(["c d", "a b"], cosines, strict=True)), abs=6e-4)
+
+    tab.get_by_role("link", name="Masked words").click()
+    tab.get_by_label("Text, with [MASK]").fill("a [MASK] c")
+    tab.keyboard.press("Tab")
+    tab.get_by_role("button", name="Ask").press("Enter")
+    tab.wait_for_selector("table")
+    ((mask,),) = bertkit.pipeline("fill-mask", folders / "pretrained")(["a [MASK] c"])
+    assert column(tab, 0) == [filler.piece for filler in mask.fillers]
+
+    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_label("Question", exact=True).fill("a b")
+    tab.get_by_label("Passage").fill("c d <b> e")
+    tab.get_by_role("button", name="Ask").click()
+    tab.wait_for_selector(".passage")
+    answered = bertkit.pipeline("answer", folders / "reader")(("a b", "c d <b> e"))
+    assert tab.locator(".passage").inner_text() == "c d <b> e"
+    assert tab.locator("mark").all_inner_texts() == ([answered.answer] if answered.answer else [])
+
+
+def test_a_word_is_compared(tab: Any) -> None:
+    tab.get_by_role("link", name="One word").click()
+    tab.get_by_label("A word").fill("c")
+    tab.get_by_label("Texts with it").fill("a c\nc d e\nb c")
+    tab.get_by_role("button", name="Compare").click()
+    tab.wait_for_selector("html[data-ready=true]")
+    assert column(tab, 0) == ["1 and 2", "1 and 3", "2 and 3"]
+    assert tab.locator("svg.chart").count() == 2
+    assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]
+
+
+def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None:
+    tab.get_by_role("link", name="Training").click()
+    tab.wait_for_selector("html[data-ready=true]")
+    assert [column(tab, place) for place in (0, 1, 2)] == [["mine"], ["40 of 40"], ["done"]]
+    with tab.expect_download() as waiting:
+        tab.get_by_role("button", name="Save as picture: Loss").click()
+    waiting.value.save_as(tmp_path / "loss.png")
+    from PIL import Image
+
+    picture = np.asarray(Image.open(tmp_path / "loss.png").convert("RGB"), dtype=np.int64)
+    blue = (abs(picture - [58, 124, 224]).sum(-1) < 60).sum()
+    assert blue > 200  # the line is there
+
+
+def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
+    write_journal(run, 20)
+    tab.get_by_role("link", name="Training").click()
+    tab.get_by_text("20 of 40").wait_for()
+    write_journal(run, 21)
+    tab.get_by_text("21 of 40").wait_for()  # the page asks again by itself
 
 
 def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:

@@ -8,8 +8,8 @@ from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
 from bertkit.models.config import TransformerConfig
+from bertkit.models.layers import without_heads
 from bertkit.models.model import Model, build
-from bertkit.recipes.prune import without_heads
 
 
 def model() -> Model:

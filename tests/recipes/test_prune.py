@@ -15,11 +15,11 @@ from bertkit.checkpoint.folder import load, save
 from bertkit.errors import ConfigError
 from bertkit.families import ALBERT, BERT
 from bertkit.models.config import TransformerConfig
-from bertkit.models.layers import keep_layers
+from bertkit.models.layers import keep_layers, without_heads
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.prune import importance, least, prune, spare, without_heads
+from bertkit.recipes.prune import importance, least, prune, spare
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train
 

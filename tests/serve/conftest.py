@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,19 @@ def server(house: House) -> Iterator[Server]:
     """Makes a client of a server in this process, with the limits and keys that are given."""
     opened: list[tuple[TestClient, Batcher]] = []
 
-    def make(limits: Limits | None = None, keys: Keys | None = None, at: Any = None) -> TestClient:
+    def make(
+        limits: Limits | None = None,
+        keys: Keys | None = None,
+        at: Any = None,
+        runs: Sequence[Path] = (),
+    ) -> TestClient:
         limits = limits or Limits()
         metrics = Metrics()
         batcher = Batcher(
             queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
         )
         gate = Gate(limits=limits, keys=keys or Keys([]), metrics=metrics)
-        gate.open_to(create_app(at or house, batcher, limits, metrics))
+        gate.open_to(create_app(at or house, batcher, limits, metrics, runs))
         client = TestClient(gate).__enter__()
         opened.append((client, batcher))
         return client

@@ -32,6 +32,7 @@ def test_openapi_describes_every_route(server: Server) -> None:
         "/fill-mask",
         "/next-sentence",
         "/explain",
+        "/contexts",
         "/tokenize",
         "/models/{name}/reload",
     }
@@ -75,6 +76,7 @@ TRUNCATE: dict[str, dict[str, Any]] = {"/ner": {}, "/answer": {}, "/tokenize": {
 
 ROUTES = ["/embed", "/v1/embeddings", "/similarity", "/predict", "/rerank", "/ner", "/answer"]
 ROUTES += ["/choose", "/fill-mask", "/next-sentence", "/tokenize", "/explain", "/search", "/info"]
+ROUTES += ["/contexts"]
 
 BROKEN = [
     b"",

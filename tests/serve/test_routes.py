@@ -231,5 +231,5 @@ def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:
     missing = client.post("/fill-mask", json={"inputs": "[MASK]"})
     assert (missing.status_code, missing.json()["error_type"]) == (404, "not_found")
     about = client.get("/info").json()["models"]
-    assert about[0]["answers"] == ["predict", "explain"]
+    assert about[0]["answers"] == ["predict", "contexts", "explain"]
     assert about[0]["labels"] == list(KINDS["sentiment"][1])

@@ -26,7 +26,7 @@ from bertkit.serve.served import House, Served, usable
     ],
 )
 def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
-    assert set(Served(str(folders / name), "fp32").pipelines) == {*abilities, "explain"}
+    assert set(Served(str(folders / name), "fp32").pipelines) == {*abilities, "contexts", "explain"}
 
 
 def test_a_known_vector_stays_known(folders: Path) -> None:

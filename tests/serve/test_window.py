@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.serve.conftest import Server
 
+from bertkit.recipes.index import index
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
 from bertkit.serve.limits import Limits
+from bertkit.serve.served import House
+from bertkit.text.train import train
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
 
@@ -77,3 +84,190 @@ def test_long_texts_are_cut_and_said_to_be(server: Server) -> None:
     found = server().get("/", params={"text": "a " * 40, "model": "pretrained"})
     assert found.status_code == 200
     assert '"truncated":true' in found.text
+
+
+def rows(html: str) -> list[list[str]]:
+    """The cells of all tables, without their tags."""
+    found = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", html, re.S)
+    return [[re.sub("<[^>]+>", "", cell).strip() for cell in re.split("<td>", r)] for r in found]
+
+
+def numbers(html: str) -> dict[str, float]:
+    return {first: float(last) for first, *_, last in rows(html)}
+
+
+def test_what_is_asked_is_what_the_interface_answers(server: Server, folders: Path) -> None:
+    client = server()
+
+    def ask(what: str, **asked: str) -> str:
+        found = client.get("/ask", params={"what": what, **asked})
+        assert found.status_code == 200, found.text
+        return found.text
+
+    labels = client.post("/predict", json={"inputs": "a b"}).json()
+    wanted = {row["label"]: row["score"] for row in labels}
+    assert numbers(ask("predict", text="a b")) == pytest.approx(wanted, abs=6e-4)
+
+    given = {"text": "a", "choices": ["b", "c"]}
+    scores = client.post("/choose", json={"inputs": given}).json()["scores"]
+    html = ask("choose", text="a", other="b\n\n c ")
+    assert numbers(html) == pytest.approx(dict(zip("bc", scores, strict=True)), abs=6e-4)
+
+    chance = client.post("/next-sentence", json={"inputs": ["a b", "c"]}).json()["next"]
+    found = numbers(ask("next-sentence", text="a b", other="c"))
+    assert found["it follows"] == pytest.approx(chance, abs=6e-4)
+
+    given = {"source_sentence": "a b", "sentences": ["c d", "e"]}
+    cosines = client.post("/similarity", json={"inputs": given}).json()
+    found = numbers(ask("embed", text="a b", other="c d\ne"))
+    assert found == pytest.approx({"c d": cosines[0], "e": cosines[1]}, abs=6e-4)
+
+    ranks = client.post("/rerank", json={"query": "a", "texts": ["b", "c d"]}).json()
+    found = rows(ask("rerank", text="a", other="b\nc d"))
+    assert [row[0] for row in found] == [("b", "c d")[rank["index"]] for rank in ranks]
+
+    entities = client.post("/ner", json={"inputs": "a b <i> c"}).json()["entities"]
+    html = ask("ner", text="a b <i> c")
+    assert html.count("<mark>") == len(entities)
+    assert "<i>" not in html
+
+    given = {"question": "a", "context": "b c d"}
+    answered = client.post("/answer", json={"inputs": given}).json()
+    html = ask("answer", text="a", other="b c d")
+    assert f"<mark>{answered['answer']}</mark>" in html
+
+    masks = client.post("/fill-mask", json={"inputs": "a [MASK] [MASK]"}).json()
+    html = ask("fill-mask", text="a [MASK] [MASK]")
+    pieces = [filler["piece"] for mask in masks for filler in mask["fillers"]]
+    assert [row[0] for row in rows(html)] == pieces
+
+
+def test_models_fill_masks_side_by_side(server: Server, folders: Path, bert: Path) -> None:
+    client = server(at=House([str(folders / "pretrained"), str(bert)], None))
+    asked = {"what": "fill-mask", "text": "a [MASK]"}
+    found = client.get("/ask", params=asked).text
+    assert re.findall('<th scope="col">(.*?)</th>', found)[::2] == ["pretrained", bert.name]
+    alone = client.get("/ask", params=asked | {"model": bert.name}).text
+    assert re.findall('<th scope="col">(.*?)</th>', alone)[::2] == [bert.name]
+
+
+def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> None:
+    documents = tmp_path / "d.jsonl"
+    texts = ["a b", "c d <u>", "e f"]
+    documents.write_text(
+        "".join(json.dumps({"id": f"d{i}", "text": t}) + "\n" for i, t in enumerate(texts)),
+        encoding="utf-8",
+    )
+    model, store = folders / "pretrained", str(tmp_path / "store")
+    index([documents], model=str(model), store=store)
+    client = server(at=House([str(model)], store))
+    found = client.get("/ask", params={"what": "search", "text": "c d <u>"}).text
+    assert rows(found)[0][0] == "d1"
+    assert "c d &lt;u&gt;" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "said"),
+    [
+        ("/ask", {"what": "embed", "text": "a"}, "the second box is empty"),
+        ("/ask", {"what": "fill-mask", "text": "a"}, "nothing is masked; write [MASK]"),
+        ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#x27;&lt;b&gt;"),
+        ("/ask", {"what": "predict", "text": "a " * 40}, "longer than the 16 tokens"),
+        ("/word", {"word": "a", "texts": "a b"}, "a word is compared in two"),
+        ("/word", {"word": "zz", "texts": "a b\nc"}, "&#x27;zz&#x27; is not in &#x27;a b"),
+        ("/", {"text": "a", "off": "1"}, "heads: &#x27;1&#x27;; write LAYER.HEAD"),
+        ("/", {"text": "a", "off": "1.9"}, "heads: 1.9; name LAYER.HEAD, from 1.1 to 1.2"),
+        ("/", {"text": "a", "off": "1.1, 1.2"}, "heads: all of layer 1; a layer keeps one"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(
+    path: str, asked: dict[str, str], said: str, server: Server
+) -> None:
+    found = server().get(path, params=asked)
+    assert found.status_code == 422
+    (alert,) = re.findall('<p role="alert">(.*?)</p>', found.text)
+    assert said in alert
+
+
+def test_a_head_that_is_off(server: Server, folders: Path) -> None:
+    asked = {"text": "a b c", "model": "pretrained", "off": "1.2"}
+    data = re.search('id="data">(.*?)</script>', server().get("/", params=asked).text, re.S)
+    assert data is not None
+    held = json.loads(data[1])
+    assert held["off"] == ["1.2"]
+    whole = explain(folders / "pretrained", "a b c")
+    assert whole.off_change is None
+    embedding, last = held["off_change"]
+    assert embedding == pytest.approx([1.0] * 5, abs=1e-5)
+    assert min(last) < min(embedding) - 5e-7  # a tiny model, whose heads do little
+    sent = {"inputs": "a b c", "off": ["1.2"]}
+    assert server().post("/explain", json=sent).json()["off_change"] == held["off_change"]
+
+
+def test_a_word_in_several_texts(server: Server) -> None:
+    client = server()
+    asked = {"word": "c", "texts": "a c\n\nc b d\n", "model": "pretrained"}
+    found = client.get("/word", params=asked)
+    given = {"word": "c", "inputs": ["a c", "c b d"], "model": "pretrained"}
+    own = client.post("/contexts", json=given).json()
+    (row,) = rows(found.text)
+    assert row == ["1 and 2", *(f"{layer[0][1]:.2f}" for layer in own["cosines"])]
+    assert found.text.count("<mark>c</mark>") == 2
+    assert found.text.count('class="chart"') == 2  # a map of the embedding and of the layer
+
+
+def run_folder(place: Path, lines: list[dict[str, Any]], steps: int = 100) -> Path:
+    place.mkdir()
+    record = {"config": {"train": {"steps": steps}}}
+    (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (place / "journal.jsonl").write_text(text, encoding="utf-8")
+    return place
+
+
+def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": n, "loss": 5 - n / 50, "learning_rate": 1e-4} for n in (10, 20, 30)
+    ]
+    lines += [{"step": n, "held_out": {"mlm": 4.0 - n / 100}} for n in (20, 30)]
+    one = run_folder(tmp_path / "one", lines)
+    two = run_folder(tmp_path / "two <b>", lines[:2], steps=20)
+    client = server(at=House([], None), runs=[one, two])
+    assert client.get("/", follow_redirects=False).headers["location"] == "/training"
+    found = client.get("/training").text
+    assert '<meta http-equiv="refresh" content="5">' in found
+    assert rows(found) == [
+        ["one", "30 of 100", "learns", "4.400", "mlm 3.700"],
+        ["two &lt;b&gt;", "20 of 20", "done", "4.600", ""],
+    ]
+    assert found.count('class="chart"') == 3  # loss, held out, learning rate
+    assert "two <b>" not in found
+    with (one / "journal.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')  # a line half written
+    done = client.get("/training").text
+    assert "refresh" not in done
+    assert rows(done)[0][:3] == ["one", "100 of 100", "done"]
+    (one / "run.json").unlink()
+    gone = client.get("/training")
+    assert gone.status_code == 422
+    assert "no run learns here" in gone.text
+
+
+def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(english[:8]), encoding="utf-8")
+    tokenizer = train([text.read_text(encoding="utf-8")], kind="wordpiece", size=200)
+    corpus = prepare([text], tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
+    settings = {
+        "model": {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "length": 32},
+        "sampling": {"length": 24, "pairs": "none"},
+        "train": {"steps": 4, "batch_size": 4, "log_every": 1, "precision": "fp32"},
+    }
+    pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    client = server(at=House([], None), runs=[tmp_path / "run"])
+    found = client.get("/training").text
+    assert "[MASK]←" in found
+    assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
+    shutil.rmtree(corpus)
+    alone = server(at=House([], None), runs=[tmp_path / "run"])
+    assert "[MASK]←" not in alone.get("/training").text

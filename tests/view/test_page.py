@@ -15,7 +15,7 @@ import pytest
 from bertkit.errors import ConfigError
 from bertkit.view.document import Explanation
 from bertkit.view.explain import explain
-from bertkit.view.page import MODULES, PAGES, page, refuse_place, write_page
+from bertkit.view.page import FIGURES, FILES, MODULES, page, refuse_place, write_page
 
 HOSTILE = (
     "a </script><script>alert(1)</script> <!-- & \" ' \u2028 \u2029 <img src=x onerror=alert(2)>"
@@ -87,10 +87,10 @@ def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
 
 
 def test_modules_come_after_those_they_import_and_share_no_name() -> None:
-    assert sorted(MODULES) == sorted(path.name for path in PAGES.glob("*.js"))
+    assert {*MODULES, *FIGURES} == {path.name for path in FILES.glob("*.js")}
     names: list[str] = []
     for place, name in enumerate(MODULES):
-        text = (PAGES / name).read_text(encoding="utf-8")
+        text = (FILES / name).read_text(encoding="utf-8")
         imported = re.findall(r'from "\./(.*)"', text)
         assert set(imported) <= set(MODULES[:place]), name
         names += re.findall(

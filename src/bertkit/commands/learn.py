@@ -12,7 +12,7 @@ from cyclopts import App
 from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.console import print_json, say
-from bertkit.errors import ConfigError
+from bertkit.models.layers import read_head
 from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import augment as augmenting
@@ -112,12 +112,7 @@ augment = command(
 
 
 def _prune(model: str, /, *, head: Sequence[str], layer: Sequence[int], **rest: Any) -> None:
-    heads = []
-    for name in head:
-        one, _, other = name.partition(".")
-        if not (one.isdecimal() and other.isdecimal()):
-            raise ConfigError(f"--head: {name!r}; write LAYER.HEAD, such as 2.11")
-        heads.append((int(one), int(other)))
+    heads = [read_head(name) for name in head]
     print(json.dumps(pruning.prune(model, heads=heads, layers=layer, **rest)))
 
 

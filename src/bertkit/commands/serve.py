@@ -16,7 +16,7 @@ from bertkit.serve.limits import KEY, Limits
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
-def _serve(models: list[str], /, **plan: Any) -> None:
+def _serve(models: list[str] | None = None, /, **plan: Any) -> None:
     try:
         from bertkit.serve.run import Plan
         from bertkit.serve.run import serve as run
@@ -24,20 +24,28 @@ def _serve(models: list[str], /, **plan: Any) -> None:
         raise ConfigError(
             f"serving needs {error.name}, which is not installed: pip install 'bertkit[serve]'"
         ) from None
-    run(Plan(models=models, **plan))
+    plan["runs"] = plan.pop("run")
+    if not models and not plan["runs"]:
+        raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")
+    run(Plan(models=models or [], **plan))
 
 
-MODELS: Own = {"models": (list[str], "Model folders or hub ids.")}
+MODELS: Own = {"models": (list[str] | None, "Model folders or hub ids.", None)}
+
+RUNS: Own = {
+    "run": (list[Path], "A folder in which something learns, or has; its curves are shown.", []),
+}
 
 
-def _view(models: list[str], /, *, port: int, precision: Inference) -> None:
-    _serve(models, port=port, precision=precision, browser=True)
+def _view(models: list[str] | None = None, /, **plan: Any) -> None:
+    _serve(models, browser=True, **plan)
 
 
 view = command(
     _view,
     "Look into models in the browser: write a text, and see what they do with it.",
     {
+        **RUNS,
         "port": (Port, "0 takes any that is free.", 0),
         "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
     },
@@ -48,6 +56,7 @@ serve = command(
     _serve,
     "Serve models over HTTP: what their folders hold decides what they can be asked.",
     {
+        **RUNS,
         "store": (str | None, "A store of passages, for /search.", None),
         "host": (str, "The address to listen at; loopback alone by default.", "127.0.0.1"),
         "port": (Port, "0 takes any that is free.", 8000),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling
+from bertkit.recipes.run_file import read_config
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -76,3 +79,17 @@ def readable(samples: Samples, sample: Sample) -> Iterator[str]:
     for segment in np.unique(sample.types):
         text = " ".join(p for p, t in zip(pieces, sample.types, strict=True) if t == segment)
         yield f"  {'AB'[segment]}: {text}"
+
+
+def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
+    """The first samples of a pretraining run, from its `run.json`; none if its corpus is gone."""
+    corpus = Path(record.get("corpus_folder", ""))
+    if not record.get("corpus_folder") or not corpus.is_dir():
+        return []
+    opened = Corpus.open(corpus)
+    tokenizer = opened.tokenizer()
+    config = read_config(record["config"], tokenizer)
+    samples, drawn = draw(
+        opened, tokenizer, config.sampling, config.masking, seed=config.train.seed, count=count
+    )
+    return ["\n".join(readable(samples, sample)) for sample in drawn]

@@ -307,6 +307,7 @@ def _checked_run(
     record: dict[str, Any] = {
         "config": plain(config),
         "corpus": sha256(corpus / "manifest.json"),
+        "corpus_folder": str(corpus.resolve()),
         "tokenizer": tokenizer.fingerprint,
     }
     if out.is_dir():

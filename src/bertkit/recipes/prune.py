@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from bertkit.data.collate import cut_by_tokens
 from bertkit.errors import ConfigError
-from bertkit.models.layers import keep_layers
+from bertkit.models.layers import Head, attentions, keep_layers, without_heads
 from bertkit.models.model import Model
-from bertkit.nn.attention import Attention
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.changed import save_changed
@@ -27,9 +26,6 @@ from bertkit.storage import refuse_used
 from bertkit.tasks.task import Reading, Task, group
 
 BUDGET_TOKENS = 4096
-
-Head = tuple[int, int]
-"""A layer and a head of it, from 1."""
 
 
 def prune(
@@ -84,42 +80,6 @@ def spare(model: Model) -> int:
     return len(model.encoder.blocks) * (model.config.heads - 1)
 
 
-def without_heads(model: Model, heads: Sequence[Head]) -> Model:
-    """A copy in which these heads give zeros, and learn nothing any more: neither their values nor
-    what is made of them has a gradient. Where layers share weights, the first that has them counts.
-
-    Raises: ConfigError for a head that is not there, and for all of a layer.
-    """
-    config, layers = model.config, len(model.encoder.blocks)
-    for layer, head in heads:
-        if not (0 < layer <= layers and 0 < head <= config.heads):
-            raise ConfigError(
-                f"heads: {layer}.{head}; name LAYER.HEAD, from 1.1 to {layers}.{config.heads}"
-            )
-    model = copy.deepcopy(model)
-    for number, attention in enumerate(attentions(model), 1):
-        gone = sorted({head for layer, head in heads if layer == number})
-        if len(gone) == config.heads:
-            raise ConfigError(f"heads: all of layer {number}; a layer keeps one at least")
-        with torch.no_grad():
-            for head in gone:
-                for weight in _of_head(attention, head - 1):
-                    weight.zero_()
-    return model
-
-
-def _of_head(attention: Attention, head: int) -> list[Tensor]:
-    """What makes the values of a head, and what reads them: views."""
-    heads = attention.heads
-    found = [
-        attention.qkv.weight.unflatten(0, (3, heads, -1))[2, head],
-        attention.out.weight.unflatten(1, (heads, -1))[:, head],
-    ]
-    if attention.qkv.bias is not None:
-        found.append(attention.qkv.bias.unflatten(0, (3, heads, -1))[2, head])
-    return found
-
-
 def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:
     """How much the loss would change without each head: |output · its gradient|, per example.
 
@@ -163,11 +123,6 @@ def least(scores: NDArray[np.float64], count: int) -> list[Head]:
         if len(gone) < count and sum(one == layer for one, _ in gone) < scores.shape[1] - 1:
             gone.append((layer, head))
     return sorted(gone)
-
-
-def attentions(model: Model) -> list[Attention]:
-    """One for each set of weights."""
-    return [part for part in model.encoder.blocks.modules() if isinstance(part, Attention)]
 
 
 def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:

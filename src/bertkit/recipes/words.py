@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertkit import metrics
@@ -19,10 +18,9 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.readers import suffix
 from bertkit.data.words import Range, read_in_context, read_word_pairs
 from bertkit.engine.engine import Engine
+from bertkit.engine.words import word_states
 from bertkit.errors import ConfigError, DataError
-from bertkit.nn.attention import Trace
 from bertkit.nn.precision import Precision
-from bertkit.text.tokenizer import Encoding
 
 
 def evaluate_words(
@@ -55,7 +53,7 @@ def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any
     pairs = read_word_pairs(file)
     words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
     place = {word: i for i, word in enumerate(words)}
-    states = word_states(loaded, engine, words, [(0, len(word)) for word in words])
+    states = _states(loaded, engine, words, [(0, len(word)) for word in words])
     first = states[:, np.array([place[word] for word, *_ in pairs])]
     second = states[:, np.array([place[word] for _, word, _ in pairs])]
     scores = [score for *_, score in pairs]
@@ -81,41 +79,12 @@ def word_in_context(
     return {**found, "best_layer": best, "pairs": len(same), "missing": missing}
 
 
-def word_states(
-    loaded: Loaded, engine: Engine, texts: Sequence[str], spans: Sequence[Range]
+def _states(
+    loaded: Loaded, engine: Engine, texts: Sequence[str], ranges: Sequence[Range]
 ) -> NDArray[np.float32]:
-    """The mean state of a word's pieces in its text, in every layer. Shapes: (layers + 1, S, D).
-
-    Raises: DataError for a word that has no piece, or that stands behind what the model reads.
-    """
+    """Shapes: (layers + 1, S, D)."""
     encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
-    chosen = [_pieces(*given) for given in zip(encodings, spans, texts, strict=True)]
-    config = loaded.model.config
-    states = np.empty((config.layers + 1, len(texts), config.hidden), dtype=np.float32)
-    with torch.inference_mode():
-        for places, batch in engine.batches(encodings):
-            trace = Trace(weights=False)
-            engine.model.encoder(batch, trace)
-            first = batch.layout.first.tolist()
-            for place, start in zip(places.tolist(), first, strict=True):
-                rows = torch.from_numpy(chosen[place] + start).to(engine.device)
-                for layer, found in enumerate(trace.states):
-                    states[layer, place] = found[rows].float().mean(0).cpu()
-    return states
-
-
-def _pieces(encoding: Encoding, span: Range, text: str) -> NDArray[np.int64]:
-    """The places of the pieces that a word of the text has."""
-    start, end = span
-    offsets = encoding.offsets
-    real = np.array([word is not None for word in encoding.words])
-    found = np.flatnonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
-    if not len(found):
-        raise DataError(
-            f"{text[:60]!r}: the model reads no piece of {text[start:end]!r}; shorten the text, or "
-            "leave it out"
-        )
-    return found
+    return word_states(engine, encodings, ranges, texts)
 
 
 def _in_context(
@@ -128,7 +97,7 @@ def _in_context(
     if same.all() or not same.any():
         raise DataError(f"{file}: its rows are of one label; there is nothing to tell apart")
     texts = [text for row in rows for text in row.texts]
-    states = word_states(loaded, engine, texts, [span for row in rows for span in row.spans])
+    states = _states(loaded, engine, texts, [span for row in rows for span in row.spans])
     return metrics.cosines(states[:, ::2], states[:, 1::2]), same, missing
 
 

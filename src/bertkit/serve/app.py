@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,8 +48,14 @@ FIELDS = {
 """Of everything that is asked."""
 
 
-def create_app(house: House, batcher: Batcher, limits: Limits, metrics: Metrics) -> FastAPI:
-    """The application, with a route for all that the house can answer."""
+def create_app(
+    house: House,
+    batcher: Batcher,
+    limits: Limits,
+    metrics: Metrics,
+    runs: Sequence[Path] = (),
+) -> FastAPI:
+    """The application, with a route for all that the house can answer, and pages, on `runs` too."""
     app = FastAPI(
         title="bertkit",
         version=__version__,
@@ -63,7 +70,7 @@ def create_app(house: House, batcher: Batcher, limits: Limits, metrics: Metrics)
     for route in routes:
         app.post(route.path, responses=REFUSALS, response_class=Response)(route.handler)
     _describe(app, routes)
-    add_window(app)
+    add_window(app, runs)
 
     @app.get("/info", responses=REFUSALS)
     async def info() -> Response:

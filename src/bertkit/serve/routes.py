@@ -21,6 +21,7 @@ from bertkit.tasks.answer import Answered
 from bertkit.tasks.choose import Choice
 from bertkit.tasks.tag import Entities
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
+from bertkit.view.contexts import Contexts
 from bertkit.view.document import Explanation
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
@@ -221,8 +222,14 @@ async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
 async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
-    pair = (given, None) if isinstance(given, str) else tuple(given)
-    return await Asking(request).plain("explain", ask, [pair], one=True)
+    text, pair = (given, None) if isinstance(given, str) else given
+    return await Asking(request).plain("explain", ask, [(text, pair, ask.off)], one=True)
+
+
+@route("/contexts", "contexts", Contexts)
+async def contexts(ask: schema.ContextsAsk, request: Request) -> Response:
+    """A word in several texts: how alike its states are there, layer by layer."""
+    return await Asking(request).plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
 
 
 @route("/tokenize", "tokenize", list[list[schema.Token]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
+from bertkit.checkpoint.tuned import cores
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
 from bertkit.nn.precision import Inference
@@ -28,6 +28,7 @@ from bertkit.serve.gate import Gate
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.served import House
+from bertkit.view.runs import read_run
 
 LOADING = 120
 """Seconds that a worker may take to open its models."""
@@ -47,6 +48,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
+    runs: Sequence[Path] = ()
+    """Folders of runs, which the window shows while they learn."""
     browser: bool = False
     """Whether to show the window once there is something to see."""
 
@@ -127,7 +130,6 @@ def loaded_gate(plan: Plan, address: str) -> Gate:
 
 
 def _parts(plan: Plan) -> tuple[Gate, Batcher]:
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // plan.workers))
     limits, metrics = plan.limits, Metrics()
     batcher = Batcher(
         queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
@@ -138,9 +140,13 @@ def _parts(plan: Plan) -> tuple[Gate, Batcher]:
 
 
 def _open(gate: Gate, batcher: Batcher, plan: Plan, address: str) -> None:
+    for folder in plan.runs:
+        read_run(folder)
     house = House(plan.models, plan.store, plan.precision)
-    gate.open_to(create_app(house, batcher, plan.limits, gate.metrics))
-    say(f"{', '.join(house.models)}: served at {address}")
+    if plan.workers > 1:  # after whatever the models were tuned to
+        torch.set_num_threads(max(1, cores() // plan.workers))
+    gate.open_to(create_app(house, batcher, plan.limits, gate.metrics, plan.runs))
+    say(f"{', '.join([*house.models, *map(str, plan.runs)])}: served at {address}")
     if plan.browser:
         webbrowser.open(address)
 

@@ -141,6 +141,14 @@ class ExplainAsk(Cut):
     inputs: Text | Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(
         description="A text, or a pair."
     )
+    off: list[str] = Field([], description="Heads to switch off, as LAYER.HEAD, from 1.")
+
+
+class ContextsAsk(Cut):
+    model_config = example(word="bank", inputs=["a bank by the river", "a bank lends money"])
+
+    word: Text
+    inputs: list[Text] = Field(description="Texts with the word in them.", min_length=2)
 
 
 class FillAsk(Cut):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.models.layers import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, Work, answering, engine
 from bertkit.retrieval.search import Searcher
@@ -20,6 +21,7 @@ from bertkit.serve import schema
 from bertkit.tasks import name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long
+from bertkit.view.contexts import Word
 from bertkit.view.document import Explanation
 from bertkit.view.explain import explain, read
 
@@ -59,6 +61,7 @@ class Served:
             self._offer(name, kind, loaded, runs)
         if task in ("respond", "choose", "classify"):
             self._offer("rerank", Rerank, loaded, runs)
+        self.pipelines["contexts"] = Word(loaded, runs)
         self.pipelines["explain"] = Look(loaded, self.pipelines.get("fill-mask"))
         self.probe = self.embed.prepare([PROBE], long="truncate")
         try:
@@ -131,17 +134,24 @@ class Look:
     def __init__(self, loaded: Loaded, fill: FillMask | None) -> None:
         self.loaded, self.fill = loaded, fill
 
-    def prepare(self, pairs: Sequence[tuple[str, str | None]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a text that cannot be shown."""
+    def prepare(
+        self, items: Sequence[tuple[str, str | None, Sequence[str]]], *, long: Long
+    ) -> list[Work]:
+        """Raises: DataError for a text that cannot be shown, ConfigError for no name of a head."""
         works = []
-        for text, pair in pairs:
+        for text, pair, off in items:
             encoding = read(self.loaded, text, pair, long="truncate")
-            works.append(Work([Feature(encoding, 0)], (text, pair)))
+            heads = [read_head(name) for name in off]
+            check_heads(self.loaded.model, heads)
+            works.append(Work([Feature(encoding, 0)], (text, pair, heads)))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
         """What the model does with each."""
-        return [explain(self.loaded, *work.item, long="truncate", fill=self.fill) for work in works]
+        return [
+            explain(self.loaded, text, pair, off=off, long="truncate", fill=self.fill)
+            for text, pair, off in (work.item for work in works)
+        ]
 
 
 class House:

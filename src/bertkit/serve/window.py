@@ -1,41 +1,317 @@
-"""The window: a page with a form, and what a model does with the text that is written in it."""
+"""The window: pages on what the models do with a text, what they answer, and how runs go."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 from fastapi import FastAPI, Request, Response
 
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, DataError
+from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
+from bertkit.recipes.inspect import readable, samples_of_run
+from bertkit.retrieval.search import Searcher
 from bertkit.serve.asking import Asking, refusal
 from bertkit.serve.gate import Refused
-from bertkit.view.page import asking_form, asking_page, page
+from bertkit.serve.served import usable
+from bertkit.view import answers, runs
+from bertkit.view.contexts import Word, compared
+from bertkit.view.page import Field, form, navigation, page, window_page
+
+LIVE = 5
+"""Seconds after which a page asks again how a run goes."""
+
+ALL = "all of them"
+"""Of models, where several may answer side by side."""
+
+PIECES, DOCUMENTS, SAMPLES = 10, 10, 3
+"""How many are shown of each."""
 
 
-def add_window(app: FastAPI) -> None:
-    """The page at /, which is not of the interface that /openapi.json describes."""
+class Panel(NamedTuple):
+    """A question that the page puts to models: its two boxes, and what becomes of the answers."""
 
-    @app.get("/", include_in_schema=False)
-    async def window(request: Request, text: str = "", pair: str = "", model: str = "") -> Response:
+    title: str
+    text: str
+    other: str
+    """What the second box is for; "" for none."""
+    items: Callable[[str, str], Sequence[Any]]
+    show: Callable[[Sequence[Any], str, str], str]
+    computed_by: Callable[..., Any]
+    asked: Mapping[str, Any] = {}
+
+
+def _lines(text: str) -> list[str]:
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    if not found:
+        raise DataError("the second box is empty; write a line for each")
+    return found
+
+
+def _labels(found: Sequence[Any], text: str, other: str) -> str:
+    (one,) = found
+    return answers.labels(one.scores, number=not all(0 <= s <= 1 for s in one.scores.values()))
+
+
+def _likeness(found: Sequence[Any], text: str, other: str) -> str:
+    rows = usable(np.stack(found))
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return answers.likeness(_lines(other), (rows[1:] @ rows[0]).tolist())
+
+
+PANELS: Mapping[str, Panel] = {
+    "predict": Panel(
+        "Labels",
+        "Text",
+        "A second text, for a model of pairs",
+        lambda text, other: [(text, other) if other.strip() else text],
+        _labels,
+        Answer.run,
+    ),
+    "ner": Panel(
+        "Entities",
+        "Text",
+        "",
+        lambda text, other: [text],
+        lambda found, text, other: answers.entities(text, found[0]),
+        Answer.run,
+    ),
+    "answer": Panel(
+        "An answer from a passage",
+        "Question",
+        "Passage",
+        lambda text, other: [(text, other)],
+        lambda found, text, other: answers.answer(other, found[0]),
+        Answer.run,
+    ),
+    "choose": Panel(
+        "One of several",
+        "Text",
+        "Choices, a line each",
+        lambda text, other: [(text, _lines(other))],
+        lambda found, text, other: answers.choices(_lines(other), found[0]),
+        Answer.run,
+    ),
+    "fill-mask": Panel(
+        "Masked words",
+        "Text, with [MASK] for a word",
+        "",
+        lambda text, other: [text],
+        lambda found, text, other: "",  # of several models: shown side by side
+        FillMask.fillers,
+        {"top": PIECES},
+    ),
+    "next-sentence": Panel(
+        "Next sentence",
+        "A sentence",
+        "Another, which may have followed it",
+        lambda text, other: [(text, other)],
+        lambda found, text, other: answers.next_sentence(found[0]),
+        NextSentence.run,
+    ),
+    "embed": Panel(
+        "Similar texts",
+        "Text",
+        "Others, a line each",
+        lambda text, other: [text, *_lines(other)],
+        _likeness,
+        Embed.run,
+    ),
+    "rerank": Panel(
+        "Passages in order",
+        "Query",
+        "Passages, a line each",
+        lambda text, other: [(text, line) for line in _lines(other)],
+        lambda found, text, other: answers.order(_lines(other), np.array(found, np.float64)),
+        Rerank.run,
+    ),
+    "search": Panel(
+        "Search",
+        "Query",
+        "",
+        lambda text, other: [text],
+        lambda found, text, other: answers.hits(found[0]),
+        Searcher.__call__,
+        {"top": DOCUMENTS, "where": [], "hybrid": False},
+    ),
+}
+"""By the ability that a model needs for it."""
+
+
+def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
+    """The pages, which are not of the interface that /openapi.json describes.
+
+    `folders` are those of runs, which the page of training shows.
+    """
+    house = app.state.house
+    models = bool(house.models)
+    panels = {name: panel for name, panel in PANELS.items() if house.able(name)}
+    there = [
+        *(["/"] if models else []),
+        *(["/ask"] if panels else []),
+        *(["/word"] if models else []),
+        *(["/training"] if folders else []),
+    ]
+    get = partial(app.get, include_in_schema=False)
+
+    @get("/")
+    async def look(
+        request: Request, text: str = "", pair: str = "", model: str = "", off: str = ""
+    ) -> Response:
+        if not models:
+            return Response(status_code=303, headers={"location": "/training"})
         asking = Asking(request)
-        names = list(asking.house.able("explain"))
+        names = list(house.able("explain"))
 
-        def form(said: str = "") -> str:
-            return asking_form(names, model=model, text=text, pair=pair, said=said)
+        def asked(said: str = "") -> str:
+            fields = (
+                Field("text", "Text", text, rows=2, required=True),
+                Field("pair", "A second text, to be read with it (may be left out)", pair),
+                Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", off),
+                Field("model", "Model", model, options=names),
+            )
+            return form("/", fields, "Look", said=said)
+
+        def alone(said: str = "") -> str:
+            return window_page(
+                "What does a model do with a text?",
+                "Write one, and see its pieces, whom they attend to in every head, what could "
+                "stand in each word’s place, and how the states change from layer to layer.",
+                navigation=navigation("/", there),
+                form=asked(said),
+            )
 
         if not text.strip():
-            return _html(asking_page(form()))
+            return _html(alone())
         try:
             _, pipeline = asking.pipeline("explain", model or None)
-            asked = [(text, pair.strip() or None)]
-            (found,), _ = await asking.answers(pipeline, asked, field="text", truncate=True)
+            items = [(text, pair.strip() or None, tuple(off.replace(",", " ").split()))]
+            (found,), _ = await asking.answers(pipeline, items, field="text", truncate=True)
         except (BertkitError, Refused) as error:
-            refused = refusal(error)
-            return _html(asking_page(form(refused.sentence)), refused.status)
-        other = f"<details><summary>Another text</summary>{form()}</details>"
-        return _html(page(found, other))
+            return _refused(error, alone)
+        other = f"<details><summary>Another text</summary>{asked()}</details>"
+        return _html(page(found, other, navigation("/", there)))
 
-    @app.get("/favicon.ico", include_in_schema=False)
+    @get("/ask")
+    async def ask(
+        request: Request, what: str = "", text: str = "", other: str = "", model: str = ""
+    ) -> Response:
+        asking = Asking(request)
+        name = what if what in panels else next(iter(panels), "")
+        if not name:
+            return Response(status_code=303, headers={"location": "/"})
+        panel, able = panels[name], house.able(name)
+        several = name == "fill-mask" and len(able) > 1
+
+        def shown(said: str = "", body: str = "") -> str:
+            options = [*([ALL] if several else []), *able]
+            fields = [Field("text", panel.text, text, rows=2, required=True)]
+            if panel.other:
+                fields.append(Field("other", panel.other, other, rows=4))
+            fields.append(Field("model", "Model", model, options=options))
+            kinds = "".join(
+                f'<a href="/ask?what={key}"{" aria-current=true" if key == name else ""}>'
+                f"{one.title}</a>"
+                for key, one in panels.items()
+            )
+            hidden = f'<input type="hidden" name="what" value="{name}">'
+            asked = form("/ask", fields, "Ask", said=said).replace("<label", f"{hidden}<label", 1)
+            return window_page(
+                panel.title,
+                "What a model answers to your own words. The numbers are those that the same "
+                "question has through the server’s interface.",
+                navigation=navigation("/ask", there),
+                form=f'<nav aria-label="Questions">{kinds}</nav>{asked}',
+                body=body,
+                computed_by=[panel.computed_by],
+            )
+
+        if not text.strip():
+            return _html(shown())
+        try:
+            chosen = list(able) if several and model in ("", ALL) else [model or next(iter(able))]
+            found = {}
+            for one in chosen:
+                _, pipeline = asking.pipeline(name, one)
+                items = panel.items(text, other)
+                found[one], _ = await asking.answers(pipeline, items, field="text", **panel.asked)
+            if name == "fill-mask":
+                return _html(shown(body=answers.fillers({n: f[0] for n, f in found.items()})))
+            return _html(shown(body=panel.show(found[chosen[0]], text, other)))
+        except (BertkitError, Refused) as error:
+            return _refused(error, shown)
+
+    @get("/word")
+    async def word(request: Request, word: str = "", texts: str = "", model: str = "") -> Response:
+        asking = Asking(request)
+
+        def shown(said: str = "", body: str = "") -> str:
+            fields = (
+                Field("word", "A word", word, required=True),
+                Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
+                Field("model", "Model", model, options=list(house.able("contexts"))),
+            )
+            return window_page(
+                "One word in several texts",
+                "The embedding of a word is the same wherever it stands, but for its position. "
+                "Layer by layer its states become those of this sentence, and those of another "
+                "meaning part from them.",
+                navigation=navigation("/word", there),
+                form=form("/word", fields, "Compare", said=said),
+                body=body,
+                computed_by=[Word.run, compared],
+            )
+
+        if not (word.strip() and texts.strip()):
+            return _html(shown())
+        try:
+            _, pipeline = asking.pipeline("contexts", model or None)
+            items = [(word.strip(), tuple(_lines(texts)))]
+            (found,), _ = await asking.answers(pipeline, items, field="texts")
+            return _html(shown(body=answers.contexts(found)))
+        except (BertkitError, Refused) as error:
+            return _refused(error, shown)
+
+    samples: dict[Path, list[str]] = {}
+
+    def with_samples(folder: Path, run: runs.Run) -> str:
+        if folder not in samples:  # the same however long it runs
+            samples[folder] = samples_of_run(run.record, SAMPLES)
+        return runs.with_samples(run, samples[folder])
+
+    @get("/training")
+    async def training() -> Response:
+        def shown(said: str = "", body: str = "", refresh: int | None = None) -> str:
+            alert = f'<p role="alert">{said}</p>' if said else ""
+            return window_page(
+                "Runs",
+                "How runs learn, side by side: their loss on what they learn from, and on what "
+                "they never see. While one of them learns the page asks again every few seconds.",
+                navigation=navigation("/training", there),
+                body=alert + body,
+                computed_by=[runs.read_run, readable],
+                refresh=refresh,
+            )
+
+        try:
+            found = [runs.read_run(folder) for folder in folders]
+            drawn = "".join(map(with_samples, folders, found))
+        except BertkitError as error:
+            return _refused(error, shown)
+        live = LIVE if any(run.learns for run in found) else None
+        return _html(shown(body=runs.shown(found) + drawn, refresh=live))
+
+    @get("/favicon.ico")
     async def icon() -> Response:
         return Response(status_code=204)  # browsers ask; there is none
+
+
+def _refused(error: BertkitError | Refused, shown: Callable[[str], str]) -> Response:
+    refused = refusal(error)
+    return _html(shown(refused.sentence), refused.status)
 
 
 def _html(text: str, status: int = 200) -> Response:

@@ -88,6 +88,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     pair: str | None
     truncated: bool
+    off: list[str]
+    """Heads that are switched off, as LAYER.HEAD."""
+    off_change: list[list[float]] | None
+    """(T) of the embedding, then of each layer: cosines of the states with those of the whole
+    model; None where no head is off."""
     model: Shape
     tokens: list[Token]
     words: list[Word]

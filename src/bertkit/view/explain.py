@@ -5,9 +5,9 @@ Axis letters are those of `batch.py`; here T is the text's tokens, specials incl
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError, DataError, TokenizerError
 from bertkit.models.heads import MaskedLM
+from bertkit.models.layers import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
 from bertkit.nn.embedding import Embedding
@@ -33,10 +34,10 @@ from bertkit.view.document import (
     Part,
     Repeat,
     Shape,
-    Source,
     Token,
     Word,
 )
+from bertkit.view.page import source
 
 LONGEST = 512
 """Tokens of a text at most, whatever the model reads: attention grows with their square."""
@@ -65,17 +66,23 @@ def explain(
     text: str,
     pair: str | None = None,
     *,
+    off: Sequence[Head] = (),
     long: Literal["error", "truncate"] = "error",
     fill: FillMask | None = None,
 ) -> Explanation:
-    """What a model computes on a text or pair; `fill` is its pipeline, where one is at hand.
+    """What a model computes on a text or pair, without the heads that are switched `off`.
 
-    Raises: DataError for a text without words, or one that is too long unless `long` is truncate;
-    CheckpointError for weights that give no numbers.
+    `fill` is the model's pipeline, where one is at hand.
+    Raises: ConfigError for heads that are not there, or all of a layer; DataError for a text
+    without words, or one that is too long unless `long` is truncate; CheckpointError for weights
+    that give no numbers.
     """
     loaded = model if isinstance(model, Loaded) else load(model)
-    encoder = loaded.model.encoder
     encoding = read(loaded, text, pair, long)
+    whole = loaded.model.encoder
+    if off:
+        loaded, fill = replace(loaded, model=without_heads(loaded.model, off)), None
+    encoder = loaded.model.encoder
     words = _words(encoding, [text] if pair is None else [text, pair])
     batch = pack([encoding]).to(next(encoder.parameters()).device)
     trace = Trace(projections=True)
@@ -86,12 +93,19 @@ def explain(
             f"{loaded.folder}: its states of this text are not numbers (nan or inf); the weights "
             "are damaged, take another checkpoint"
         )
+    off_change = None
+    if off:
+        before = Trace(weights=False)
+        whole(batch, before)
+        off_change = _between(states, torch.stack(before.states).float()).tolist()
     attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
     mean = attention.mean(1)
     return Explanation(
         text=text,
         pair=pair,
         truncated=encoding.truncated,
+        off=[f"{layer}.{head}" for layer, head in off],
+        off_change=off_change,
         model=_shape(loaded, model),
         tokens=_tokens(loaded.tokenizer, encoding, words),
         words=words,
@@ -104,7 +118,7 @@ def explain(
         masked=_masked(fill or _fill(loaded), encoding, words),
         similarity=_light(similarity(states), low=-1.0),
         repeats=_repeats(states, words),
-        sources={part: _source(function) for part, function in SOURCES.items()},
+        sources={part: source(function) for part, function in SOURCES.items()},
     )
 
 
@@ -129,6 +143,11 @@ def similarity(states: Tensor) -> Tensor:
     return (x @ x.transpose(1, 2)).clamp(-1, 1)
 
 
+def _between(states: Tensor, others: Tensor) -> Tensor:
+    """The cosines of states with those in their places. Shapes: (layers + 1, T)."""
+    return F.cosine_similarity(states, others, dim=-1)
+
+
 SOURCES: dict[str, Callable[..., Any]] = {
     "tokens": Tokenizer.encode_batch,
     "embeddings": Embedding.forward,
@@ -140,13 +159,6 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "similarity": similarity,
 }
 """What computes each part of the page."""
-
-
-def _source(function: Callable[..., Any]) -> Source:
-    package = Path(__file__).parents[1]
-    path = Path(inspect.getfile(function)).relative_to(package)
-    line = inspect.getsourcelines(function)[1]
-    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__)
 
 
 def read(

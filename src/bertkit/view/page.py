@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bertkit.errors import ConfigError
 from bertkit.storage import refuse_used, write_text
-from bertkit.view.document import Explanation
+from bertkit.view.document import Explanation, Source
 
-PAGES = Path(__file__).parent / "pages"
+FILES = Path(__file__).parent / "pages"
 
 MODULES = (
     "data.js",
@@ -33,52 +35,123 @@ MODULES = (
 )
 """Each after those that it imports. In the page they are one script, and share their names."""
 
+FIGURES = ("dom.js", "paint.js", "picture.js", "window.js")
+"""Those of a page whose figures are made by the server."""
+
+PAGES = {"/": "Look inside", "/ask": "Ask", "/word": "One word", "/training": "Training"}
+"""Of a server's window."""
+
 IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.M)
 
 FORM = "<!-- form -->"
 """Where a page has room for one."""
 
 
-def page(found: Explanation, form: str = "") -> str:
+def page(found: Explanation, form: str = "", navigation: str = "") -> str:
     """The page as HTML, with style, script and numbers in it, and a form where a server answers it.
 
     The policy in its head lets the browser run this script and no other, and load nothing, so that
     no text can do more than be read.
     """
-    script = "\n".join(_module(name) for name in MODULES)
+    script = _script(MODULES)
     title = " ".join(found.text.split())[:60]
     data = msgspec.json.encode(found).decode().replace("<", "\\u003c")  # no tag begins in it
     parts = {
         "<title>bertkit</title>": f"<title>{escape(title)} · bertkit</title>",
+        "<!-- pages -->": navigation,
         '<script type="module" src="main.js"></script>': f'<script type="module">{script}</script>',
         'id="data"></script>': f'id="data">{data}</script>',
     }
     return _filled("explain.html", parts, form=form, policy=f"script-src {_hash(script)}; ")
 
 
-def asking_page(form: str) -> str:
-    """The page before there is a text: the form alone."""
-    return _filled("ask.html", {}, form=form, policy="")
-
-
-def asking_form(
-    models: Sequence[str], *, model: str = "", text: str = "", pair: str = "", said: str = ""
+def window_page(
+    title: str,
+    lead: str,
+    *,
+    navigation: str = "",
+    form: str = "",
+    body: str = "",
+    computed_by: Sequence[Callable[..., Any]] = (),
+    refresh: int | None = None,
 ) -> str:
-    """A form for a text, filled in; `said` is what was wrong with it."""
-    options = "".join(
-        f"<option{' selected' if name == model else ''}>{escape(name)}</option>" for name in models
+    """A page of a server's window: `body` is ready HTML, whose figures get their buttons.
+
+    Units: `refresh` in seconds, after which a browser asks again.
+    """
+    script = _script(FIGURES)
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">'
+    parts = {
+        "<!-- refresh -->": again,
+        "<title>bertkit</title>": f"<title>{escape(title)} · bertkit</title>",
+        "<!-- pages -->": navigation,
+        "<!-- title -->": escape(title),
+        "<!-- lead -->": escape(lead),
+        "<!-- body -->": body + (_sources(computed_by) if body else ""),
+        '<script type="module" src="window.js"></script>': (
+            f'<script type="module">{script}</script>'
+        ),
+    }
+    return _filled("window.html", parts, form=form, policy=f"script-src {_hash(script)}; ")
+
+
+def navigation(here: str, pages: Collection[str]) -> str:
+    """Links to the other pages."""
+    links = "".join(
+        f'<a href="{path}"{" aria-current=page" if path == here else ""}>{name}</a>'
+        for path, name in PAGES.items()
+        if path in pages
     )
+    return f'<nav class="pages" aria-label="Pages">{links}</nav>'
+
+
+class Field(NamedTuple):
+    """A field of a form: a line, some `rows` of text, or a choice among `options`."""
+
+    name: str
+    label: str
+    value: str = ""
+    rows: int = 1
+    options: Sequence[str] = ()
+    required: bool = False
+
+
+def form(action: str, fields: Sequence[Field], button: str, *, said: str = "") -> str:
+    """A form, filled in; `said` is what was wrong with it."""
     alert = f'<p role="alert">{escape(said)}</p>' if said else ""
-    return (
-        f'<form action="/" method="get">{alert}'
-        '<label for="ask-text">Text</label>'
-        f'<textarea id="ask-text" name="text" rows="2" required>{escape(text)}</textarea>'
-        '<label for="ask-pair">A second text, to be read with it (may be left out)</label>'
-        f'<input id="ask-pair" name="pair" value="{escape(pair)}">'
-        '<label for="ask-model">Model</label>'
-        f'<select id="ask-model" name="model">{options}</select>'
-        "<button>Look</button></form>"
-    )
+    inside = "".join(map(_field, fields))
+    return f'<form action="{action}" method="get">{alert}{inside}<button>{button}</button></form>'
+
+
+def _field(field: Field) -> str:
+    attributes = f'id="ask-{field.name}" name="{field.name}"'
+    attributes += f' rows="{field.rows}"' if field.rows > 1 else ""
+    attributes += " required" if field.required else ""
+    label = f'<label for="ask-{field.name}">{escape(field.label)}</label>'
+    if field.options:
+        options = "".join(
+            f"<option{' selected' if option == field.value else ''}>{escape(option)}</option>"
+            for option in field.options
+        )
+        return f"{label}<select {attributes}>{options}</select>"
+    if field.rows > 1:
+        return f"{label}<textarea {attributes}>{escape(field.value)}</textarea>"
+    return f'{label}<input {attributes} value="{escape(field.value)}">'
+
+
+def _sources(functions: Sequence[Callable[..., Any]]) -> str:
+    places = (source(function) for function in functions)
+    listed = "".join(f"<li><code>{p.path}:{p.line}</code> {escape(p.name)}</li>" for p in places)
+    return f'<div class="sources">Computed by<ul>{listed}</ul></div>' if listed else ""
+
+
+def source(function: Callable[..., Any]) -> Source:
+    """Where in the repository something is computed."""
+    function = inspect.unwrap(function)
+    package = Path(__file__).parents[1]
+    path = Path(inspect.getfile(function)).relative_to(package)
+    line = inspect.getsourcelines(function)[1]
+    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__)
 
 
 def refuse_place(path: Path) -> None:
@@ -121,7 +194,11 @@ def _filled(template: str, parts: Mapping[str, str], *, form: str, policy: str) 
 
 
 def _read(name: str) -> str:
-    return (PAGES / name).read_text(encoding="utf-8")
+    return (FILES / name).read_text(encoding="utf-8")
+
+
+def _script(modules: Sequence[str]) -> str:
+    return "\n".join(map(_module, modules))
 
 
 def _module(name: str) -> str:

@@ -13,6 +13,7 @@ const PLACES =
   "positions differ; where the places mean different things, their states part further up.";
 
 export async function layers(found, section) {
+  if (found.off_change) changes(found, section);
   await similarities(found, section);
   if (found.repeats.length) repeats(found, section);
   else section.append(el("p", { class: "note" }, NONE));
@@ -66,6 +67,18 @@ async function similarities(found, section) {
     nearest.replaceChildren(table("Cosines of the chosen token", names, rows));
   }
   await show({});
+}
+
+/** What is left of each token without the heads that are off. */
+function changes({ tokens, off, off_change }, section) {
+  const rows = tokens.map(({ piece }, place) => [
+    piece,
+    ...off_change.map((layer) => shaded(layer[place], 2)),
+  ]);
+  const names = ["token", ...off_change.map((_, layer) => (layer ? String(layer) : "embedding"))];
+  const caption = `Without ${off.join(", ")}: the cosine of each state with the whole model’s.`;
+  const shown = table("Cosines with the states of the whole model, by layer", names, rows);
+  section.append(figure("Heads switched off", caption, shown));
 }
 
 function repeats(found, section) {

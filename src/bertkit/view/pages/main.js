@@ -29,16 +29,17 @@ async function page(found) {
   document.documentElement.dataset.ready = "true";
 }
 
-function head({ text, pair, truncated, model, words, tokens }) {
+function head({ text, pair, truncated, off, model, words, tokens }) {
   const put = (id, ...parts) => document.getElementById(id).replaceChildren(...parts);
   const texts = [text, pair].filter((one) => one !== null);
+  const without = off.length ? ` Switched off: ${off.join(", ")} (LAYER.HEAD).` : "";
   const cut = truncated ? ` The text is longer and was cut after ${tokens.length} tokens.` : "";
   put("text", ...texts.map((one) => el("p", { dir: "auto" }, one)));
   put(
     "shape",
     el("strong", {}, model.name),
     ` (${model.family}): ${model.layers} layers of ${model.heads} heads, ${model.hidden} numbers a ` +
-      `state. The text: ${words.length} words, ${tokens.length} tokens.${cut}`,
+      `state. The text: ${words.length} words, ${tokens.length} tokens.${cut}${without}`,
   );
 }
 

@@ -46,6 +46,7 @@ export function picture(element) {
     if (node instanceof HTMLCanvasElement && node.width) {
       context.drawImage(node, box.left, box.top, box.width, box.height);
     }
+    if (node instanceof SVGPathElement) draw(context, node, style);
     context.strokeStyle = context.fillStyle = style.color;
     if (node.getAttribute("aria-checked") === "true") {
       context.strokeRect(box.left, box.top, box.width, box.height);
@@ -60,6 +61,20 @@ export function picture(element) {
     }
   }
   return canvas;
+}
+
+/** A path of a picture that stands in the page in its own size. */
+function draw(context, path, style) {
+  const { left, top } = path.ownerSVGElement.getBoundingClientRect();
+  const shape = new Path2D(path.getAttribute("d"));
+  context.save();
+  context.translate(left, top);
+  context.globalAlpha = style.opacity;
+  context.lineWidth = parseFloat(style.strokeWidth);
+  [context.fillStyle, context.strokeStyle] = [style.fill, style.stroke];
+  if (style.fill !== "none") context.fill(shape);
+  if (style.stroke !== "none") context.stroke(shape);
+  context.restore();
 }
 
 function save(canvas, name) {

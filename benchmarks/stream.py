@@ -1,0 +1,87 @@
+"""Memory of `bertkit embed` over a file of 1,000,000 short texts.
+
+A process of its own reads the texts from its standard input and writes a .npy file, in the
+precision auto of this machine. What it holds beside model and libraries is its peak less that of
+the same command with one text; that it does not grow is its peak over all texts beside that over
+the first fiftieth of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks import harness, text
+from benchmarks.embed import minilm
+
+COUNT = 1_000_000
+LIMIT = 1500.0
+"""Megabytes beside the model."""
+
+WORDS = 12
+"""Of a text at most."""
+
+
+def main(*, quick: bool = False) -> None:
+    count = 20_000 if quick else COUNT
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        one, part, whole = (peak(place, n) for n in (1, count // 50, count))
+    rows = [
+        harness.row(
+            f"{count:,} short texts, memory beside the model",
+            whole - one,
+            LIMIT,
+            peer_name="limit",
+            unit="MB",
+            target=1.0,
+            better="lower",
+        ),
+        harness.row(
+            f"peak of {count:,} texts beside that of {count // 50:,}",
+            whole,
+            part,
+            peer_name="a fiftieth of them",
+            unit="MB",
+            target=0.9,
+            better="lower",
+        ),
+    ]
+    if quick:
+        harness.show("stream, quick", rows)
+    else:
+        harness.write("stream", rows)
+
+
+def peak(place: Path, count: int) -> float:
+    """The most megabytes that embedding so many texts took. Raises: SystemExit if it failed."""
+    texts, out = place / "texts.txt", place / f"{count}.npy"
+    with texts.open("w", encoding="utf-8") as file:
+        file.writelines(itertools.islice(short(), count))
+    command = [sys.executable, "-m", "bertkit", "embed", str(minilm()), "--precision", "auto"]
+    with texts.open("rb") as file:
+        process = subprocess.Popen([*command, "--out", str(out)], stdin=file)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"bertkit embed ended with {process.returncode}")
+    shape = np.load(out, mmap_mode="r").shape
+    assert shape[0] == count, shape
+    out.unlink()
+    return usage.ru_maxrss * 1024 / 1e6
+
+
+def short() -> Iterator[str]:
+    """Lines of one to `WORDS` words and a number, so that no two are the same."""
+    sentences = [re.findall(r"\w+", sentence)[:WORDS] for sentence in text.sentences(3000)]
+    for number in itertools.count():
+        for words in sentences:
+            yield f"{' '.join(words)} {number}\n"

@@ -1,0 +1,94 @@
+"""A word in several texts: how alike its states are there, in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.data.words import Range, find
+from bertkit.engine.engine import Engine
+from bertkit.engine.words import word_states
+from bertkit.errors import DataError
+from bertkit.pipelines import Work
+from bertkit.tasks.task import Feature
+from bertkit.text.long import Long, encode
+
+
+class Contexts(msgspec.Struct, frozen=True):
+    """Where the word stands in each text, and its states compared. Layer 0 is the embedding."""
+
+    texts: list[str]
+    ranges: list[Range]
+    cosines: list[list[list[float]]]
+    """Of the layer, of one text, of another."""
+    maps: list[list[tuple[float, float]]]
+    """Of the layer, of the text: its place on the plane on which the states differ most (PCA)."""
+
+
+class Word:
+    """A pipeline: a word and texts -> contexts."""
+
+    def __init__(self, loaded: Loaded, engine: Engine) -> None:
+        self.loaded, self.engine = loaded, engine
+
+    def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
+        """Raises: DataError for a text without the word, or fewer than two texts."""
+        works = []
+        for word, texts in items:
+            if len(texts) < 2:
+                raise DataError("one text; a word is compared in two at least, a line each")
+            found = [find(word, text) for text in texts]
+            for text, place in zip(texts, found, strict=True):
+                if place is None:
+                    raise DataError(
+                        f"{word!r} is not in {text[:60]!r}; write it as it stands there"
+                    )
+            encodings, _ = encode(
+                self.loaded.tokenizer, texts, length=self.loaded.length, long=long
+            )
+            works.append(Work([Feature(encoding, 0) for encoding in encodings], (texts, found)))
+        return works
+
+    def run(self, works: Sequence[Work]) -> list[Contexts]:
+        """The word of each compared."""
+        found = []
+        for work in works:
+            texts, ranges = work.item
+            encodings = [feature.encoding for feature in work.features]
+            found.append(
+                compared(word_states(self.engine, encodings, ranges, texts), texts, ranges)
+            )
+        return found
+
+
+def compared(
+    states: NDArray[np.float32], texts: Sequence[str], ranges: Sequence[Range]
+) -> Contexts:
+    """Shapes: states (layers + 1, S, D)."""
+    norms = np.maximum(np.linalg.norm(states, axis=2, keepdims=True), 1e-12)
+    units = states / norms
+    return Contexts(
+        list(texts),
+        list(ranges),
+        (units @ units.transpose(0, 2, 1)).clip(-1, 1).tolist(),
+        [[(float(a), float(b)) for a, b in plane(layer)] for layer in states],
+    )
+
+
+def plane(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows as points on the plane on which they differ most: PCA. Shapes: (S, D) -> (S, 2).
+
+    Each direction is turned so that its largest number is above zero, for the pictures of
+    neighboring layers to be alike.
+    """
+    centered = rows - rows.mean(0)
+    left, sizes, _ = np.linalg.svd(centered, full_matrices=False)
+    found = np.zeros((len(rows), 2), dtype=np.float32)
+    count = min(2, len(sizes))
+    found[:, :count] = (left * sizes)[:, :count]
+    turn = np.sign(found[np.abs(found).argmax(0), [0, 1]])
+    return np.asarray(found * np.where(turn == 0, 1, turn))

@@ -1,0 +1,11 @@
+// A page whose figures the server has made: each gets its button.
+
+import { el } from "./dom.js";
+import { figure } from "./picture.js";
+
+for (const part of document.querySelectorAll("[data-figure]")) {
+  const { figure: name, caption } = part.dataset;
+  const said = el("span", {}, el("strong", {}, name), ` ${caption}`);
+  part.replaceWith(figure(name, said, part.firstElementChild));
+}
+document.documentElement.dataset.ready = "true";
