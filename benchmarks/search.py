@@ -7,7 +7,8 @@ claims at once. bertkit computes in the precision of its default, and writes a s
 the peer does not.
 
 An abstract answers a claim that cites it. What a model learns from 600 claims is scored on the
-other ones.
+other ones. Cranfield's 1,400 abstracts and the sentences of TrecQA are searched too, for quality
+alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -59,6 +60,10 @@ def main(*, quick: bool = False) -> None:
     with TemporaryDirectory() as folder, quietly():
         world = write(data_folder() / "scifact", Path(folder), 200 if quick else None)
         rows = compared(world, Path(folder))
+        for name, make in (("Cranfield", cranfield), ("TrecQA", trecqa)):
+            place = Path(folder) / name
+            place.mkdir()
+            rows.append(zero_shot(name, make(data_folder(), place), place))
         if not quick:
             harness.write("search", rows)
         rows += learned(world, Path(folder))
@@ -73,7 +78,7 @@ def main(*, quick: bool = False) -> None:
 
 def write(source: Path, folder: Path, count: int | None) -> World:
     """SciFact as files that bertkit and the peer read; `count` documents, or all."""
-    world = World(*(folder / name for name in ("d.jsonl", "q.tsv", "t.tsv", "v.tsv", "j.tsv")))
+    world = named(folder)
     with gzip.open(source / "corpus.csv.gz", "rt", encoding="utf-8", newline="") as file:
         documents = list(csv.DictReader(file))[:count]
     rows = [
@@ -100,6 +105,59 @@ def write(source: Path, folder: Path, count: int | None) -> World:
         "".join(f"{id}\t{d}\t1\n" for id, (_, cited) in claims.items() for d in cited),
         encoding="utf-8",
     )
+    return world
+
+
+def named(folder: Path) -> World:
+    """A world whose files are not written yet."""
+    return World(*(folder / name for name in ("d.jsonl", "q.tsv", "t.tsv", "v.tsv", "j.tsv")))
+
+
+def cranfield(source: Path, folder: Path) -> World:
+    """Its abstracts, and its queries by their place, which is what its judgments mean."""
+    world, source = named(folder), source / "cranfield"
+    rows = [
+        {"id": str(place), "title": d["T"], "text": d["W"]}
+        for place, d in enumerate(smart(source / "cran.all.1400"), 1)
+        if d["W"]
+    ]
+    world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    queries = (f"{place}\t{q['W']}\n" for place, q in enumerate(smart(source / "cran.qry"), 1))
+    world.queries.write_text("".join(queries), encoding="utf-8")
+    judgments = (source / "cranqrel").read_text(encoding="utf-8").splitlines()
+    cells = (f"{q}\t{d}\t{int(int(grade) > 0)}\n" for q, d, grade in map(str.split, judgments))
+    world.judgments.write_text("".join(cells), encoding="utf-8")
+    return world
+
+
+def smart(path: Path) -> Iterator[dict[str, str]]:
+    """Records of SMART's format, by the letters of their fields."""
+    for record in re.split(r"^\.I .*\n", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        parts = re.split(r"^\.([TABW])\s*\n", record, flags=re.M)[1:]
+        cells = (" ".join(text.split()) for text in parts[1::2])
+        yield dict(zip(parts[::2], cells, strict=True))
+
+
+def trecqa(source: Path, folder: Path) -> World:
+    """Every sentence of dev once, and its questions that one of them answers."""
+    world = named(folder)
+    places: dict[str, int] = {}
+    queries: dict[str, list[str]] = {}
+    with (source / "trecqa" / "dev.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            place = places.setdefault(row["atext"], len(places))
+            if row["label"] == "1":
+                queries.setdefault(row["qtext"], []).append(str(place))
+    rows = [{"id": str(place), "title": "", "text": text} for text, place in places.items()]
+    world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines = [f"{place}\t{query}\n" for place, query in enumerate(queries)]
+    world.queries.write_text("".join(lines), encoding="utf-8")
+    text = "".join(
+        f"{place}\t{answer}\t1\n"
+        for place, answers in enumerate(queries.values())
+        for answer in answers
+    )
+    world.judgments.write_text(text, encoding="utf-8")
     return world
 
 
@@ -155,6 +213,26 @@ def compared(world: World, folder: Path) -> list[harness.Row]:
     return [row, quality, *alone(place, list(queries.values()))]
 
 
+def zero_shot(name: str, world: World, folder: Path) -> harness.Row:
+    """nDCG@10 of a search without any learning, beside the peer's."""
+    place = str(folder / "store")
+    index([world.documents], model=minilm(), store=place, long="truncate")
+    ours = evaluate_retrieval(Searcher(place, precision="auto"), world.queries, world.judgments)
+    queries = read_queries(world.queries)
+    graded = judged(queries, read_judgments(world.judgments), world.judgments)
+    found = theirs(world, queries)
+    scores = metrics.retrieval([found[query] for query in graded], list(graded.values()))
+    return harness.row(
+        f"nDCG@10, {name} (MAP {ours['map']:.3f}, MRR {ours['mrr']:.3f})",
+        ours["ndcg@10"],
+        scores["ndcg@10"],
+        peer_name=PEER,
+        unit="",
+        target=0.995,
+        better="higher",
+    )
+
+
 def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:
     """The peer's ids of the best documents."""
     import faiss
@@ -167,7 +245,7 @@ def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:
         found = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(found, dtype=np.float32)
 
-    vectors = encode([f"{row['title']}\n{row['text']}" for row in rows])
+    vectors = encode([f"{row['title']}\n{row['text']}".strip() for row in rows])
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
     _, best = flat.search(encode(list(queries.values())), TOP)

@@ -37,7 +37,7 @@ SHAPES = """
 import sys, torch
 from bertkit import memory
 if sys.argv[1] == "few":
-    memory.hold()
+    memory.keep_few_shapes()
 weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(256, 256))
 def resident():
     with open("/proc/self/statm") as file:

@@ -488,8 +488,10 @@ def embed(
     out
         A .npy file of float32, one row a text.
     """
+    from bertkit.memory import keep_few_shapes
     from bertkit.recipes.embed import embed_file, opened
 
+    keep_few_shapes()
     ready, texts = opened(model, backend, precision, pooling, invariant), text or _lines()
     count = cut = 0
     if out is not None:

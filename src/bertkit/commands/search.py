@@ -11,6 +11,7 @@ from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.console import print_json
 from bertkit.data.documents import Columns
+from bertkit.memory import keep_few_shapes
 from bertkit.nn.precision import Inference
 from bertkit.recipes import judge as judging
 from bertkit.recipes.index import index as indexing
@@ -40,6 +41,7 @@ JUDGED: Own = {
 
 
 def _index(documents: list[Path], /, **rest: Any) -> None:
+    keep_few_shapes()
     print_json(indexing(documents, **rest))
 
 
