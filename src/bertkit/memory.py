@@ -32,8 +32,8 @@ def hold() -> None:
 def keep_few_shapes() -> None:
     """Ask oneDNN, before it computes anything, to keep little of what it prepares.
 
-    It keeps that for the last 1,024 shapes. Batches of tokens without padding have new shapes nearly
-    every time, so that these are of no use to a long stream of texts, and come to a gigabyte
+    It keeps that for the last 1,024 shapes. Batches of tokens without padding have new shapes
+    nearly every time, so that these are of no use to a long stream of texts, and come to a gigabyte
     (docs/log.md). The environment may say otherwise.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
