@@ -53,7 +53,11 @@ def same(run: Path, whole: Path) -> None:
     assert not (run / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("write", [1, 2, 3, 5, 11, 17, 23, 31, 41, 53, 67, 83, 97, 109])
+FEW, MORE = (1, 3, 11, 31, 53, 97), (2, 5, 17, 23, 41, 67, 83, 109)
+"""The write before which it is killed."""
+
+
+@pytest.mark.parametrize("write", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
 def test_killed_before_a_write(
     write: int, command: list[object], forker: Any, whole: Path, tmp_path: Path
 ) -> None:

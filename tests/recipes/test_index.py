@@ -15,6 +15,8 @@ import pytest
 from bertkit.checkpoint.folder import load, save
 from bertkit.data.documents import Columns
 from bertkit.errors import ConfigError, DataError, SearchError
+from bertkit.families import BERT
+from bertkit.nn.pool import Dense, Pooling
 from bertkit.recipes import index as indexing
 from bertkit.recipes.index import index
 from bertkit.retrieval.opening import open_store
@@ -59,6 +61,15 @@ def test_passages_cover_their_documents(tiny: Path, tmp_path: Path) -> None:
             covered |= set(range(part.start, part.end))
         assert all(place in covered for place, letter in enumerate(text) if letter != " ")
     assert max(hit.passage for hit in hits) >= 3
+
+
+def test_a_dense_layer_decides_the_dimension(tiny: Path, tmp_path: Path) -> None:
+    loaded = load(tiny)
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, pooling=Pooling(dense=Dense(32, 6)))
+    place = str(tmp_path / "store")
+    index([write(tmp_path / "a.jsonl", texts(3))], model=tmp_path / "m", store=place)
+    assert open_store(place).spec.dimension == 6
+    assert Searcher(place)("a")[0].id == "d0"
 
 
 def test_a_passage_has_the_vector_of_its_text(tiny: Path, tmp_path: Path) -> None:

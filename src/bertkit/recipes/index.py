@@ -49,15 +49,15 @@ def index(
     model or other settings; what the store held is found as before.
     """
     columns = columns or Columns()
+    names = _check(paths, columns)
     embed = embedder(model, precision)
     most = embed.loaded.length
     if length is not None and not 8 <= length <= most:
         raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
-    names = _check(paths, columns)
     spec = Spec(
         model=name_of(model),
         fingerprint=fingerprint(embed),
-        dimension=embed.loaded.model.config.hidden,
+        dimension=embed.dimension,
         length=length or most,
         long=long,
         fields=columns.fields(),

@@ -47,6 +47,8 @@ class Asking:
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Any]:
         """The name and pipeline that are asked for. Raises: Refused for a model without it."""
         able = self.house.able(ability)
+        if not able:
+            raise Refused(404, "no model here answers this", kind="not_found")
         name = next(iter(able)) if model is None else model
         if name not in able:
             known = ", ".join(able)

@@ -208,7 +208,10 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
 
         def shown(said: str = "", body: str = "") -> str:
             options = [*([ALL] if several else []), *able]
-            fields = [Field("text", panel.text, text, rows=2, required=True)]
+            fields = [
+                Field("what", value=name, hidden=True),
+                Field("text", panel.text, text, rows=2, required=True),
+            ]
             if panel.other:
                 fields.append(Field("other", panel.other, other, rows=4))
             fields.append(Field("model", "Model", model, options=options))
@@ -217,8 +220,7 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
                 f"{one.title}</a>"
                 for key, one in panels.items()
             )
-            hidden = f'<input type="hidden" name="what" value="{name}">'
-            asked = form("/ask", fields, "Ask", said=said).replace("<label", f"{hidden}<label", 1)
+            asked = form("/ask", fields, "Ask", said=said)
             return window_page(
                 panel.title,
                 "What a model answers to your own words. The numbers are those that the same "

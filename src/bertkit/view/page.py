@@ -106,14 +106,15 @@ def navigation(here: str, pages: Collection[str]) -> str:
 
 
 class Field(NamedTuple):
-    """A field of a form: a line, some `rows` of text, or a choice among `options`."""
+    """A field of a form: a line, some `rows` of text, a choice among `options`, or `hidden`."""
 
     name: str
-    label: str
+    label: str = ""
     value: str = ""
     rows: int = 1
     options: Sequence[str] = ()
     required: bool = False
+    hidden: bool = False
 
 
 def form(action: str, fields: Sequence[Field], button: str, *, said: str = "") -> str:
@@ -127,6 +128,8 @@ def _field(field: Field) -> str:
     attributes = f'id="ask-{field.name}" name="{field.name}"'
     attributes += f' rows="{field.rows}"' if field.rows > 1 else ""
     attributes += " required" if field.required else ""
+    if field.hidden:
+        return f'<input type="hidden" name="{field.name}" value="{escape(field.value)}">'
     label = f'<label for="ask-{field.name}">{escape(field.label)}</label>'
     if field.options:
         options = "".join(
