@@ -172,7 +172,6 @@ def sentences(printed: str) -> list[str]:
 def compared(world: World, folder: Path) -> list[harness.Row]:
     """The same search by both, its quality, and how long one query takes."""
     queries = read_queries(world.queries)
-    graded = judged(queries, read_judgments(world.judgments), world.judgments)
     found: dict[str, dict[str, list[str]]] = {}
     places = iter(range(100))
 
@@ -196,10 +195,7 @@ def compared(world: World, folder: Path) -> list[harness.Row]:
         target=3.0,
         repeats=1,  # minutes each, after one that is not measured
     )
-    ndcg = {
-        side: metrics.retrieval([ids[q] for q in graded], list(graded.values()))["ndcg@10"]
-        for side, ids in found.items()
-    }
+    ndcg = {side: scored(world, ids) for side, ids in found.items()}
     quality = harness.row(
         "nDCG@10, all claims",
         ndcg["ours"],
@@ -218,19 +214,24 @@ def zero_shot(name: str, world: World, folder: Path) -> harness.Row:
     place = str(folder / "store")
     index([world.documents], model=minilm(), store=place, long="truncate")
     ours = evaluate_retrieval(Searcher(place, precision="auto"), world.queries, world.judgments)
-    queries = read_queries(world.queries)
-    graded = judged(queries, read_judgments(world.judgments), world.judgments)
-    found = theirs(world, queries)
-    scores = metrics.retrieval([found[query] for query in graded], list(graded.values()))
+    peer = scored(world, theirs(world, read_queries(world.queries)))
     return harness.row(
         f"nDCG@10, {name} (MAP {ours['map']:.3f}, MRR {ours['mrr']:.3f})",
         ours["ndcg@10"],
-        scores["ndcg@10"],
+        peer,
         peer_name=PEER,
         unit="",
         target=0.995,
         better="higher",
     )
+
+
+def scored(world: World, found: Mapping[str, list[str]]) -> float:
+    """nDCG@10 of the ids found for each query."""
+    queries = read_queries(world.queries)
+    graded = judged(queries, read_judgments(world.judgments), world.judgments)
+    scores = metrics.retrieval([found[query] for query in graded], list(graded.values()))
+    return scores["ndcg@10"]
 
 
 def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:

@@ -83,7 +83,8 @@ def engine(
     """
     int8, budget_tokens = None, BUDGET_TOKENS
     if precision == "auto":
-        tuned = read_tuned(loaded.folder)
+        device = next(loaded.model.parameters()).device.type
+        tuned = read_tuned(loaded.folder) if device == "cpu" else None
         if tuned is not None:
             precision, budget_tokens = tuned.precision, tuned.budget_tokens
             torch.set_num_threads(tuned.threads)
@@ -92,7 +93,7 @@ def engine(
                 ", as tuned on this machine"
             )
         else:
-            say(f"precision: {'bf16' if has_bf16('cpu') else 'fp32'}")
+            say(f"precision: {'bf16' if has_bf16(device) else 'fp32'}")
     if precision == "int8":
         int8, _ = read_int8(loaded.folder, loaded.fingerprint())
         precision = "auto"

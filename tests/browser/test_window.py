@@ -39,15 +39,21 @@ def address(folders: Path, run: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def tab(browser: Any, address: str) -> Iterator[Any]:
-    """A new tab at the window; at the end no other host was asked, and no error said."""
+def watched(browser: Any, address: str) -> tuple[Any, list[str]]:
+    """A page at the address, and what it says or asks of others from then on."""
     page = browser.new_page()
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda r: None if r.url.startswith(address) else wrong.append(r.url))
     page.goto(address)
+    return page, wrong
+
+
+@pytest.fixture
+def tab(browser: Any, address: str) -> Iterator[Any]:
+    """A new tab at the window; at the end no other host was asked, and no error said."""
+    page, wrong = watched(browser, address)
     yield page
     page.close()
     assert [one for one in wrong if not one.startswith("blob:")] == []
@@ -125,12 +131,7 @@ def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
 
 def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
     with process(str(bert)) as (_, address):
-        page = browser.new_page()
-        wrong: list[str] = []
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda r: None if r.url.startswith(address) else wrong.append(r.url))
-        page.goto(address)
+        page, wrong = watched(browser, address)
         page.get_by_label("Text", exact=True).fill("we sat on the bank")
         page.get_by_label("A second text").fill("the bank lent us money")
         page.get_by_role("button", name="Look", exact=True).click()

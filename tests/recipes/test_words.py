@@ -62,7 +62,6 @@ def test_rows_that_cannot_be_scored(minilm: Path, tmp_path: Path) -> None:
 
 
 def test_real_words(minilm: Path, data_folder: Path) -> None:
-    """The embeddings alone, layer 0, know no context: below 0.55, and the best above 0.6."""
     found = evaluate_words(minilm, data_folder / "wordsim" / "EN-WS-353-ALL.txt")
     assert found["pairs"] == 353
     assert max(found["spearman"]) > 0.6

@@ -122,6 +122,12 @@ def test_several_workers_are_replaced_under_way(folders: Path) -> None:
         assert running.wait(30) == 0
 
 
+def test_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("serve", "view"):
+        assert cli.run([command]) == 2
+        assert "nothing to serve; name the folder of a model" in capsys.readouterr().err
+
+
 def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[run.Plan] = []
     monkeypatch.setattr(run, "serve", plans.append)

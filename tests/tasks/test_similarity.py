@@ -20,7 +20,7 @@ from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.objectives.loss import totals
 from bertkit.recipes.changed import save_changed
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
@@ -210,16 +210,18 @@ def test_a_dense_layer_is_learned_and_goes_with_the_folder(base: Path, tmp_path:
 def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(base)
     found = {loaded.fingerprint()}
-    for seed in (0, 1):
+    kinds: list[tuple[int, Activation]] = [(0, "tanh"), (1, "tanh"), (1, "none")]
+    for seed, activation in kinds:
         torch.manual_seed(seed)
-        folder = tmp_path / str(seed)
-        pooling = Pooling(dense=Dense(16, 4))
+        folder = tmp_path / f"{seed}-{activation}"
+        pooling = Pooling(dense=Dense(16, 4, activation))
         save(folder, loaded.model, loaded.tokenizer, BERT, pooling=pooling)
         opened = bertkit.load(folder)
         found.add(opened.fingerprint())
-        save_changed(opened, opened.model, tmp_path / f"{seed}-again")
-        assert bertkit.load(tmp_path / f"{seed}-again").fingerprint() in found
-    assert len(found) == 3
+        again = tmp_path / f"{seed}-{activation}-again"
+        save_changed(opened, opened.model, again)
+        assert bertkit.load(again).fingerprint() == opened.fingerprint()
+    assert len(found) == 4
 
 
 def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:

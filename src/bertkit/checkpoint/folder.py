@@ -55,8 +55,12 @@ class Loaded:
         shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(self.model.config, order="sorted"))
-        dense = self.pooling.dense.state_dict() if self.pooling and self.pooling.dense else {}
-        for name, weight in sorted({**self.model.encoder.state_dict(), **dense}.items()):
+        weights = self.model.encoder.state_dict()
+        dense = None if self.pooling is None else self.pooling.dense
+        if dense is not None:
+            digest.update(dense.activation.encode())
+            weights = {**weights, **dense.state_dict()}
+        for name, weight in sorted(weights.items()):
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
         return digest.hexdigest()

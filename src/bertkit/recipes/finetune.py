@@ -45,14 +45,14 @@ from bertkit.storage import (
 )
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import Journal
+from bertkit.training.journal import RUN, Journal
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
 from bertkit.training.state import FOLDER, recover, restore, save_checkpoint
 
-RUN, SCORES, SEEDS = "run.json", "scores.json", "seeds.json"
+SCORES, SEEDS = "scores.json", "seeds.json"
 
 
 class Finetune(Settings, frozen=True):

@@ -38,14 +38,13 @@ from bertkit.recipes.run_file import (
 from bertkit.storage import refuse_used, sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import Journal, draw
+from bertkit.training.journal import RUN, Journal, draw
 from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw, muon
 from bertkit.training.schedule import schedule
 from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
 
-RUN = "run.json"
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
 

@@ -16,7 +16,6 @@ from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.checkpoint.tuned import Tuned, cores, processor, write_tuned
 from bertkit.console import say
-from bertkit.engine.engine import BUDGET_TOKENS
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import cosines
@@ -55,12 +54,7 @@ def tune(
     if not found:
         raise DataError("texts: there is none in these files; give some like those to come")
 
-    def embed(precision: Inference, budget_tokens: int = BUDGET_TOKENS) -> Embed:
-        runs = engine(loaded, precision)
-        runs.budget_tokens = budget_tokens
-        return Embed(loaded, runs)
-
-    exact = embed("fp32")
+    exact = Embed(loaded, engine(loaded, "fp32"))
     works = exact.prepare(found, long="truncate")
     vectors = exact.run(works)
     ready: dict[Inference, Embed] = {"fp32": exact}
@@ -69,7 +63,7 @@ def tune(
         "int8": (loaded.folder / INT8).exists() and unavailable() is None,
     }
     for precision in (name for name, there in others.items() if there):
-        other = embed(precision)
+        other = Embed(loaded, engine(loaded, precision))
         near = cosines(other.run(works), vectors).min()
         if near >= lowest:
             ready[precision] = other
@@ -85,11 +79,17 @@ def tune(
         return max(choices, key=lambda choice: rates[choice])
 
     precision = fastest("precision", {p: partial(e.run, works) for p, e in ready.items()})
-    budgets = {size: embed(precision, size) for size in BUDGETS}
-    budget = fastest("budget_tokens", {b: partial(e.run, works) for b, e in budgets.items()})
-    run = budgets[budget].run
+    chosen = ready[precision]
+
+    def run(budget_tokens: int) -> None:
+        chosen.engine.budget_tokens = budget_tokens
+        chosen.run(works)
+
+    budget = fastest("budget_tokens", {size: partial(run, size) for size in BUDGETS})
     counts = sorted({min(2**power, cores()) for power in range(12)})
-    threads = fastest("threads", {n: partial(_with_threads, n, run, works) for n in counts})
+    threads = fastest(
+        "threads", {n: partial(_with_threads, n, partial(run, budget)) for n in counts}
+    )
     choice = Tuned(
         processor=processor(),
         cores=cores(),
@@ -114,11 +114,11 @@ def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
     return {choice: median(each) for choice, each in times.items()}
 
 
-def _with_threads(count: int, run: Callable[[Any], object], works: Any) -> None:
+def _with_threads(count: int, run: Callable[[], object]) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        run(works)
+        run()
     finally:
         torch.set_num_threads(before)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from bertkit.storage import append_text, write_text, writing
 
-FILE, PICTURE = "journal.jsonl", "loss.svg"
+RUN, FILE, PICTURE = "run.json", "journal.jsonl", "loss.svg"
+"""Of a run's folder: what it was asked to do, what happened, and that as a picture."""
 
 
 class Journal:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import CheckpointError
-from bertkit.training.journal import FILE, Journal
+from bertkit.training.journal import FILE, RUN, Journal
 from bertkit.view.answers import figure, table
 from bertkit.view.chart import Point, curves
-
-RUN = "run.json"
 
 MOST = 400
 """Points of a curve; of more every so many are drawn."""
