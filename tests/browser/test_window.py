@@ -129,6 +129,30 @@ def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
     tab.get_by_text("21 of 40").wait_for()  # the page asks again by itself
 
 
+def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
+    head = {"role": "radio", "name": "Layer 1, head 2"}
+    tab.get_by_label("Text", exact=True).fill("a b c")
+    tab.get_by_role("button", name="Look", exact=True).click()
+    tab.wait_for_selector("html[data-ready=true]")
+    tab.get_by_role(**head, exact=True).click()
+    tab.get_by_role("button", name="Switch this head off").click()
+    tab.wait_for_url("**off=1.2**")
+    tab.wait_for_selector("html[data-ready=true]")
+    assert "Switched off: 1.2" in tab.locator("#shape").inner_text()
+    assert tab.get_by_role("heading", name="Layer 1, head 2").is_visible()  # where one was
+    change = explain(folders / "pretrained", "a b c", off=[(1, 2)]).off_change
+    assert change is not None
+    shown = tab.locator("#layers table").first.locator("tbody tr").all()
+    rows = [list(map(float, row.locator("td").all_inner_texts())) for row in shown]
+    np.testing.assert_allclose(rows, np.transpose(change), atol=5e-3)
+
+    tab.get_by_role("button", name="Switch it on again").click()
+    tab.wait_for_url(lambda url: "off=1.2" not in url)
+    tab.wait_for_selector("html[data-ready=true]")
+    assert "Switched off" not in tab.locator("#shape").inner_text()
+    assert tab.get_by_role(**head, exact=True).count() == 1
+
+
 def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
     with process(str(bert)) as (_, address):
         page, wrong = watched(browser, address)

@@ -14,7 +14,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.serve.app import create_app
+from bertkit.serve.app import open_gate
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.gate import Gate
 from bertkit.serve.limits import Keys, Limits
@@ -79,7 +79,7 @@ def server(house: House) -> Iterator[Server]:
             queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
         )
         gate = Gate(limits=limits, keys=keys or Keys([]), metrics=metrics)
-        gate.open_to(create_app(at or house, batcher, limits, metrics, runs))
+        open_gate(gate, at or house, batcher, runs)
         client = TestClient(gate).__enter__()
         opened.append((client, batcher))
         return client

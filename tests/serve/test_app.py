@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import string
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,24 @@ def test_a_model_is_opened_again_under_way(server: Server, folders: Path, tmp_pa
     broken = client.post("/models/model/reload")
     assert broken.status_code == 422
     assert client.post("/embed", json=ask).status_code == 200
+
+
+def test_a_model_is_asked_other_things_after_it_changed(
+    server: Server, folders: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", place)
+    client = server(at=House([str(place)], None))
+    assert client.post("/predict", json={"inputs": "a b"}).status_code == 404
+    shutil.rmtree(place)
+    shutil.copytree(folders / "sentiment", place)
+    assert client.post("/models/model/reload").json()["answers"][0] == "predict"
+    assert client.post("/predict", json={"inputs": "a b"}).status_code == 200
+    assert client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
+    paths = client.get("/openapi.json").json()["paths"]
+    assert "/predict" in paths
+    assert "/fill-mask" not in paths
+    assert "what=predict" in client.get("/ask").text
 
 
 def test_a_second_model_answers_when_it_is_named(server: Server, folders: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bertkit.errors import BertkitError, did_you_mean
 from bertkit.serve import schema
 from bertkit.serve.asking import refusal, reply
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import DEFECT, Refused
+from bertkit.serve.gate import DEFECT, Gate, Refused
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.routes import ROUTES, Route
@@ -48,14 +48,27 @@ FIELDS = {
 """Of everything that is asked."""
 
 
+def open_gate(gate: Gate, house: House, batcher: Batcher, runs: Sequence[Path] = ()) -> None:
+    """Let requests through to the house, and to what else it can answer after a reload."""
+
+    def let_in() -> None:
+        gate.open_to(create_app(house, batcher, gate.limits, gate.metrics, runs, let_in))
+
+    let_in()
+
+
 def create_app(
     house: House,
     batcher: Batcher,
     limits: Limits,
     metrics: Metrics,
-    runs: Sequence[Path] = (),
+    runs: Sequence[Path],
+    changed: Callable[[], None],
 ) -> FastAPI:
-    """The application, with a route for all that the house can answer, and pages, on `runs` too."""
+    """The application, with a route for all that the house can answer, and pages, on `runs` too.
+
+    `changed` is called when it can answer other things than before.
+    """
     app = FastAPI(
         title="bertkit",
         version=__version__,
@@ -84,7 +97,10 @@ def create_app(
         """Open a model's folder again; what was asked before is answered by the old one."""
         if name not in house.models:
             raise Refused(422, f"no model {name[:80]!r}", kind="validation", field="name")
+        before = house.abilities()
         await asyncio.to_thread(house.reload, name)
+        if house.abilities() != before:
+            changed()
         return reply(house.models[name].about())
 
     @app.get("/health/ready", responses=REFUSALS)

@@ -22,7 +22,7 @@ from bertkit.checkpoint.tuned import cores
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
 from bertkit.nn.precision import Inference
-from bertkit.serve.app import create_app
+from bertkit.serve.app import open_gate
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.gate import Gate
 from bertkit.serve.limits import KEY, Limits, read_keys
@@ -145,7 +145,7 @@ def _open(gate: Gate, batcher: Batcher, plan: Plan, address: str) -> None:
     house = House(plan.models, plan.store, plan.precision)
     if plan.workers > 1:  # after whatever the models were tuned to
         torch.set_num_threads(max(1, cores() // plan.workers))
-    gate.open_to(create_app(house, batcher, plan.limits, gate.metrics, plan.runs))
+    open_gate(gate, house, batcher, plan.runs)
     say(f"{', '.join([*house.models, *map(str, plan.runs)])}: served at {address}")
     if plan.browser:
         webbrowser.open(address)

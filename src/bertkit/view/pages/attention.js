@@ -17,12 +17,15 @@ export async function attention(found, section) {
   const { tokens } = found;
   const columns = heads + 2;
   const first = tokens.findIndex((token) => token.word !== null);
-  const at = { layer: 0, column: 0, query: first, key: null };
+  const [layer, head] = (found.off.at(-1) ?? "1.1").split(".").map((number) => number - 1);
+  const at = { layer, column: head, query: first, key: null };
   let turn = 0;
 
   const cells = Array.from({ length: layers * columns }, (_, place) => {
-    const name = title(Math.floor(place / columns), place % columns, heads);
-    return el("button", { "aria-label": name, title: name }, el("canvas"));
+    const [layer, column] = [Math.floor(place / columns), place % columns];
+    const off = found.off.includes(`${layer + 1}.${column + 1}`);
+    const name = title(layer, column, heads) + (off ? ", switched off" : "");
+    return el("button", { "aria-label": name, title: name, class: off ? "off" : "" }, el("canvas"));
   });
   const overview = grid(cells, columns, heads);
   const markHead = choice(overview, "Layer and head", (place) => {
@@ -43,10 +46,12 @@ export async function attention(found, section) {
   const lines = between(tokens, look);
   const table = el("div");
   const [heading, said] = [el("span"), el("span")];
+  const power = toggle(found);
 
   section.append(
     figure("Attention of all heads", overviewCaption(found), overview),
     el("h3", { "aria-live": "polite" }, heading),
+    power.element,
     figure("What one token looks at", LOOKS, text.element),
     el(
       "div",
@@ -73,6 +78,7 @@ export async function attention(found, section) {
     markHead(at.layer * columns + at.column);
     markQuery(at.query);
     heading.textContent = title(at.layer, at.column, heads);
+    power.show(at.column < heads ? `${at.layer + 1}.${at.column + 1}` : null);
     text.chips.forEach((chip, key) => {
       chip.style.backgroundColor = color((0.6 * row.at(key)) / most);
     });
@@ -91,6 +97,28 @@ export async function attention(found, section) {
     });
     await new Promise(requestAnimationFrame); // the page stays alive meanwhile
   }
+}
+
+/** A button that has the server compute the page again without a head, or with it once more. */
+function toggle(found) {
+  const field = document.getElementById("ask-off"); // there is none in a page that is a file
+  let name = null;
+  const element = el("button", { type: "button", class: "quiet", hidden: "", onclick: ask });
+
+  function ask() {
+    const others = found.off.filter((other) => other !== name);
+    field.value = (others.length < found.off.length ? others : [...others, name]).join(" ");
+    field.form.action = "#attention";
+    field.form.submit();
+  }
+
+  function show(head) {
+    name = head;
+    element.hidden = !field || name === null;
+    element.textContent = found.off.includes(name) ? "Switch it on again" : "Switch this head off";
+  }
+
+  return { element, show };
 }
 
 /** The matrices of a layer: of each head, their mean, and rollout. */

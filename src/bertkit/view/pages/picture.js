@@ -10,7 +10,7 @@ export function figure(name, caption, content) {
   const reached = content.querySelector("button, [tabindex]"); // else scrolling needs the focus
   const region = reached ? {} : { tabindex: 0, role: "region", "aria-label": name };
   const box = el("div", { class: "scroll", ...region }, content);
-  const button = el("button", { type: "button", class: "save" }, "Save as picture");
+  const button = el("button", { type: "button", class: "quiet" }, "Save as picture");
   button.setAttribute("aria-label", `Save as picture: ${name}`);
   button.addEventListener("click", () => {
     box.classList.add("whole"); // heads of tables stay in sight, and would lie over rows
