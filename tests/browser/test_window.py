@@ -121,6 +121,29 @@ def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None
     assert blue > 200  # the line is there
 
 
+def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: Path) -> None:
+    tab.get_by_role("link", name="Ask", exact=True).click()
+    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_label("Question", exact=True).fill("a b")
+    tab.get_by_label("Passage").fill(f"{'a b c d e ' * 40}{'x' * 200}")
+    tab.get_by_role("button", name="Ask").click()
+    tab.wait_for_selector("html[data-ready=true]")
+    tab.set_viewport_size({"width": 1200, "height": 2000})
+    tab.locator(".scroll").first.screenshot(path=tmp_path / "seen.png")
+    with tab.expect_download() as waiting:
+        tab.get_by_role("button", name="Save as picture").first.click()
+    waiting.value.save_as(tmp_path / "saved.png")
+    assert lines_of(tmp_path / "saved.png") == lines_of(tmp_path / "seen.png") > 4
+
+
+def lines_of(path: Path) -> int:
+    """How many rows of ink a picture has, with paper between."""
+    from PIL import Image
+
+    ink = (np.asarray(Image.open(path).convert("L")) < 200).any(1)
+    return int((np.diff(ink.astype(np.int8), prepend=0) == 1).sum())
+
+
 def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
     write_journal(run, 20)
     tab.get_by_role("link", name="Training").click()

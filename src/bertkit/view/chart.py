@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 720, 320
-LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 12
+LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
 """Room for axes, in pixels, as all here."""
 
 COLORS = 6

@@ -4,6 +4,7 @@ import { el } from "./dom.js";
 import { inks } from "./paint.js";
 
 const LARGEST = 16000; // pixels: browsers refuse larger canvases
+const [WORD, SIGN] = [/\S+/g, /\P{M}\p{M}*/gu];
 
 /** A figure: its caption (text or element), a button to save it, and what it shows. */
 export function figure(name, caption, content) {
@@ -53,14 +54,25 @@ export function picture(element) {
     }
     context.font = style.font;
     for (const child of node.childNodes) {
-      if (child.nodeType !== Node.TEXT_NODE) continue;
-      const range = document.createRange();
-      range.selectNodeContents(child);
-      const words = range.getBoundingClientRect();
-      context.fillText(child.textContent, words.left, words.top + words.height / 2);
+      if (child.nodeType === Node.TEXT_NODE) write(context, child);
     }
   }
   return canvas;
+}
+
+/** A text, which may have several lines, word by word; a word that is broken sign by sign. */
+function write(context, text, pattern = WORD, from = 0, to = text.length) {
+  for (const { 0: part, index } of text.data.slice(from, to).matchAll(pattern)) {
+    const range = document.createRange();
+    range.setStart(text, from + index);
+    range.setEnd(text, from + index + part.length);
+    const [box, ...more] = range.getClientRects();
+    if (more.length && pattern === WORD) {
+      write(context, text, SIGN, from + index, from + index + part.length);
+    } else if (box) {
+      context.fillText(part, box.left, box.top + box.height / 2);
+    }
+  }
 }
 
 /** A path of a picture that stands in the page in its own size. */
