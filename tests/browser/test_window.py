@@ -105,6 +105,10 @@ def test_a_word_is_compared(tab: Any) -> None:
     assert column(tab, 0) == ["1 and 2", "1 and 3", "2 and 3"]
     assert tab.locator("svg.chart").count() == 2
     assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]
+    code = tab.get_by_text("def compared(")
+    assert not code.is_visible()
+    tab.get_by_text("src/bertkit/view/contexts.py").last.click()
+    assert code.is_visible()
 
 
 def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,14 @@ def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
     with pytest.raises(CheckpointError, match="os:system, whose code is not bertkit's"):
         Served(str(tmp_path / "m"), "fp32")
+
+
+def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
+    folders: Path,
+) -> None:
+    house = House([str(folders / "pretrained")], None)
+    old = weakref.ref(house.models["pretrained"].loaded.model)
+    house.reload("pretrained")
+    assert old() is None
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

@@ -279,3 +279,7 @@ def test_sources_are_where_they_say(found: Explanation) -> None:
     for source in found.sources.values():
         lines = (root / source.path).read_text(encoding="utf-8").splitlines()
         assert f"def {source.name.rpartition('.')[2]}(" in lines[source.line - 1]
+        code = source.code.splitlines()
+        assert [line.strip() for line in code] == [
+            line.strip() for line in lines[source.line - 1 :][: len(code)]
+        ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.memory import settle
 from bertkit.models.layers import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, Work, answering, engine
@@ -167,6 +168,7 @@ class House:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
         self.search = None if store is None else Search(store, precision)
+        settle()
 
     def abilities(self) -> set[str]:
         """All that is answered."""
@@ -189,3 +191,5 @@ class House:
         """Open a model's folder again; requests that came before have the old one."""
         old = self.models[name]
         self.models[name] = Served(old.folder, old.precision)
+        del old
+        settle()

@@ -75,11 +75,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where something is computed: a file of the repository, a line, a name."""
+    """Where something is computed, a file of the repository, a line, a name; and the code there."""
 
     path: str
     line: int
     name: str
+    code: str
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -143,18 +144,22 @@ def _field(field: Field) -> str:
 
 
 def _sources(functions: Sequence[Callable[..., Any]]) -> str:
-    places = (source(function) for function in functions)
-    listed = "".join(f"<li><code>{p.path}:{p.line}</code> {escape(p.name)}</li>" for p in places)
-    return f'<div class="sources">Computed by<ul>{listed}</ul></div>' if listed else ""
+    listed = "".join(
+        f"<details><summary><code>{one.path}:{one.line}</code> {escape(one.name)}</summary>"
+        f"<pre>{escape(one.code)}</pre></details>"
+        for one in map(source, functions)
+    )
+    return f'<div class="sources">Computed by{listed}</div>' if listed else ""
 
 
 def source(function: Callable[..., Any]) -> Source:
-    """Where in the repository something is computed."""
+    """Where in the repository something is computed, and how."""
     function = inspect.unwrap(function)
     package = Path(__file__).parents[1]
     path = Path(inspect.getfile(function)).relative_to(package)
-    line = inspect.getsourcelines(function)[1]
-    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__)
+    lines, line = inspect.getsourcelines(function)
+    code = textwrap.dedent("".join(lines))
+    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__, code)
 
 
 def refuse_place(path: Path) -> None:

@@ -43,11 +43,12 @@ function head({ text, pair, truncated, off, model, words, tokens }) {
   );
 }
 
-/** Where in the repository a section's numbers are computed. */
+/** Where in the repository a section's numbers are computed, and the code that does it. */
 function sources(found, names) {
   const places = names.map((name) => {
-    const { path, line, name: what } = found.sources[name];
-    return el("li", {}, el("code", {}, `${path}:${line}`), ` ${what}`);
+    const { path, line, name: what, code } = found.sources[name];
+    const place = el("summary", {}, el("code", {}, `${path}:${line}`), ` ${what}`);
+    return el("details", {}, place, el("pre", {}, code));
   });
-  return el("div", { class: "sources" }, "Computed by", el("ul", {}, ...places));
+  return el("div", { class: "sources" }, "Computed by", ...places);
 }
