@@ -53,6 +53,13 @@ def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServeError, match="http://here/embed: later"):
         Client("http://here", transport=server, patience=2.0).embed("a")
     assert len(asked) == 1
+    dated = (503, {}, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
+    server, asked = answering(dated, (200, [[1]]))
+    Client("http://here", transport=server).embed("a")
+    assert waits[-1] == 1.0
+    other = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))
+    with pytest.raises(ServeError, match="no JSON; is this bertkit"):
+        Client("http://here", transport=other).info()
 
 
 def test_refusals_are_the_servers_words() -> None:

@@ -53,8 +53,11 @@ class Client:
             except httpx.TransportError as error:
                 raise ServeError(f"{self.url}{route}: no server answers ({error})") from None
             if reply.status_code == 200:
-                return reply.json()
-            wait = float(reply.headers.get("retry-after", 1))
+                try:
+                    return reply.json()
+                except ValueError:
+                    raise ServeError(f"{self.url}{route}: no JSON; is this bertkit?") from None
+            wait = _seconds(reply.headers.get("retry-after", ""))
             if reply.status_code not in BUSY or time.monotonic() + wait > end:
                 raise ServeError(f"{self.url}{route}: {_said(reply)}")
             time.sleep(wait)
@@ -104,6 +107,14 @@ class Client:
     def info(self) -> Any:
         """The server's models, what they answer, and its limits."""
         return self.ask("/info")
+
+
+def _seconds(given: str) -> float:
+    """Of a Retry-After; what stands between may send a date, which says a second here."""
+    try:
+        return max(0.0, float(given))
+    except ValueError:
+        return 1.0
 
 
 def _said(reply: httpx.Response) -> str:

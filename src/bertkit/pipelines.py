@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from bertkit.text.long import Long, encode
 
 PART = 4096
 """Texts tokenized at a time, so that many need little memory."""
+
+MASKS = 256
+"""Masks whose pieces are looked for at a time: each has a number for every piece there is."""
 
 STREAM = 256
 """Items of a stream read before the first of them is answered."""
@@ -63,10 +67,13 @@ class Work:
 
     features: Sequence[Feature]
     item: Any = None
+    more: int = 0
+    """What it costs beside reading: as much as so many tokens."""
 
     @property
     def tokens(self) -> int:
-        return sum(len(feature.encoding) for feature in self.features)
+        """Those that are read, and `more`."""
+        return sum(len(feature.encoding) for feature in self.features) + self.more
 
     @property
     def truncated(self) -> bool:
@@ -322,11 +329,13 @@ class FillMask(_Pipeline):
             raise ConfigError(f"top: {top} pieces; ask for one at least")
         if long == "window":
             raise ConfigError("long: a mask is filled from one sequence; cut the text (truncate)")
-        works = [replace(work, item=top) for work in self._encoded(texts, None, long)]
-        for text, work in zip(texts, works, strict=True):
-            if not any((f.encoding.ids == self.tokenizer.mask).any() for f in work.features):
+        works = []
+        for text, work in zip(texts, self._encoded(texts, None, long), strict=True):
+            masks = sum(int((f.encoding.ids == self.tokenizer.mask).sum()) for f in work.features)
+            if not masks:
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
                 raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
+            works.append(replace(work, item=top, more=masks * math.ceil(top / 10)))
         return works
 
     def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
@@ -348,16 +357,17 @@ class FillMask(_Pipeline):
     def fillers(self, batch: Batch, top: int) -> list[list[Filler]]:
         """The likeliest pieces for each of the batch's places, in their order."""
         batch = batch.to(self.engine.device)
-        logits = self.head(self.engine.model.encoder(batch), batch).float()
-        logits = logits[:, : self.tokenizer.vocab_size]  # a padded vocabulary has more rows
-        best = torch.softmax(logits, -1).topk(min(top, self.tokenizer.vocab_size))
-        return [
-            [
-                Filler(piece, chance)
-                for piece, chance in zip(self.tokenizer.pieces(ids), chances, strict=True)
-            ]
-            for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        states, pieces = self.engine.model.encoder(batch), self.tokenizer.vocab_size
+        assert batch.places is not None
+        found = []
+        for places in batch.places.split(MASKS):
+            logits = self.head(states, replace(batch, places=places)).float()
+            # a padded vocabulary has more rows than pieces
+            best = torch.softmax(logits[:, :pieces], -1).topk(min(top, pieces))
+            for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                named = zip(self.tokenizer.pieces(ids), chances, strict=True)
+                found.append([Filler(piece, chance) for piece, chance in named])
+        return found
 
 
 class NextSentence(_Pipeline):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import torch
 from fastapi.testclient import TestClient
 
 from bertkit.checkpoint.folder import save
+from bertkit.data.documents import Columns
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
+from bertkit.recipes.index import index
 from bertkit.serve.app import open_gate
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.gate import Gate
@@ -55,8 +59,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def house(folders: Path) -> House:
-    return House([str(folders / name) for name in KINDS], None)
+def store(folders: Path) -> str | None:
+    """A store of three documents; None where LanceDB is not installed."""
+    if importlib.util.find_spec("lancedb") is None:
+        return None
+    rows = [{"id": str(i), "text": text, "year": i} for i, text in enumerate(["a b", "c d", "e"])]
+    documents, place = folders / "docs.jsonl", str(folders / "store")
+    documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    columns = Columns(keep=("year:number",))
+    index([documents], model=folders / "pretrained", store=place, columns=columns)
+    return place
+
+
+@pytest.fixture(scope="session")
+def house(folders: Path, store: str | None) -> House:
+    return House([str(folders / name) for name in KINDS], store)
 
 
 Server = Callable[..., TestClient]

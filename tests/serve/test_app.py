@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import string
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from tests.serve.conftest import KINDS, Server
 
 from bertkit.checkpoint.folder import load, save
 from bertkit.families import BERT
+from bertkit.serve.limits import Limits
 from bertkit.serve.served import House
 
 
-def test_openapi_describes_every_route(server: Server) -> None:
+def test_openapi_describes_every_route(server: Server, store: str | None) -> None:
     found = server().get("/openapi.json").json()
     paths = found["paths"]
     assert {p for p, ways in paths.items() if "post" in ways} == {
@@ -36,6 +38,7 @@ def test_openapi_describes_every_route(server: Server) -> None:
         "/contexts",
         "/tokenize",
         "/models/{name}/reload",
+        *(["/search"] if store else []),
     }
     schemas = found["components"]["schemas"]
     for path, ways in paths.items():
@@ -120,7 +123,18 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
-fields = ["inputs", "input", "query", "texts", "model", "truncate", "top", "dimensions", "where"]
+fields = [
+    "word",
+    "inputs",
+    "input",
+    "query",
+    "texts",
+    "model",
+    "truncate",
+    "top",
+    "dimensions",
+    "where",
+]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -184,6 +198,27 @@ def test_a_model_is_asked_other_things_after_it_changed(
     assert "/predict" in paths
     assert "/fill-mask" not in paths
     assert "what=predict" in client.get("/ask").text
+
+
+def test_a_reload_goes_on_when_nobody_waits_for_it(
+    server: Server, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, whole = tmp_path / "model", House.reload
+    shutil.copytree(folders / "pretrained", place)
+    client = server(Limits(timeout=0.2), at=House([str(place)], None))
+
+    def slowly(house: House, name: str) -> None:
+        time.sleep(0.5)
+        whole(house, name)
+
+    monkeypatch.setattr(House, "reload", slowly)
+    shutil.rmtree(place)
+    shutil.copytree(folders / "sentiment", place)
+    assert client.post("/models/model/reload").status_code == 429
+    end = time.monotonic() + 20
+    while client.post("/predict", json={"inputs": "a b"}).status_code != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_second_model_answers_when_it_is_named(server: Server, folders: Path) -> None:

@@ -152,10 +152,17 @@ def test_time_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.headers["retry-after"]
 
 
-def drive(gate: Gate, messages: list[Any], headers: Any = ()) -> list[Any]:
+def drive(
+    gate: Gate,
+    messages: list[Any],
+    headers: Any = (),
+    *,
+    method: str = "POST",
+    query: bytes = b"",
+) -> list[Any]:
     """Give a gate ASGI messages by hand; what it sends. Without more it waits for ever."""
     sent: list[Any] = []
-    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope = {"type": "http", "method": method, "path": "/embed", "query_string": query}
     scope["headers"] = list(headers)
     left = list(messages)
 
@@ -239,6 +246,39 @@ def test_a_page_of_the_web_cannot_ask_by_its_own_name(host: bytes, status: int) 
     gate.hosts = LOOPBACK
     sent = drive(gate, [{"type": "http.request", "body": b""}], headers=[(b"host", host)])
     assert sent[0]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "status"),
+    [
+        ({"sec-fetch-site": "same-origin"}, b"text=a", 204),
+        ({"sec-fetch-site": "none"}, b"text=a", 204),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, b"", 204),  # a link
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, b"text=a", 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, b"", 403),  # an image
+        ({"sec-fetch-site": "same-site"}, b"", 403),
+        ({"origin": "http://127.0.0.1:8000"}, b"", 204),
+        ({"origin": "http://evil.example"}, b"", 403),
+        ({"origin": "null"}, b"", 403),
+    ],
+)
+def test_a_page_of_another_site_computes_nothing(
+    headers: dict[str, str], query: bytes, status: int
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    given = [(b"host", b"127.0.0.1:8000"), *((k.encode(), v.encode()) for k, v in headers.items())]
+    sent = drive(
+        gate_of(app),
+        [{"type": "http.request", "body": b""}],
+        headers=given,
+        method="GET",
+        query=query,
+    )
+    assert sent[0]["status"] == status
+    assert (b"content-security-policy", b"frame-ancestors 'none'") in sent[0]["headers"]
 
 
 def test_open_requests_are_bounded() -> None:

@@ -71,18 +71,20 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         f'[[key]]\nname = "team"\nsha256 = "{digest("k")}"\nroutes = ["/embed"]\n'
         "tokens_per_minute = 1000\n"
     )
-    keys = read_keys(path, {"BERTKIT_KEY": "mine"})
+    keys = read_keys(path, {"BERTKIT_KEY": "mine\n"})
     assert [v.name for v in keys.visitors] == ["team", "BERTKIT_KEY"]
     mine = keys.find(b"Bearer mine")
     assert mine is not None
     assert mine.may("/metrics")
     assert not read_keys(None, {})
+    assert not read_keys(None, {"BERTKIT_KEY": " "})
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "keys.toml: key: this setting is required"),
+        ("key = []", "keys.toml: .*key"),
         ('[[key]]\nname = "a"\nsha256 = "abc"\n', r"keys.toml: .*sha256"),
         ('[[key]]\nname = "a"\nkey = "plain"\n', "keys.toml: .*key"),
         ("[[key]", "not valid TOML"),

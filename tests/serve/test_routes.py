@@ -12,7 +12,6 @@ import pytest
 from tests.serve.conftest import KINDS, LENGTH, Server
 
 import bertkit
-from bertkit.recipes.index import index
 from bertkit.serve.limits import Limits
 from bertkit.serve.served import House
 
@@ -203,16 +202,10 @@ def test_too_much_is_413(server: Server) -> None:
             assert said in found.json()["error"]
 
 
-def test_search(server: Server, folders: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lancedb", reason="pip install 'bertkit[search]'")
-    rows = [{"id": str(i), "text": text, "year": i} for i, text in enumerate(["a b", "c d", "e"])]
-    documents = tmp_path / "docs.jsonl"
-    documents.write_text("\n".join(msgspec.json.encode(row).decode() for row in rows))
-    store, model = str(tmp_path / "store"), folders / "pretrained"
-    from bertkit.data.documents import Columns
-
-    index([documents], model=model, store=store, columns=Columns(keep=("year:number",)))
-    client = server(at=House([str(model)], store))
+def test_search(server: Server, store: str | None) -> None:
+    if store is None:
+        pytest.skip("LanceDB is not installed: pip install 'bertkit[search]'")
+    client = server()
     found = client.post("/search", json={"query": "c d", "top": 2}).json()
     assert found[0]["id"] == "1"
     assert len(found) == 2
@@ -222,7 +215,34 @@ def test_search(server: Server, folders: Path, tmp_path: Path) -> None:
     bad = client.post("/search", json={"query": "c", "where": ["yer<1"]})
     assert bad.status_code == 422
     assert "did you mean 'year'" in bad.json()["error"]
-    assert client.post("/search", json={"query": LONG}).json()["field"] == "query.0"
+    for value in ("nan", "1e999", "-inf"):
+        none = client.post("/search", json={"query": "c", "where": [f"year>{value}"]})
+        assert none.status_code == 422
+        assert f"year is a number, and '{value}' is none" in none.json()["error"]
+    many = client.post("/search", json={"query": "c", "where": ["id!=b"] * 33})
+    assert (many.status_code, many.json()["field"]) == (422, "where")
+    assert client.post("/search", json={"query": LONG}).json()["field"] == "query"
+
+
+def test_a_word_is_compared_in_few_texts_that_are_short(server: Server) -> None:
+    client = server()
+    many = client.post("/contexts", json={"word": "c", "inputs": ["c"] * 33})
+    assert (many.status_code, many.json()["field"]) == (422, "inputs")
+    long = client.post("/contexts", json={"word": "c", "inputs": ["c", "c " * 1001]})
+    assert (long.status_code, long.json()["field"]) == (422, "inputs.1")
+
+
+def test_what_costs_more_than_its_tokens_is_charged_so(server: Server) -> None:
+    client = server(Limits(queue_tokens=200))
+    asked = {"inputs": "[MASK] a", "model": "pretrained"}  # 4 tokens, a mask
+    assert client.post("/fill-mask", json={**asked, "top": 100}).status_code == 200
+    masks = {**asked, "inputs": "[MASK] " * 12}
+    assert client.post("/fill-mask", json={**masks, "top": 10}).status_code == 200
+    assert client.post("/fill-mask", json={**masks, "top": 100}).status_code == 200
+    several = {**masks, "inputs": ["[MASK] " * 12] * 2, "top": 100}
+    assert client.post("/fill-mask", json=several).status_code == 413
+    text = {"inputs": "a b c d e a b c d e a b c", "model": "pretrained"}  # masked once for each
+    assert client.post("/explain", json=text).status_code == 413
 
 
 def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:

@@ -173,7 +173,7 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
         ("/ask", {"what": "fill-mask", "text": "a"}, "nothing is masked; write [MASK]"),
         ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#x27;&lt;b&gt;"),
         ("/ask", {"what": "predict", "text": "a " * 40}, "longer than the 16 tokens"),
-        ("/word", {"word": "a", "texts": "a b"}, "a word is compared in two"),
+        ("/word", {"word": "a", "texts": "a b"}, "a word is compared in 2 to 32"),
         ("/word", {"word": "zz", "texts": "a b\nc"}, "&#x27;zz&#x27; is not in &#x27;a b"),
         ("/", {"text": "a", "off": "1"}, "heads: &#x27;1&#x27;; write LAYER.HEAD"),
         ("/", {"text": "a", "off": "1.9"}, "heads: 1.9; name LAYER.HEAD, from 1.1 to 1.2"),
@@ -270,8 +270,8 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     pretrain(settings, corpus=corpus, out=tmp_path / "run")
     client = server(at=House([], None), runs=[tmp_path / "run"])
     found = client.get("/training").text
-    assert "[MASK]←" in found
+    assert "Samples of run" in found
     assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
     shutil.rmtree(corpus)
     alone = server(at=House([], None), runs=[tmp_path / "run"])
-    assert "[MASK]←" not in alone.get("/training").text
+    assert "Samples of run" not in alone.get("/training").text

@@ -52,7 +52,7 @@ def test_texts_without_the_word(minilm: Path) -> None:
     word = Word(loaded, Engine(loaded.model))
     with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
-    with pytest.raises(DataError, match="one text; a word is compared in two"):
+    with pytest.raises(DataError, match="texts: 1; a word is compared in 2 to 32"):
         word.prepare([("bank", ("a bank",))], long="error")
     with pytest.raises(DataError, match="tokens, and the model reads 256"):
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")

@@ -16,6 +16,9 @@ Range = tuple[int, int]
 ALIKE = 0.5
 """How much of two words must be the same for one to be a form of the other."""
 
+LONGEST = 64
+"""Characters of a word; what is longer is none."""
+
 
 @dataclass(frozen=True)
 class InContext:
@@ -95,7 +98,8 @@ def find(word: str, text: str) -> Range | None:
     """Where a word stands in a text, also in another form: carry in "carried", come in "came".
 
     It is the word spelled most like it (difflib's ratio, 0.5 at least) with the same first letter,
-    of equals the first; `went` is not found for `go`.
+    of equals the first; `went` is not found for `go`. What is longer than a word can be is not
+    looked at: comparing takes the cube of the length.
     """
     wanted = word.casefold()
     best, place, start = 0.0, None, 0
@@ -103,9 +107,10 @@ def find(word: str, text: str) -> Range | None:
         start = text.index(part, start)
         bare = part.strip(".,;:!?\"'()[]`")
         own = bare.casefold()
-        alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
-        if own[:1] == wanted[:1] and alike > best and alike >= ALIKE:
-            begin = start + part.index(bare)
-            best, place = alike, (begin, begin + len(bare))
+        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= LONGEST:
+            alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
+            if alike > best and alike >= ALIKE:
+                begin = start + part.index(bare)
+                best, place = alike, (begin, begin + len(bare))
         start += len(part)
     return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -189,7 +190,10 @@ def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Conditi
                 f"(--keep {name}:number)"
             )
         try:
-            found.append(Condition(name, operator, float(value) if number else value))
+            given = float(value) if number else value
+            if isinstance(given, float) and not math.isfinite(given):
+                raise ValueError
         except ValueError:
             raise ConfigError(f"where: {name} is a number, and {value!r} is none") from None
+        found.append(Condition(name, operator, given))
     return found

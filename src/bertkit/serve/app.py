@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 from bertkit import __version__
-from bertkit.errors import BertkitError, did_you_mean
+from bertkit.errors import BertkitError, CheckpointError, did_you_mean
 from bertkit.serve import schema
 from bertkit.serve.asking import refusal, reply
 from bertkit.serve.batcher import Batcher
@@ -97,10 +97,17 @@ def create_app(
         """Open a model's folder again; what was asked before is answered by the old one."""
         if name not in house.models:
             raise Refused(422, f"no model {name[:80]!r}", kind="validation", field="name")
-        before = house.abilities()
-        await asyncio.to_thread(house.reload, name)
-        if house.abilities() != before:
-            changed()
+
+        async def opened() -> None:
+            async with house.opening:
+                await asyncio.to_thread(house.reload, name)
+                if house.abilities() != able:
+                    changed()
+
+        try:
+            await asyncio.shield(opened())  # it goes on when who asked is gone, or has waited
+        except CheckpointError as error:
+            raise Refused(422, str(error), kind="validation", field="name") from None
         return reply(house.models[name].about())
 
     @app.get("/health/ready", responses=REFUSALS)

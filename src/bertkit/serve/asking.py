@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, CheckpointError, SearchError
 from bertkit.pipelines import Work
 from bertkit.serve.batcher import Batcher, Full
 from bertkit.serve.gate import Refused, busy, too_much
@@ -31,6 +31,8 @@ def refusal(error: BertkitError | Refused) -> Refused:
         return error
     if isinstance(error, Full):
         return busy(error.seconds, str(error))
+    if isinstance(error, CheckpointError | SearchError):  # whatever is asked
+        return Refused(503, str(error), kind="unhealthy")
     return Refused(422, str(error), kind="validation")
 
 
@@ -86,9 +88,11 @@ class Asking:
             raise invalid(
                 f"longer than the {pipeline.loaded.length} tokens that the model reads; shorten "
                 "it, or ask for truncate",
-                f"{field}.{cut.index(True)}",
+                f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
             )
-        self.charge(sum(work.tokens for work in works), len(works))
+        tokens = sum(work.tokens for work in works)
+        self.batcher.room(tokens)  # who has to come again is not charged
+        self.charge(tokens, len(works))
         return await self.batcher.answers(pipeline, works), cut
 
     async def plain(

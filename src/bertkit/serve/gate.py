@@ -109,6 +109,7 @@ class Gate:
                     (b"x-request-id", state["id"].encode()),
                     (b"x-content-type-options", b"nosniff"),
                     (b"cache-control", b"no-store"),
+                    (b"content-security-policy", b"frame-ancestors 'none'"),
                 ]
             elif not message.get("more_body"):
                 state["sent"] = True
@@ -137,7 +138,7 @@ class Gate:
         if path == LIVE:
             await _reply(200, b'{"status":"live"}', send)
             return
-        who = self._visitor(path, headers)
+        who = self._visitor(scope, headers)
         scope["state"]["who"] = who
         if self.app is None or self.draining:
             doing = "loading its models" if self.app is None else "stopping"
@@ -152,7 +153,8 @@ class Gate:
         body = await self._body(headers, receive)
         await self._run(scope, body, receive, send)
 
-    def _visitor(self, path: str, headers: dict[bytes, bytes]) -> Visitor:
+    def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> Visitor:
+        path: str = scope["path"]
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:
             raise Refused(
@@ -166,6 +168,8 @@ class Gate:
             raise Refused(
                 403, f"asked as {host[0][:80]!r}; ask by the server's address", kind="forbidden"
             )
+        if _from_elsewhere(headers) and not _followed(scope, headers):
+            raise Refused(403, "asked by a page of another site, which may not", kind="forbidden")
         if not who.may(path):
             raise Refused(403, f"this key is not for {path[:80]}", kind="forbidden")
         return who
@@ -251,6 +255,21 @@ def _place(error: Exception) -> str:
     """The innermost line of a traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"
+
+
+def _from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser asks for a page of another site; other programs say neither."""
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
+    origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+    return origin is not None and origin.rpartition(b"//")[2] != host
+
+
+def _followed(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a link was followed to a page, with nothing asked: that computes nothing."""
+    bare = scope["method"] == "GET" and not scope["query_string"]
+    return bare and headers.get(b"sec-fetch-mode") == b"navigate"
 
 
 class _Gone(Exception):

@@ -60,7 +60,7 @@ class Key(Settings, frozen=True):
 
 
 class KeyFile(Settings, frozen=True):
-    key: tuple[Key, ...]
+    key: Annotated[tuple[Key, ...], Meta(min_length=1)]
 
 
 class Allowance:
@@ -143,8 +143,9 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
         except ConfigError as error:
             said = str(error)
             raise ConfigError(said if said.startswith(str(path)) else f"{path}: {said}") from None
-    if environment.get(KEY):
-        digest = hashlib.sha256(environment[KEY].encode()).hexdigest()
+    own = environment.get(KEY, "").strip()
+    if own:
+        digest = hashlib.sha256(own.encode()).hexdigest()
         keys.append(Key(name=KEY, sha256=digest))
     for what in ("name", "sha256"):
         seen = [getattr(key, what) for key in keys]

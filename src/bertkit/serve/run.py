@@ -24,6 +24,7 @@ from bertkit.errors import BertkitError, ConfigError, ServeError
 from bertkit.nn.precision import Inference
 from bertkit.serve.app import open_gate
 from bertkit.serve.batcher import Batcher
+from bertkit.serve.connection import Connection
 from bertkit.serve.gate import Gate
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import Metrics
@@ -69,6 +70,7 @@ def serve(plan: Plan) -> None:
         )
     settings: dict[str, Any] = {
         "workers": plan.workers,
+        "http": Connection,
         "log_config": None,
         "access_log": False,
         "proxy_headers": False,

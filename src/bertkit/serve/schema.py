@@ -11,9 +11,16 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from bertkit.serve.limits import Limits
+from bertkit.view.contexts import CHARACTERS, TEXTS
+
+
+def some(**bounds: Any) -> Any:
+    """A list of which the first wrong item is enough: there may be a million."""
+    return Field(fail_fast=True, **bounds)
+
 
 Text = Annotated[str, Field(min_length=1)]
-Texts = Text | Annotated[list[Text], Field(min_length=1)]
+Texts = Text | Annotated[list[Text], some(min_length=1)]
 
 
 class Given(BaseModel):
@@ -67,9 +74,10 @@ class PredictAsk(Cut):
 
     inputs: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=2)]
+        | Annotated[list[Text], some(min_length=1, max_length=2)]
         | Annotated[
-            list[Annotated[list[Text], Field(min_length=1, max_length=2)]], Field(min_length=1)
+            list[Annotated[list[Text], some(min_length=1, max_length=2)]],
+            some(min_length=1),
         ]
     ) = Field(description="A text; [text] or a pair [a, b]; or a list of those.")
 
@@ -88,12 +96,12 @@ class Question(Given):
 class AnswerAsk(Ask):
     model_config = example(inputs={"question": "Who sat?", "context": "The cat sat on the mat."})
 
-    inputs: Question | Annotated[list[Question], Field(min_length=1)]
+    inputs: Question | Annotated[list[Question], some(min_length=1)]
 
 
 class Choosing(Given):
     text: Text
-    choices: Annotated[list[Text], Field(min_length=2)]
+    choices: Annotated[list[Text], some(min_length=2)]
 
 
 class ChooseAsk(Cut):
@@ -101,12 +109,12 @@ class ChooseAsk(Cut):
         inputs={"text": "He opened the door.", "choices": ["It rang.", "He left."]}
     )
 
-    inputs: Choosing | Annotated[list[Choosing], Field(min_length=1)]
+    inputs: Choosing | Annotated[list[Choosing], some(min_length=1)]
 
 
 class Sentences(Given):
     source_sentence: Text
-    sentences: Annotated[list[Text], Field(min_length=1)]
+    sentences: Annotated[list[Text], some(min_length=1)]
 
 
 class SimilarityAsk(Cut):
@@ -121,7 +129,7 @@ class RerankAsk(Cut):
     model_config = example(query="what purrs?", texts=["a cat", "a bridge"])
 
     query: Text
-    texts: Annotated[list[Text], Field(min_length=1)]
+    texts: Annotated[list[Text], some(min_length=1)]
     raw_scores: bool = Field(False, description="Logits in place of their sigmoid.")
     return_text: bool = False
 
@@ -131,24 +139,31 @@ class SearchAsk(Cut):
 
     query: Text
     top: int = Field(10, ge=1, le=1000)
-    where: list[str] = Field([], description="Conditions such as year>=1960, which all are met.")
+    where: Annotated[list[Annotated[str, Field(max_length=1000)]], some(max_length=32)] = Field(
+        [], description="Conditions such as year>=1960, which all are met."
+    )
     hybrid: bool = Field(False, description="Join what is found by meaning and by words.")
 
 
 class ExplainAsk(Cut):
     model_config = example(inputs="The cat sat on the mat.")
 
-    inputs: Text | Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(
+    inputs: Text | Annotated[list[Text], some(min_length=2, max_length=2)] = Field(
         description="A text, or a pair."
     )
-    off: list[str] = Field([], description="Heads to switch off, as LAYER.HEAD, from 1.")
+    off: Annotated[list[str], some(max_length=4096)] = Field(
+        [], description="Heads to switch off, as LAYER.HEAD, from 1."
+    )
 
 
 class ContextsAsk(Cut):
     model_config = example(word="bank", inputs=["a bank by the river", "a bank lends money"])
 
     word: Text
-    inputs: list[Text] = Field(description="Texts with the word in them.", min_length=2)
+    inputs: Annotated[
+        list[Annotated[Text, Field(max_length=CHARACTERS)]],
+        some(min_length=2, max_length=TEXTS),
+    ] = Field(description="Texts with the word in them.")
 
 
 class FillAsk(Cut):
@@ -162,9 +177,10 @@ class NextAsk(Cut):
     model_config = example(inputs=["It rained.", "The street was wet."])
 
     inputs: (
-        Annotated[list[Text], Field(min_length=2, max_length=2)]
+        Annotated[list[Text], some(min_length=2, max_length=2)]
         | Annotated[
-            list[Annotated[list[Text], Field(min_length=2, max_length=2)]], Field(min_length=1)
+            list[Annotated[list[Text], some(min_length=2, max_length=2)]],
+            some(min_length=1),
         ]
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
@@ -24,7 +26,7 @@ from bertkit.tasks.task import Feature
 from bertkit.text.long import Long
 from bertkit.view.contexts import Word
 from bertkit.view.document import Explanation
-from bertkit.view.explain import explain, read
+from bertkit.view.explain import MASKED_TOKENS, explain, read
 
 PROBE = "A known sentence gives a known vector."
 
@@ -42,6 +44,12 @@ class Served:
         self.folder, self.precision = folder, precision
         self.name = Path(folder).name or folder
         self.loaded = loaded = load(folder)
+        for name, weight in loaded.model.named_parameters():
+            if not weight.isfinite().all():
+                raise CheckpointError(
+                    f"{folder}: {name} has numbers that are none (nan or inf); take another "
+                    "checkpoint"
+                )
         self.pipelines: dict[str, Any] = {}
         task = name_in(loaded.settings, loaded.model.heads)
         if task is not None and ":" in task:
@@ -144,7 +152,9 @@ class Look:
             encoding = read(self.loaded, text, pair, long="truncate")
             heads = [read_head(name) for name in off]
             check_heads(self.loaded.model, heads)
-            works.append(Work([Feature(encoding, 0)], (text, pair, heads)))
+            tokens = len(encoding)
+            copies = min(tokens, MASKED_TOKENS // tokens) if self.fill or heads else 0
+            works.append(Work([Feature(encoding, 0)], (text, pair, heads), tokens * copies))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
@@ -168,6 +178,7 @@ class House:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
         self.search = None if store is None else Search(store, precision)
+        self.opening = asyncio.Lock()
         settle()
 
     def abilities(self) -> set[str]:
@@ -189,7 +200,8 @@ class House:
 
     def reload(self, name: str) -> None:
         """Open a model's folder again; requests that came before have the old one."""
-        old = self.models[name]
+        old, threads = self.models[name], torch.get_num_threads()
         self.models[name] = Served(old.folder, old.precision)
+        torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         settle()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,7 +289,7 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
     @get("/training")
     async def training() -> Response:
         def shown(said: str = "", body: str = "", refresh: int | None = None) -> str:
-            alert = f'<p role="alert">{said}</p>' if said else ""
+            alert = f'<p role="alert">{escape(said)}</p>' if said else ""
             return window_page(
                 "Runs",
                 "How runs learn, side by side: their loss on what they learn from, and on what "
@@ -298,11 +300,14 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
                 refresh=refresh,
             )
 
-        try:
+        def read() -> tuple[list[runs.Run], str]:
             found = [runs.read_run(folder) for folder in folders]
-            drawn = "".join(map(with_samples, folders, found))
+            return found, "".join(map(with_samples, folders, found))
+
+        try:
+            found, drawn = await asyncio.to_thread(read)
         except BertkitError as error:
-            return _refused(error, shown)
+            return _html(shown(str(error)), 422)
         live = LIVE if any(run.learns for run in found) else None
         return _html(shown(body=runs.shown(found) + drawn, refresh=live))
 

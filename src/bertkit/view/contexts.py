@@ -17,6 +17,9 @@ from bertkit.pipelines import Work
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
 
+TEXTS, CHARACTERS = 32, 2_000
+"""As many texts at most, and so long: all are compared with all, and words with each of theirs."""
+
 
 class Contexts(msgspec.Struct, frozen=True):
     """Where the word stands in each text, and its states compared. Layer 0 is the embedding."""
@@ -36,11 +39,19 @@ class Word:
         self.loaded, self.engine = loaded, engine
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a text without the word, or fewer than two texts."""
+        """Raises: DataError for a text that is long or without the word, or too few or many."""
         works = []
         for word, texts in items:
-            if len(texts) < 2:
-                raise DataError("one text; a word is compared in two at least, a line each")
+            if not 2 <= len(texts) <= TEXTS:
+                raise DataError(
+                    f"texts: {len(texts)}; a word is compared in 2 to {TEXTS} of them, a line each"
+                )
+            for text in texts:
+                if len(text) > CHARACTERS:
+                    raise DataError(
+                        f"{text[:40]!r}…: {len(text):,} characters, and {CHARACTERS:,} are the "
+                        "most; give the sentences with the word"
+                    )
             found = [find(word, text) for text in texts]
             for text, place in zip(texts, found, strict=True):
                 if place is None:

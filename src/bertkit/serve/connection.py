@@ -1,0 +1,62 @@
+"""A connection on which the head of a request has bounds too: it comes before the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES = 64 << 10
+"""Of a request's line and headers; what came with the last of them may be more."""
+
+HEAD_SECONDS = 10.0
+"""That they may take to arrive."""
+
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"connection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, which ends those that send no head, or one without an end."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._read = 0
+        self._late: asyncio.TimerHandle | None = None  # while a head is awaited
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._late is not None:
+            self._read += len(data)
+            if self._read > HEAD_BYTES:
+                self.transport.write(TOO_LARGE)
+                self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._stop()
+        self._read = 0
+        self._late = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
