@@ -140,6 +140,17 @@ def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: 
     assert lines_of(tmp_path / "saved.png") == lines_of(tmp_path / "seen.png") > 4
 
 
+def test_a_long_text_goes_as_a_body(tab: Any) -> None:
+    tab.get_by_role("link", name="Ask", exact=True).click()
+    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_label("Question", exact=True).fill("a b")
+    tab.get_by_label("Passage").fill("c d " * 2500)
+    tab.get_by_role("button", name="Ask").click()
+    tab.wait_for_selector(".passage")
+    assert "text=" not in tab.url
+    assert tab.locator(".passage").inner_text().strip() == ("c d " * 2500).strip()
+
+
 def lines_of(path: Path) -> int:
     """How many rows of ink a picture has, with paper between."""
     from PIL import Image
@@ -154,6 +165,9 @@ def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
     tab.get_by_text("20 of 40").wait_for()
     write_journal(run, 21)
     tab.get_by_text("21 of 40").wait_for()  # the page asks again by itself
+    tab.get_by_role("link", name="Stop asking again").click()
+    tab.get_by_role("link", name="Ask again by itself").wait_for()
+    assert tab.locator("meta[http-equiv=refresh]").count() == 0
 
 
 def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:

@@ -118,6 +118,12 @@ def test_several_workers_are_replaced_under_way(folders: Path) -> None:
                 assert client.embed("a").shape == (1, 16)
                 assert time.monotonic() < end
                 time.sleep(0.05)
+        for _ in range(20):  # each on a connection of its own, to whichever worker takes it
+            httpx.post(f"{address}/tokenize", json={"inputs": "a"}).raise_for_status()
+        for _ in range(6):
+            counted = httpx.get(f"{address}/metrics").text
+            assert 'bertkit_requests_total{route="/tokenize",status="200"} 20.0' in counted
+            assert "bertkit_open_requests 1.0" in counted
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from bertkit.serve.batcher import Batcher
 from bertkit.serve.connection import Connection
 from bertkit.serve.gate import Gate
 from bertkit.serve.limits import KEY, Limits, read_keys
-from bertkit.serve.metrics import Metrics
+from bertkit.serve.metrics import TOGETHER, Metrics
 from bertkit.serve.served import House
 from bertkit.view.runs import read_run
 
@@ -84,7 +86,10 @@ def serve(plan: Plan) -> None:
     if plan.workers > 1:
         make = partial(loaded_gate, plan, address)
         workers = Multiprocess(uvicorn.Config(make, factory=True, **settings), [opened])
-        workers.run()
+        with TemporaryDirectory(prefix="bertkit-") as counts:
+            os.environ[TOGETHER] = counts
+            workers.run()
+            del os.environ[TOGETHER]
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise ServeError("a worker could not open its models; it says above why")
         return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -157,12 +159,11 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
         *(["/word"] if models else []),
         *(["/training"] if folders else []),
     ]
-    get = partial(app.get, include_in_schema=False)
+    page_at = partial(app.api_route, methods=["GET", "POST"], include_in_schema=False)
 
-    @get("/")
-    async def look(
-        request: Request, text: str = "", pair: str = "", model: str = "", off: str = ""
-    ) -> Response:
+    @page_at("/")
+    async def look(request: Request) -> Response:
+        text, pair, model, off = await _asked(request, "text", "pair", "model", "off")
         if not models:
             return Response(status_code=303, headers={"location": "/training"})
         asking = Asking(request)
@@ -197,10 +198,9 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
         other = f"<details><summary>Another text</summary>{asked()}</details>"
         return _html(page(found, other, navigation("/", there)))
 
-    @get("/ask")
-    async def ask(
-        request: Request, what: str = "", text: str = "", other: str = "", model: str = ""
-    ) -> Response:
+    @page_at("/ask")
+    async def ask(request: Request) -> Response:
+        what, text, other, model = await _asked(request, "what", "text", "other", "model")
         asking = Asking(request)
         name = what if what in panels else next(iter(panels), "")
         if not name:
@@ -248,8 +248,9 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
         except (BertkitError, Refused) as error:
             return _refused(error, shown)
 
-    @get("/word")
-    async def word(request: Request, word: str = "", texts: str = "", model: str = "") -> Response:
+    @page_at("/word")
+    async def word(request: Request) -> Response:
+        word, texts, model = await _asked(request, "word", "texts", "model")
         asking = Asking(request)
 
         def shown(said: str = "", body: str = "") -> str:
@@ -286,8 +287,8 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
             samples[folder] = samples_of_run(run.record, SAMPLES)
         return runs.with_samples(run, samples[folder])
 
-    @get("/training")
-    async def training() -> Response:
+    @app.get("/training", include_in_schema=False)
+    async def training(live: Literal["yes", "no"] = "yes") -> Response:
         def shown(said: str = "", body: str = "", refresh: int | None = None) -> str:
             alert = f'<p role="alert">{escape(said)}</p>' if said else ""
             return window_page(
@@ -308,12 +309,25 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
             found, drawn = await asyncio.to_thread(read)
         except BertkitError as error:
             return _html(shown(str(error)), 422)
-        live = LIVE if any(run.learns for run in found) else None
-        return _html(shown(body=runs.shown(found) + drawn, refresh=live))
+        body = runs.shown(found) + drawn
+        if not any(run.learns for run in found):
+            return _html(shown(body=body))
+        if live == "no":
+            return _html(shown(body=f'<p><a href="/training">Ask again by itself</a></p>{body}'))
+        pause = '<p><a href="/training?live=no">Stop asking again</a></p>'
+        return _html(shown(body=pause + body, refresh=LIVE))
 
-    @get("/favicon.ico")
+    @app.get("/favicon.ico", include_in_schema=False)
     async def icon() -> Response:
         return Response(status_code=204)  # browsers ask; there is none
+
+
+async def _asked(request: Request, *names: str) -> list[str]:
+    """What the address says of each, or a form's body; "" of what is left out."""
+    said = dict(request.query_params)
+    with contextlib.suppress(ValueError):  # no form: nothing is asked
+        said |= parse_qsl((await request.body()).decode(), max_num_fields=len(names))
+    return [said.get(name, "") for name in names]
 
 
 def _refused(error: BertkitError | Refused, shown: Callable[[str], str]) -> Response:

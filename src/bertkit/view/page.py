@@ -32,17 +32,18 @@ MODULES = (
     "attention.js",
     "masked.js",
     "layers.js",
+    "ask.js",
     "main.js",
 )
 """Each after those that it imports. In the page they are one script, and share their names."""
 
-FIGURES = ("dom.js", "paint.js", "picture.js", "window.js")
+FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
 """Those of a page whose figures are made by the server."""
 
 PAGES = {"/": "Look inside", "/ask": "Ask", "/word": "One word", "/training": "Training"}
 """Of a server's window."""
 
-IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.M)
+IMPORT = re.compile(r"^import (\{[^}]*\} from )?\"[^\"]*\";\n", re.M)
 
 FORM = "<!-- form -->"
 """Where a page has room for one."""

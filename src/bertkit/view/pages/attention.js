@@ -109,7 +109,7 @@ function toggle(found) {
     const others = found.off.filter((other) => other !== name);
     field.value = (others.length < found.off.length ? others : [...others, name]).join(" ");
     field.form.action = "#attention";
-    field.form.submit();
+    field.form.requestSubmit();
   }
 
   function show(head) {

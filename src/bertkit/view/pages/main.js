@@ -1,5 +1,6 @@
 // The page: its head, then one section after the other, each in a frame of its own.
 
+import "./ask.js";
 import { attention } from "./attention.js";
 import { read } from "./data.js";
 import { el } from "./dom.js";

@@ -1,5 +1,6 @@
 // A page whose figures the server has made: each gets its button.
 
+import "./ask.js";
 import { el } from "./dom.js";
 import { figure } from "./picture.js";
 
