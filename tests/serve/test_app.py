@@ -40,11 +40,22 @@ def test_openapi_describes_every_route(server: Server, store: str | None) -> Non
         "/models/{name}/reload",
         *(["/search"] if store else []),
     }
+    assert found["security"] == [{"key": []}, {}]
+    assert found["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
     schemas = found["components"]["schemas"]
+    refused = paths["/v1/embeddings"]["post"]["responses"]["422"]["content"]["application/json"]
+    assert refused["schema"]["$ref"].endswith("/OpenAIRefusal")
     for path, ways in paths.items():
         for way in ways.values():
             assert way["description"], path
-            assert {"401", "413", "422", "429", "503"} <= way["responses"].keys(), path
+            assert way["responses"]["200"]["content"], path
+            if path == "/health/live":
+                assert way["security"] == []
+                continue
+            assert {"401", "404", "413", "422", "429", "500", "503"} <= way["responses"].keys(), (
+                path
+            )
         if "{" in path or "post" not in ways:
             continue
         asked = ways["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -102,6 +113,15 @@ BROKEN = [
     b'"text"',
     b'{"inputs": [[[[["a"]]]]]}',
 ]
+
+
+def test_what_is_no_json_is_said_so(server: Server) -> None:
+    found = (
+        server()
+        .post("/embed", content=b'{"inputs": ', headers={"content-type": "application/json"})
+        .json()
+    )
+    assert found == {"error": "no JSON: Expecting value", "error_type": "validation"}
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-no", ""])

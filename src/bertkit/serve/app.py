@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -18,7 +18,7 @@ from bertkit.errors import BertkitError, CheckpointError, did_you_mean
 from bertkit.serve import schema
 from bertkit.serve.asking import refusal, reply
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import DEFECT, Gate, Refused
+from bertkit.serve.gate import DEFECT, LIVE, Gate, Refused
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.routes import ROUTES, Route
@@ -29,15 +29,29 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Refusal, "description": what}
     for status, what in {
         401: "No key, or an unknown one.",
-        403: "A key that is not for this route.",
+        403: "A key that is not for this route, or a page of another site.",
+        404: "No model here answers this.",
         408: "The body took too long to arrive.",
         413: "A body, a text or a list that is too long.",
         422: "What cannot be answered; the field is named.",
         429: "Too much to do; Retry-After says when to come again.",
+        500: "A defect, or a vector that is none; the log names its place.",
         503: "Loading, stopping, or not well.",
     }.items()
 }
 
+
+LIVE_DESCRIBED = {
+    "summary": "Live",
+    "description": "Whether the process answers; open to everyone.",
+    "security": [],
+    "responses": {
+        "200": {
+            "description": "It does.",
+            "content": {"application/json": {"example": {"status": "live"}}},
+        }
+    },
+}
 
 FIELDS = {
     name
@@ -128,10 +142,17 @@ def create_app(
 
 
 def _describe(app: FastAPI, routes: list[Route]) -> None:
-    """OpenAPI's words for the answers, which are msgspec's structs."""
-    schemas, parts = msgspec.json.schema_components(
-        [route.answer for route in routes], ref_template="#/components/schemas/{name}"
+    """OpenAPI's words for the answers, which are msgspec's structs, and for what the gate does."""
+    answers: dict[str, Any] = {
+        **{route.path: route.answer for route in routes},
+        "/info": schema.Info,
+        "/models/{name}/reload": schema.Model,
+        "/health/ready": dict[str, Literal["ready"]],
+    }
+    (openai, *schemas), parts = msgspec.json.schema_components(
+        [schema.OpenAIRefusal, *answers.values()], ref_template="#/components/schemas/{name}"
     )
+    many = {route.path for route in routes if route.many}
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -141,11 +162,21 @@ def _describe(app: FastAPI, routes: list[Route]) -> None:
                 description=app.description,
                 routes=app.routes,
             )
-            for route, answer in zip(routes, schemas, strict=True):
+            replies = {
+                path: way["responses"]
+                for path, ways in found["paths"].items()
+                for way in ways.values()
+            }
+            for path, answer in zip(answers, schemas, strict=True):
                 one_or_all = {"anyOf": [answer, {"type": "array", "items": answer}]}
-                shape = one_or_all if route.many else answer
-                replies = found["paths"][route.path]["post"]["responses"]
-                replies["200"]["content"] = {"application/json": {"schema": shape}}
+                _content(replies[path]["200"], one_or_all if path in many else answer)
+            for status, refused in replies.get("/v1/embeddings", {}).items():
+                if status != "200":
+                    _content(refused, openai)
+            replies["/metrics"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+            found["paths"][LIVE] = {"get": LIVE_DESCRIBED}
+            found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            found["security"] = [{"key": []}, {}]  # where there are keys
             held = found["components"]["schemas"]
             assert not held.keys() & parts.keys()
             held.update(parts)
@@ -155,8 +186,14 @@ def _describe(app: FastAPI, routes: list[Route]) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
+def _content(reply: dict[str, Any], shape: Any) -> None:
+    reply["content"] = {"application/json": {"schema": shape}}
+
+
 def _sentence(errors: Sequence[Any]) -> tuple[str, str | None]:
     """What is wrong, by the error that tells most, and the field it is about."""
+    if errors[0]["type"] == "json_invalid":  # what it has for a path counts characters
+        return f"no JSON: {errors[0]['ctx']['error']}", None
     worst = max(errors, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
     *within, last = worst["loc"][1:] or [""]
     if worst["type"] == "extra_forbidden":

@@ -84,7 +84,7 @@ class Gate:
 
     def open_to(self, app: FastAPI) -> None:
         """Let requests through to an application."""
-        self.routes = frozenset(getattr(route, "path", "") for route in app.routes)
+        self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {LIVE}
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

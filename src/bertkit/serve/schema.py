@@ -203,6 +203,18 @@ class Refusal(BaseModel):
     field: str | None = None
 
 
+class OpenAIError(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+
+
+class OpenAIRefusal(msgspec.Struct, frozen=True):
+    """The same, as OpenAI's clients read it."""
+
+    error: OpenAIError
+
+
 class Label(msgspec.Struct, frozen=True):
     """A label, and how likely it is; where the label is a number, that number."""
 

@@ -56,7 +56,7 @@ class Word:
             for text, place in zip(texts, found, strict=True):
                 if place is None:
                     raise DataError(
-                        f"{word!r} is not in {text[:60]!r}; write it as it stands there"
+                        f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"
                     )
             encodings, _ = encode(
                 self.loaded.tokenizer, texts, length=self.loaded.length, long=long
