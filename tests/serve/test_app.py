@@ -154,6 +154,7 @@ fields = [
     "top",
     "dimensions",
     "where",
+    "hybrid",
 ]
 
 

@@ -153,7 +153,8 @@ class Look:
             heads = [read_head(name) for name in off]
             check_heads(self.loaded.model, heads)
             tokens = len(encoding)
-            copies = min(tokens, MASKED_TOKENS // tokens) if self.fill or heads else 0
+            copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
+            copies += bool(heads)
             works.append(Work([Feature(encoding, 0)], (text, pair, heads), tokens * copies))
         return works
 
