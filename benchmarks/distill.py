@@ -210,19 +210,19 @@ def speeds(name: str, data: Path, *, quick: bool) -> Iterator[harness.Row]:
     _, dev = examples(name, data, quick=quick)
     with TemporaryDirectory() as place:
         taught = answering(teacher(name, data, Path(place), quick=True), precision="auto")
-    for layers, (_, target) in STUDENTS.items():
-        loaded = load(taught.loaded.folder)
-        kept = keep_layers(loaded.model, usual_layers(layers, loaded.model.config.layers))
-        student = answering(replace(loaded, model=kept), precision="auto")
-        yield harness.compare(
-            f"{name}, {layers} layers, answering dev",
-            answers(student, dev),
-            answers(taught, dev),
-            peer_name="its teacher of 6 layers",
-            unit="s",
-            work=None,
-            target=target,
-        )
+        for layers, (_, target) in STUDENTS.items():
+            loaded = load(taught.loaded.folder)
+            kept = keep_layers(loaded.model, usual_layers(layers, loaded.model.config.layers))
+            student = answering(replace(loaded, model=kept), precision="auto")
+            yield harness.compare(
+                f"{name}, {layers} layers, answering dev",
+                answers(student, dev),
+                answers(taught, dev),
+                peer_name="its teacher of 6 layers",
+                unit="s",
+                work=None,
+                target=target,
+            )
 
 
 def answers(ready: Answer[Any], dev: list[Any]) -> Any:
