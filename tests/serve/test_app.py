@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tests.serve.conftest import KINDS, Server
 
 from bertkit.checkpoint.folder import load, save
+from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError
 from bertkit.families import BERT
+from bertkit.serve.asking import refusal
 from bertkit.serve.limits import Limits
 from bertkit.serve.served import House
 
@@ -113,6 +115,14 @@ BROKEN = [
     b'"text"',
     b'{"inputs": [[[[["a"]]]]]}',
 ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(DataError("a"), 422), (CheckpointError("a"), 503), (SearchError("a"), 503)],
+)
+def test_what_is_damaged_is_not_the_clients_fault(error: BertkitError, status: int) -> None:
+    assert refusal(error).status == status
 
 
 def test_what_is_no_json_is_said_so(server: Server) -> None:

@@ -267,7 +267,7 @@ def _from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _followed(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a link was followed to a page, with nothing asked: that computes nothing."""
+    """Whether a link was followed that brings no words for a model."""
     bare = scope["method"] == "GET" and not scope["query_string"]
     return bare and headers.get(b"sec-fetch-mode") == b"navigate"
 

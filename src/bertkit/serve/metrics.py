@@ -32,7 +32,12 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self.tokens = Counter("bertkit_tokens", "Tokens read.", ["route"], registry=registry)
+        self.tokens = Counter(
+            "bertkit_tokens",
+            "Tokens read, and work that costs as much.",
+            ["route"],
+            registry=registry,
+        )
         self.queue = Gauge(
             "bertkit_queue_tokens",
             "Tokens that wait.",
