@@ -1,8 +1,11 @@
-"""What people see while a recipe runs: words and bars on stderr, so that stdout stays data."""
+"""What commands read and print: words and bars on stderr, so that stdin and stdout are data."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,12 +20,27 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bertkit.errors import DataError
+
 CONSOLE = Console(stderr=True, highlight=False)
 
 
 def say(text: str) -> None:
     """A line for people."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
+def lines() -> Iterator[str]:
+    """The lines of stdin that hold text, as they come. Raises: DataError if there are none."""
+    if sys.stdin.isatty():
+        raise DataError("no text; give it as an argument or on stdin, one text a line")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    found = (line.strip("\ufeff\r\n") for line in sys.stdin if line.strip())
+    first = next(found, None)
+    if first is None:
+        raise DataError("stdin: no text; give one text a line")
+    yield from itertools.chain([first], found)
 
 
 def print_json(data: Any) -> None:

@@ -38,6 +38,8 @@ WITHOUT_TESTS: dict[str, str] = {
     "nn/init.py": "tests/models/test_model.py",
     "nn/pool.py": "tests/engine/test_engine.py",
     "objectives/loss.py": "tests/objectives/test_pretrain.py",
+    "commands/corpus.py": "tests/recipes/test_prepare.py and tests/docs run them",
+    "commands/pretrain.py": "tests/faults, tests/docs and tests/recipes/test_adapt.py run them",
     "commands/serve.py": "tests/serve/test_run.py",
     "recipes/fit.py": "tests/recipes/test_probe.py and test_compare.py train with it",
     "serve/asking.py": "tests/serve/test_routes.py",

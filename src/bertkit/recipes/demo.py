@@ -30,6 +30,7 @@ from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.report import Report, Word, write_report
 from bertkit.recipes.run_file import read_config
+from bertkit.recipes.variants import CONFIGS
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
@@ -81,7 +82,7 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
     say(f"    {corpus.tokens:,} tokens, {corpus.sentences:,} sentences")
 
     say(f"4/6 pretraining with masked words and next sentence, about {minutes:g} minutes")
-    settings = read_toml(Path(__file__).parent.parent / "configs" / "bert-tiny.toml")
+    settings = read_toml(CONFIGS / "bert-tiny.toml")
     settings = override(settings, list(CONFIG.items()))
     steps = _affordable_steps(settings, out, minutes)
     settings = override(

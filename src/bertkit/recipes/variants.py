@@ -13,6 +13,7 @@ from bertkit.models.model import build
 from bertkit.recipes.run_file import PretrainConfig, complete
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+"""The run files that come with bertkit."""
 
 PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
 TERMS = {

@@ -1,0 +1,70 @@
+"""`bertkit embed`: texts from anywhere, vectors as lines or as a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertkit
+from bertkit import cli
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_texts_come_from_stdin(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a day\n\nanother day\n"))
+    assert cli.run(["embed", str(model)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(row) for row in rows] == [16, 16]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert cli.run(["embed", str(model)]) == 2
+    assert "stdin: no text" in capsys.readouterr().err
+
+
+def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "vectors.npy"
+    assert cli.run(["embed", str(model), "a day", "b", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    np.testing.assert_array_equal(np.load(out), bertkit.pipeline("embed", model)(["a day", "b"]))
+
+
+def test_what_was_cut_is_said(model: Path, capsys: Captured) -> None:
+    assert cli.run(["embed", str(model), "rain " * 99, "rain", "--long", "truncate"]) == 0
+    assert "1 of 2 texts are longer than 64 tokens and were cut" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(model: Path) -> None:
+    """As in `bertkit embed ... | head -1`."""
+    code = "import sys; from bertkit import cli; sys.exit(cli.run(sys.argv[1:]))"
+    texts = [f"text {i}" for i in range(300)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "embed", str(model), *texts],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 0
+    assert not err
+
+
+def test_stdin_may_come_from_windows(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffa day\r\na day\n"))
+    assert cli.run(["embed", str(model)]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other
