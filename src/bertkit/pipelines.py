@@ -28,7 +28,7 @@ from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.tasks.task import Feature, group
-from bertkit.text.long import Long, encode
+from bertkit.text.long import Long, averaged, encode
 
 PART = 4096
 """Texts tokenized at a time, so that many need little memory."""
@@ -144,14 +144,8 @@ class _Pipeline:
     def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
         """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
         encodings = [f.encoding for work in works for f in work.features]
-        found = self.engine.run(encodings, read)
-        if len(encodings) == len(works):
-            return found
-        owner = np.repeat(np.arange(len(works)), [len(work.features) for work in works])
-        sizes = np.array([len(e) for e in encodings], dtype=np.float32)
-        sums = np.zeros((len(works), found.shape[1]), dtype=np.float32)
-        np.add.at(sums, owner, found * sizes[:, None])
-        return (sums / np.bincount(owner, sizes)[:, None]).astype(np.float32)
+        owner = [place for place, work in enumerate(works) for _ in work.features]
+        return averaged(self.engine.run(encodings, read), encodings, owner)
 
 
 class Embed(_Pipeline):

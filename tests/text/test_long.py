@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.text.long import encode
+from bertkit.text.long import averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
 LETTERS = "abcdefgh"
@@ -50,3 +51,17 @@ def test_windows_hold_every_token(tokenizer: Tokenizer, sizes: list[int], paired
             if which == int(paired)
         }
         assert read == {(i, i + 1) for i in range(0, len(text), 2)}
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_a_text_has_the_mean_of_its_windows_by_their_lengths(
+    tokenizer: Tokenizer, sizes: list[int]
+) -> None:
+    texts = ["a " * size for size in sizes]
+    found, owner = encode(tokenizer, texts, length=12, long="window")
+    rows = np.random.default_rng(0).normal(size=(len(found), 3)).astype(np.float32)
+    wanted = []
+    for place in range(len(texts)):
+        own = [i for i, text in enumerate(owner) if text == place]
+        wanted.append(np.average(rows[own], axis=0, weights=[len(found[i]) for i in own]))
+    np.testing.assert_allclose(averaged(rows, found, owner), wanted, rtol=1e-5, atol=1e-6)

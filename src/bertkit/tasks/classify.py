@@ -23,7 +23,7 @@ from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
-from bertkit.text.long import Long, encode
+from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
 TEXTS = (
@@ -381,21 +381,18 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         head: nn.Module,
     ) -> list[LabelAnswer | LabelsAnswer]:
         """Windows of one text are averaged, each as heavy as it is long."""
-        found: list[LabelAnswer | LabelsAnswer] = []
-        place = 0
-        for windows in group(features):
-            rows = np.concatenate(outputs[place : place + len(windows)])
-            place += len(windows)
-            row = np.average(rows, axis=0, weights=[len(w.encoding) for w in windows])
-            truncated = len(windows) == 1 and windows[0].encoding.truncated
-            found.append(self._answer(torch.from_numpy(row), truncated))
-        return found
+        owner = [feature.example for feature in features]
+        rows = averaged(np.concatenate(outputs), [f.encoding for f in features], owner)
+        found = torch.from_numpy(rows)
+        if self.options.multi_label:
+            found = torch.sigmoid(found)
+        elif not self.options.regression:
+            found = torch.softmax(found, -1)
+        cut = [len(own) == 1 and own[0].encoding.truncated for own in group(features)]
+        return list(map(self._answer, found.tolist(), cut))
 
-    def _answer(self, row: Tensor, truncated: bool) -> LabelAnswer | LabelsAnswer:
-        if self.options.regression:
-            return LabelAnswer(self.labels[0], row.item(), {self.labels[0]: row.item()}, truncated)
-        chances = torch.sigmoid(row) if self.options.multi_label else torch.softmax(row, -1)
-        scores = dict(zip(self.labels, chances.tolist(), strict=True))
+    def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
+        scores = dict(zip(self.labels, row, strict=True))
         if self.options.multi_label:
             given = [label for label, score in scores.items() if score >= self.options.threshold]
             given.sort(key=lambda label: -scores[label])

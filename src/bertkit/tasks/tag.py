@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, Self, cast
 
 import msgspec
@@ -335,7 +336,7 @@ class Tag(Task[Example, Entities]):
         found, done = [], 0
         for example, words in zip(examples, seen, strict=True):
             own = slice(done, done + len(words))
-            found.append(self._answer(example, words, tags[own].tolist(), chances[own]))
+            found.append(self._answer(example, words, tags[own].tolist(), chances[own].tolist()))
             done += len(words)
         return found
 
@@ -356,7 +357,7 @@ class Tag(Task[Example, Entities]):
         return tags, chances[np.arange(len(tags)), tags]
 
     def _answer(
-        self, example: Example, seen: list[int], tags: list[int], chances: NDArray[np.float32]
+        self, example: Example, seen: list[int], tags: list[int], chances: list[float]
     ) -> Entities:
         """`seen` are the words that have a tag and its probability; they may lack some."""
         words, names = example.words, [self.labels[tag] for tag in tags]
@@ -369,7 +370,7 @@ class Tag(Task[Example, Entities]):
         for start, end, kind in spans(names):
             entity = Entity(seen[start], seen[end - 1] + 1, kind)
             first, after = example.places[entity.start][0], example.places[entity.end - 1][1]
-            score = float(chances[start:end].mean())
+            score = fmean(chances[start:end])
             found.append(EntityAnswer(example.text[first:after], kind, first, after, score))
             whole.append(entity)
         return Entities(found, words, encode(whole, len(words), self.scheme))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 
@@ -51,3 +54,19 @@ def encode(
                 "(--long window)"
             )
     return encodings, list(range(len(texts)))
+
+
+def averaged(
+    rows: NDArray[np.float32], encodings: Sequence[Encoding], owner: Sequence[int]
+) -> NDArray[np.float32]:
+    """What a model found in each text: the rows of its windows averaged, each as heavy as the
+    window is long.
+
+    Shapes: rows (W, D), in the order of the texts -> (S, D).
+    """
+    if len(rows) == owner[-1] + 1:
+        return rows
+    sizes = np.array([len(encoding) for encoding in encodings], dtype=np.float32)
+    sums = np.zeros((owner[-1] + 1, rows.shape[1]), dtype=np.float32)
+    np.add.at(sums, owner, rows * sizes[:, None])
+    return (sums / np.bincount(owner, sizes)[:, None]).astype(np.float32)
