@@ -62,7 +62,15 @@ def test_import_and_help_answer_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [*modules("text"), "bertkit.metrics", "bertkit.data.readers", "bertkit.errors"]
+    "module",
+    [
+        *modules("text"),
+        "bertkit.metrics",
+        "bertkit.data.readers",
+        "bertkit.errors",
+        "bertkit.commands.corpus",
+        "bertkit.commands.embed",
+    ],
 )
 def test_text_and_metrics_need_no_torch(module: str) -> None:
     done = python(f"import sys; sys.modules['torch'] = None; import {module}")
