@@ -64,11 +64,13 @@ def used(out: Path) -> bool:
     return out.exists() and (not out.is_dir() or any(out.iterdir()))
 
 
-def refuse_used(out: Path, *, resumable: bool = False) -> None:
+def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") -> None:
     """Raises: ConfigError when something is at the place where a result is to be."""
     if used(out):
         hint = "; a run that was stopped goes on with --resume" if resumable else ""
-        raise ConfigError(f"{out}: exists already; choose another --out, or remove it first{hint}")
+        raise ConfigError(
+            f"{out}: exists already; choose another {option}, or remove it first{hint}"
+        )
 
 
 def link_or_copy(source: Path, target: Path) -> None:

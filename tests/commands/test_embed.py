@@ -33,6 +33,8 @@ def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> Non
     out = tmp_path / "vectors.npy"
     assert cli.run(["embed", str(model), "a day", "b", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
+    assert cli.run(["embed", str(model), "another", "--out", str(out)]) == 2
+    assert "vectors.npy: exists already" in capsys.readouterr().err
     np.testing.assert_array_equal(np.load(out), bertkit.pipeline("embed", model)(["a day", "b"]))
 
 

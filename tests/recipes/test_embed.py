@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit import pipelines
-from bertkit.errors import DataError
+from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import pipeline
 from bertkit.recipes.embed import embed_file
 
@@ -44,6 +44,8 @@ def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path:
     assert embed_file(embed, texts, tmp_path / "v.npy", long="truncate") == (3, 1)
     before = (tmp_path / "v.npy").read_bytes()
     with pytest.raises(DataError, match="102 tokens"):
-        embed_file(embed, texts, tmp_path / "v.npy")
+        embed_file(embed, texts, tmp_path / "w.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+    with pytest.raises(ConfigError, match="exists already"):
+        embed_file(embed, ["c"], tmp_path / "v.npy")
     assert (tmp_path / "v.npy").read_bytes() == before

@@ -8,7 +8,7 @@ import torch
 
 import bertkit
 from bertkit.checkpoint.folder import save
-from bertkit.errors import DataError
+from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
@@ -43,6 +43,8 @@ def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
     assert found["truncated"] == 1
     (worst,) = (tmp_path / "errors" / "errors.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(worst)["shown"] == texts[1]
+    with pytest.raises(ConfigError, match="exists already; choose another --errors"):
+        evaluate(classify, rows, errors=tmp_path / "errors")
 
 
 def test_unknown_labels_are_named(folder: Path) -> None:

@@ -51,7 +51,7 @@ def score(
     text
         Column of the text; guessed and said otherwise, as are the others.
     errors
-        A folder for the list of the worst answers, errors.html and errors.jsonl.
+        A folder, to be made, for the worst answers: errors.html and errors.jsonl.
     """
     ready = answering(model, task, precision=precision)
     reading = Reading(text=text, pair=pair, label=label, header=header)

@@ -38,7 +38,7 @@ def embed(
     backend
         What computes; by default what the folder is: a model, or what `bertkit export` made.
     out
-        A .npy file of float32, one row a text.
+        A .npy file of float32, to be made, one row a text.
     """
     keep_few_shapes()
     ready, texts = opened(model, backend, precision, pooling, invariant), text or lines()

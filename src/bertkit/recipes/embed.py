@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.console import progress
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError
-from bertkit.storage import writing
+from bertkit.storage import refuse_used, writing
 from bertkit.text.long import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
@@ -26,8 +26,9 @@ def embed_file(
 
     Texts are taken and written some thousands at a time, so that their number needs no memory. The
     file appears when all are written. Returns how many they are, and how many were cut.
-    Raises: DataError as `long` says.
+    Raises: ConfigError when `out` is in use, DataError as `long` says.
     """
+    refuse_used(out)
     width = embed.dimension
     count = cut = 0
     with writing(out) as partial, partial.open("wb") as file, progress() as bar:

@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.errors import DataError
 from bertkit.pipelines import Answer
 from bertkit.recipes.mistakes import write_mistakes
+from bertkit.storage import refuse_used
 
 
 def evaluate(
@@ -16,9 +17,11 @@ def evaluate(
 ) -> dict[str, float]:
     """The task's scores on these examples; those longer than the model are cut, or windowed.
 
-    `errors` is a folder for the list of the worst answers.
-    Raises: DataError for a label the model does not know.
+    `errors` is a folder, to be made, for the list of the worst answers.
+    Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
     """
+    if errors is not None:
+        refuse_used(errors, option="--errors")
     if not examples:
         raise DataError("no rows to score")
     task = ready.task
