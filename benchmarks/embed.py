@@ -32,7 +32,7 @@ import bertkit
 from benchmarks import harness, text
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.engine.exported import GRAPHS, RECORD, Exported, Record, padded
+from bertkit.engine.exported import GRAPHS, RECORD, Exported, Record, hashes, padded
 from bertkit.families import BERT
 from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
@@ -40,7 +40,7 @@ from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.export import export
 from bertkit.recipes.quantize import quantize
-from bertkit.storage import sha256, write_json
+from bertkit.storage import write_json
 from bertkit.text.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -156,7 +156,8 @@ def opened(
 def in_integers(folder: Path, seen: list[str]) -> None:
     """Let an exported graph compute in integers, as the makers of its runtime do it."""
     record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
-    path, made = folder / GRAPHS[record.kind], folder / f"int8-{GRAPHS[record.kind]}"
+    path = folder / GRAPHS[record.kind][0]
+    made = path.with_name(f"int8-{path.name}")
     if record.kind == "onnx":
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -179,7 +180,7 @@ def in_integers(folder: Path, seen: list[str]) -> None:
         openvino.save_model(model, made, compress_to_fp16=False)
         made.replace(path)
         made.with_suffix(".bin").replace(path.with_suffix(".bin"))
-    changed = msgspec.structs.replace(record, sha256=sha256(path))
+    changed = msgspec.structs.replace(record, sha256=hashes(folder, record.kind))
     write_json(folder / RECORD, msgspec.to_builtins(changed))
 
 

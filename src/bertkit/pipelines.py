@@ -162,7 +162,7 @@ class Embed(_Pipeline):
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         if pooling is not None:
-            held = Pooling(pooling, held.normalize)  # type: ignore[arg-type]
+            held = replace(held, mode=pooling)  # type: ignore[arg-type]
         if held.dense is not None:
             held = replace(held, dense=copy.deepcopy(held.dense).to(self.engine.device))
         self.pooling, self.length = held, loaded.length

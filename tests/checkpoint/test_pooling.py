@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import bertkit
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.pooling import ACTIVATIONS, read_pooling, write_pooling
 from bertkit.errors import CheckpointError
@@ -79,6 +81,7 @@ def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
         ({"in_features": "x"}, "in_features and out_features are to be numbers"),
         ({"out_features": 6}, "its weights are not those of"),
+        ({"in_features": 10**7, "out_features": 10**9}, "its weights are not those of"),
         ({"bias": False}, "its weights are not those of"),
     ],
 )
@@ -88,6 +91,13 @@ def test_dense_layers_that_bertkit_has_not(change: dict[str, Any], said: str, pl
     path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
     with pytest.raises(CheckpointError, match=said):
         load(plain)
+
+
+def test_another_pooling_keeps_the_dense_layer(plain: Path) -> None:
+    write_pooling(plain, Pooling(dense=Dense(16, 5)), hidden=16, length=32)
+    asked = {mode: bertkit.pipeline("embed", plain, pooling=mode)("a") for mode in ("mean", "cls")}
+    assert {found.shape for found in asked.values()} == {(1, 5)}
+    assert not np.allclose(asked["mean"], asked["cls"])
 
 
 def test_dense_layers_of_another_width_or_in_another_order(plain: Path) -> None:

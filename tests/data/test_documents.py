@@ -62,6 +62,7 @@ def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
 def test_nothing_of_a_page_that_is_not_seen() -> None:
     page = "<script>alert('x')</script><ul><li>a<li>b</ul><template>no</template>c<br>d<!-- e -->"
     assert html_text(page) == "a\nb\nc\nd"
+    assert html_text("a<p>b</p>c<div>d<p>e</p></div>f") == "a\nb\nc\nd\ne\nf"
 
 
 def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def test_unusable_documents_are_named(row: dict[str, str], said: str, tmp_path: 
 
 
 def test_what_is_no_number_is_named(tmp_path: Path) -> None:
-    for value in ("12a", True, [1]):
+    for value in ("12a", True, [1], "nan", float("inf"), 10**400):
         file = rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
         with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' holds .* no number"):
             list(documents([file], Columns(keep=("year:number",))))

@@ -35,6 +35,14 @@ def test_judgments_of_both_forms(tmp_path: Path) -> None:
     }
 
 
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    text = "what\u2028is\x85this"
+    assert read_queries(write(tmp_path / "a.tsv", f"1\t{text}\r\n")) == {"1": text}
+    assert read_queries(write(tmp_path / "a.jsonl", f'{{"id": 1, "text": "{text}"}}')) == {
+        "1": text
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

@@ -1,15 +1,19 @@
 """Masks: the rates hold, specials are never chosen, every sequence has one, words stay whole."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Core
 
 from bertkit.data.masking import Masker, Masking
 from bertkit.data.order import Purpose, generator
+from bertkit.errors import TokenizerError
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
@@ -115,6 +119,15 @@ def test_the_same_key_masks_the_same(tokenizer: Tokenizer) -> None:
 def test_impossible_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot exceed 1"):
         Masking(mask=0.8, random=0.3)
+
+
+def test_pieces_are_masked_where_words_cannot_be_told(tmp_path: Path) -> None:
+    spec = json.loads(train(["a b c"], kind="bpe", size=300).core.to_str())
+    spec["pre_tokenizer"] = None
+    plain = train(["a b c"], kind="bpe", size=300).remade(Core.from_str(json.dumps(spec)))
+    with pytest.raises(TokenizerError):
+        Masker(Masking(unit="word"), plain)
+    assert Masker(Masking(unit="token"), plain)
 
 
 def test_a_vocabulary_without_mask_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
     assert csv.lines == [2, 5]
 
 
+def test_a_cell_may_hold_a_document(tmp_path: Path) -> None:
+    text = "word " * 40_000
+    (row,) = rows(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n')).rows
+    assert row["text"] == text
+
+
 def test_jsonl_values_are_text(tmp_path: Path) -> None:
     lines = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null}\n'
     table = rows(write(tmp_path / "a.jsonl.gz", lines))

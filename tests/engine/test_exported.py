@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,13 +68,23 @@ def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
             (copy / file.name).write_bytes(file.read_bytes())
         path = copy / "model.onnx"
         path.unlink() if damage is None else path.write_bytes(path.read_bytes() + damage)
-        with pytest.raises(CheckpointError, match="not the graph this folder was made with"):
+        with pytest.raises(CheckpointError, match="not what this folder was made with"):
             Exported(copy)
     (copy / "export.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot be read"):
         Exported(copy)
     with pytest.raises(CheckpointError, match="no exported graph; make one"):
         Exported(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda b: bytes(len(b)), lambda b: b[: len(b) // 2], None])
+def test_weights_beside_a_graph_are_checked_too(damage: Any, tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="pip install 'bertkit[export]'")
+    export(tiny, out=tmp_path / "ov", kind="openvino")
+    weights = tmp_path / "ov" / "model.bin"
+    weights.unlink() if damage is None else weights.write_bytes(damage(weights.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"model\.bin: missing, or not what"):
+        Exported(tmp_path / "ov")
 
 
 def test_the_commands(

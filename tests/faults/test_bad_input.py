@@ -295,6 +295,7 @@ def shorten(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 LAYER = "bert.encoder.layer.0.output.dense.weight"
 FOLDERS: dict[str, tuple[Edit, str]] = {
     "missing weight": (edit_weights(lambda w: w.pop(LAYER)), f"missing {LAYER}"),
@@ -305,6 +306,14 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "reshaped weight": (
         edit_weights(lambda w: w.update({LAYER: torch.ones(3, 3)})),
         f"{LAYER} has shape 3×3, config.json asks for 16×32",
+    ),
+    "weights of one matrix apart": (
+        edit_weights(lambda w: w.update({QUERY: torch.ones(16, 8)})),
+        f"{QUERY} [16, 8], ",
+    ),
+    "a weight of no dimension": (
+        edit_weights(lambda w: w.update({QUERY.replace("weight", "bias"): torch.ones(())})),
+        "do not fit each other",
     ),
     "truncated": (shorten, "model.safetensors: truncated or damaged"),
     "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or damaged"),
@@ -323,6 +332,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads is no list"),
     "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads is no list"),
     "config cut": (write("config.json", b'{"model_type": "be'), "config.json: not valid JSON"),
+    "config too deep": (write("config.json", b"[" * 100_000), "config.json: not valid JSON"),
     "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
     "config a list": (write("config.json", b"[]"), "config.json: a list, not an object"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -103,6 +104,28 @@ def test_a_cross_encoder_orders_what_is_found(
     scores = searcher.rerank("a loop", [h.text for h in found])
     np.testing.assert_allclose([h.score for h in found], scores, atol=1e-6)
     assert sorted(scores, reverse=True) == list(scores)
+
+
+def test_a_long_document_leaves_room_for_others(searcher: Searcher) -> None:
+    """A hundred of its passages are nearer than any of another document."""
+    hits = [hit("long", i) for i in range(150)] + [hit(f"short{i}") for i in range(9)]
+
+    class Stub:
+        spec = searcher.store.spec
+
+        def by_vector(self, vector: object, count: int, where: object) -> list[Hit]:
+            return hits[:count]
+
+        def by_words(self, query: str, count: int, where: object) -> list[Hit]:
+            return hits[:count]
+
+    stubbed = copy.copy(searcher)
+    stubbed.store = Stub()  # type: ignore[assignment]
+    plain = [h.id for h in stubbed("a", top=10)]
+    assert len(plain) == 10
+    assert [h.id for h in stubbed("a", top=10, hybrid=True)] == plain
+    stubbed.rerank = lambda query, texts: np.arange(len(texts), 0.0, -1.0)  # type: ignore
+    assert [h.id for h in stubbed("a", top=10)] == plain
 
 
 @pytest.mark.parametrize("query", ["", " \n"])

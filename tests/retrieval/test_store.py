@@ -44,6 +44,16 @@ def test_the_nearest_come_first_whole(store: Store, opened: Opened) -> None:
     assert len(opened()) == 3
 
 
+def test_a_text_that_moves_to_another_document_is_not_found_under_the_old(store: Store) -> None:
+    """As where a row is put before rows that are named by their lines."""
+    moved = [passage("wings", "new"), passage("heat", WINGS.text), passage("both", HEAT.text)]
+    store.replace(moved, np.stack([unit(1, 0, 0, 0)] * 3))
+    store.finish()
+    hits = store.by_vector(unit(1, 0, 0, 0), 10)
+    assert sorted((hit.id, hit.text) for hit in hits) == sorted((p.id, p.text) for p in moved)
+    assert store.digests([p.id for p in moved]) == {p.id: p.digest for p in moved}
+
+
 def test_words_are_found(store: Store) -> None:
     assert ids(store.by_words("a stream", 3)[:1]) == ["wings"]
     assert ids(store.by_words("Slab", 3)) == ["heat"]

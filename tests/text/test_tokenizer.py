@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -346,3 +347,12 @@ def test_code_that_a_folder_brings_is_never_run_nor_passed_on(vocab: Path, tmp_p
 def test_tokenizing_needs_no_torch() -> None:
     code = "import sys, bertkit.text.train; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_special_token_behind_a_unigram_vocabulary() -> None:
+    """It is no piece of the lattice, so that there is nothing to hide from literal text."""
+    core = train(["the cat sat on the mat " * 20], kind="unigram", size=40).core
+    core = tokenizers.Tokenizer.from_str(core.to_str())
+    core.add_special_tokens(["<e1>"])
+    tokenizer = Tokenizer(core, {})
+    assert core.token_to_id("<e1>") not in tokenizer.ids(["the <e1> cat"])[0]

@@ -147,10 +147,12 @@ def _read_dense(folder: Path) -> Dense:
             names = ", ".join(map(str, values))
             raise CheckpointError(f"{path}: {key} = {config[key]!r}; bertkit has {names}")
     activation = ACTIVATIONS[config.get("activation_function", next(iter(ACTIVATIONS)))]
-    dense = Dense(hidden, width, activation, bias=bool(config.get("bias", True)))
-    found, wanted = read_tensors(folder), dense.state_dict()
-    if {n: t.shape for n, t in found.items()} != {n: t.shape for n, t in wanted.items()}:
+    bias = bool(config.get("bias", True))
+    wanted = {"linear.weight": (width, hidden), **({"linear.bias": (width,)} if bias else {})}
+    found = read_tensors(folder)
+    if {name: tuple(tensor.shape) for name, tensor in found.items()} != wanted:
         raise CheckpointError(f"{folder / FILE}: its weights are not those of {path}")
+    dense = Dense(hidden, width, activation, bias=bias)
     dense.load_state_dict({name: tensor.float() for name, tensor in found.items()})
     return dense.requires_grad_(False).eval()
 
@@ -167,5 +169,5 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}); fetch it again") from None

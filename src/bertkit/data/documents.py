@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,10 +136,10 @@ def _value(value: Any, kind: Kind, field: str, where: str) -> Value:
     if kind == "text":
         return _text(value)
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not math.isfinite(number := float(value)):
             raise ValueError
-        return float(value)
-    except (TypeError, ValueError):
+        return number
+    except (TypeError, ValueError, OverflowError):
         raise DataError(
             f"{where}: field {field!r} holds {str(value)[:40]!r}, which is no number; mend it, or "
             f"keep it as text (--keep {field})"
@@ -184,7 +185,7 @@ def html_text(page: str) -> str:
     for tag in soup(UNSEEN):
         tag.decompose()
     for tag in soup(BLOCKS):
-        tag.insert_before("\n")
-        tag.insert_after("\n")
+        tag.insert(0, "\n")  # inside: beside it, its place would be looked for among all others
+        tag.append("\n")
     lines = (" ".join(line.split()) for line in soup.get_text().splitlines())
     return "\n".join(filter(None, lines))

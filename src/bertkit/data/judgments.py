@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertkit.data.readers import json_object, read_text, suffix
+from bertkit.data.readers import json_object, numbered, suffix
 from bertkit.errors import DataError, did_you_mean
 
 
@@ -19,7 +19,7 @@ def read_queries(path: Path) -> dict[str, str]:
     if kind not in (".jsonl", ".tsv") and path.exists():
         raise DataError(f"{path}: queries are read from .jsonl and .tsv files, also .gz")
     found: dict[str, str] = {}
-    for line, raw in _lines(path):
+    for line, raw in numbered(path):
         where = f"{path}:{line}"
         if kind == ".jsonl":
             row = json_object(raw.encode(), where)
@@ -48,7 +48,7 @@ def read_judgments(path: Path) -> dict[str, dict[str, int]]:
     Raises: DataError naming file and line.
     """
     found: dict[str, dict[str, int]] = {}
-    for line, raw in _lines(Path(path)):
+    for line, raw in numbered(Path(path)):
         cells = raw.split("\t") if "\t" in raw else raw.split()
         if line == 1 and not cells[-1].strip().lstrip("-").isdigit():
             continue  # the names of the columns
@@ -65,11 +65,6 @@ def read_judgments(path: Path) -> dict[str, dict[str, int]]:
         except ValueError:
             raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number") from None
     return found
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    text = read_text(path)
-    return [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
 def judged(

@@ -52,7 +52,8 @@ class Masker:
         self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.special[list(tokenizer.special_ids)] = True
         self.ordinary = np.flatnonzero(~self.special)
-        self.starts_word = tokenizer.starts_word
+        if settings.unit != "token":
+            self.starts_word = tokenizer.starts_word
 
     def __call__(
         self, ids: NDArray[np.int64], rng: np.random.Generator

@@ -164,6 +164,16 @@ def read_text(path: Path) -> str:
     return text
 
 
+def numbered(path: Path) -> list[tuple[int, str]]:
+    """The lines of a whole file that hold text, each with its number, from 1.
+
+    A newline alone ends a line: what else may separate lines (U+2028, a form feed) stands in texts.
+    Raises: DataError as `read_text` does.
+    """
+    found = enumerate(read_text(path).split("\n"), 1)
+    return [(number, line.removesuffix("\r")) for number, line in found if line.strip()]
+
+
 def blocks(span: Span) -> Iterator[_Block]:
     """The bytes of a span in blocks that end where a paragraph or row does."""
     rows = suffix(span.file) == ".jsonl"
@@ -328,7 +338,7 @@ def _json_documents(span: Span, field: str) -> Iterator[Document]:
         lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip()]
         try:
             rows = decoder.decode_lines(block.data)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             rows = []
         if len(rows) != len(lines):
             for i, raw in lines:
@@ -353,12 +363,16 @@ def _check_row(raw: bytes, field: str, where: str) -> None:
             f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
             "write the whole pair, or \\ufffd"
         ) from None
+    try:
+        _row_decoder(field).decode(raw)
+    except msgspec.MsgspecError as error:  # Python writes and reads NaN, which JSON has not
+        raise DataError(f"{where}: not JSON ({error}); write null for NaN") from None
 
 
 def json_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}); .jsonl has one object a line") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: a {type(row).__name__}, not an object; write {{...}} on a line")

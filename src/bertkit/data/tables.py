@@ -69,6 +69,7 @@ def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may hold a document
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     line = 1
     try:

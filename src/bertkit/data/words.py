@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import json_object, read_text
+from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError
 
 Range = tuple[int, int]
@@ -35,9 +35,7 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
     Raises: DataError naming file and line.
     """
     found = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered(path):
         try:
             first, second, score = line.split()
             found.append((first, second, float(score)))
@@ -58,12 +56,11 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
     Raises: DataError naming file and line.
     """
     found, missing = [], 0
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if line.strip():
-            where = f"{path}:{number}"
-            row = _in_context(json_object(line.encode(), where), where)
-            found += [row] if row else []
-            missing += row is None
+    for number, line in numbered(path):
+        where = f"{path}:{number}"
+        row = _in_context(json_object(line.encode(), where), where)
+        found += [row] if row else []
+        missing += row is None
     return found, missing
 
 

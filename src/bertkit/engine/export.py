@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.engine.exported import GRAPHS, RECORD, Graph, Record, padded
+from bertkit.engine.exported import GRAPHS, RECORD, Graph, Record, hashes, padded
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention
 from bertkit.nn.pool import Pooling
 from bertkit.nn.rotary import angles
-from bertkit.storage import sha256, write_json
+from bertkit.storage import write_json
 
 TOLERANCE = 1e-4
 """How far a graph's vectors may be from the model's, in any of their numbers."""
@@ -135,7 +135,7 @@ def export(
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = ["input_ids", "attention_mask", "token_type_ids"]
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
-    path = folder / GRAPHS["onnx"]
+    path = folder / GRAPHS["onnx"][0]
     with _quiet(), torch.inference_mode():
         torch.onnx.export(
             graph,
@@ -152,11 +152,11 @@ def export(
         import openvino
 
         openvino.save_model(
-            openvino.convert_model(path), folder / GRAPHS[kind], compress_to_fp16=False
+            openvino.convert_model(path), folder / GRAPHS[kind][0], compress_to_fp16=False
         )
         path.unlink()
-    path = folder / GRAPHS[kind]
-    record = Record(kind, sha256(path), dimension=pooling.width(model.config.hidden), length=length)
+    width = pooling.width(model.config.hidden)
+    record = Record(kind, hashes(folder, kind), dimension=width, length=length)
     write_json(folder / RECORD, msgspec.to_builtins(record))
     apart = _distance(graph, folder)
     if not apart <= TOLERANCE:

@@ -18,7 +18,8 @@ from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
 RECORD = "export.json"
-GRAPHS = {"onnx": "model.onnx", "openvino": "model.xml"}
+GRAPHS = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
+"""The files of a graph: itself, and its weights where they lie apart."""
 
 BUDGET_TOKENS = 4096
 """Tokens of a batch, padding included."""
@@ -30,12 +31,18 @@ PART = 4096
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a folder holds: which graph, its hash, and how texts are cut for it."""
+    """What a folder holds: which graph, the hashes of its files, and how texts are cut for it."""
 
     kind: Literal["onnx", "openvino"]
-    sha256: str
+    sha256: dict[str, str]
     dimension: int
     length: int
+
+
+def hashes(folder: Path, kind: str) -> dict[str, str]:
+    """Of each file of a graph that is there."""
+    places = [folder / name for name in GRAPHS[kind]]
+    return {place.name: sha256(place) for place in places if place.exists()}
 
 
 class Graph:
@@ -50,11 +57,13 @@ class Graph:
             ) from None
         except (OSError, msgspec.DecodeError) as error:
             raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
-        path = folder / GRAPHS[self.record.kind]
-        if not path.exists() or sha256(path) != self.record.sha256:
-            raise CheckpointError(
-                f"{path}: missing, or not the graph this folder was made with; export again"
-            )
+        found, names = hashes(folder, self.record.kind), GRAPHS[self.record.kind]
+        for name in names:
+            if name not in found or found[name] != self.record.sha256.get(name):
+                raise CheckpointError(
+                    f"{folder / name}: missing, or not what this folder was made with; export again"
+                )
+        path = folder / names[0]
         if self.record.kind == "onnx" and precision != "fp32":
             raise ConfigError(
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"

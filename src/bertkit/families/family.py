@@ -11,7 +11,7 @@ from msgspec import structs
 from torch import Tensor
 
 from bertkit.config import decode
-from bertkit.errors import ConfigError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.config import TransformerConfig
 
 Names = Mapping[str, str | tuple[str, ...]]
@@ -177,13 +177,22 @@ class Family:
     def read(
         self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: TransformerConfig
     ) -> dict[str, Tensor]:
-        """Our weights from theirs, those that are all there; the rest is for the caller to name."""
+        """Our weights from theirs, those that are all there; the rest is for the caller to name.
+
+        Raises: CheckpointError for those of one matrix that do not fit each other.
+        """
         found = {}
         for name, rows in self.names(ours, config).items():
             if all(row in theirs for row in rows):
                 pieces = [theirs[row] for row in rows]
-                found[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        if self.positions_after_pad and POSITIONS in found:
+                try:
+                    found[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+                except RuntimeError:
+                    shapes = ", ".join(f"{row} {list(theirs[row].shape)}" for row in rows)
+                    raise CheckpointError(
+                        f"{shapes}: these weights do not fit each other; fetch the model again"
+                    ) from None
+        if self.positions_after_pad and POSITIONS in found and found[POSITIONS].ndim:
             found[POSITIONS] = found[POSITIONS][config.pad + 1 :].clone()
         return found
 

@@ -120,10 +120,9 @@ class QdrantStore(Store):
             )
             for p, vector in zip(passages, vectors, strict=True)
         ]
-        digests = list({p.digest for p in passages})
         old = models.Filter(
             must=[_among(list({p.id for p in passages}))],
-            must_not=[models.FieldCondition(key="digest", match=models.MatchAny(any=digests))],
+            must_not=[models.HasIdCondition(has_id=[point.id for point in points])],
         )
         # the first passages last: a document counts as written when its first is there
         points.sort(key=lambda point: -point.payload["number"] if point.payload else 0)

@@ -19,7 +19,7 @@ from bertkit.retrieval.store import Hit, Store, conditions
 from bertkit.text.long import Long
 
 CANDIDATES = 100
-"""Passages that are looked at where lists are joined or read again."""
+"""Passages of each list where two are joined, and documents whose best passage is read again."""
 
 FUSION = 60
 """Of reciprocal rank fusion: how little first places count more than later ones."""
@@ -117,31 +117,31 @@ class Searcher:
         vectors = self.embed(queries, long=long)
 
         def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:
-            def by_vector(count: int) -> list[Hit]:
-                return self.store.by_vector(vector, count, met)
+            def passages(count: int) -> list[Hit]:
+                found = self.store.by_vector(vector, count, met)
+                if not hybrid:
+                    return found
+                return fused([found, self.store.by_words(query, count, met)])
 
-            if not (hybrid or self.rerank):
-                return best_documents(by_vector, top)
-            count = max(CANDIDATES, 2 * top)
-            lists = [by_vector(count)]
-            if hybrid:
-                lists.append(self.store.by_words(query, count, met))
-            found = fused(lists)[:count] if hybrid else lists[0]
+            wanted = max(CANDIDATES, top) if self.rerank else top
+            found = best_documents(passages, wanted, CANDIDATES if hybrid else 0)
             if self.rerank and found:
-                found = found[:CANDIDATES]
                 scores = self.rerank(query, [hit.text for hit in found])
                 found = [
                     msgspec.structs.replace(found[place], score=float(scores[place]))
                     for place in np.argsort(-scores, kind="stable")
                 ]
-            return by_document(found)[:top]
+            return found[:top]
 
         return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
 
 
-def best_documents(ask: Callable[[int], list[Hit]], top: int) -> list[Hit]:
-    """The best passage of each of the `top` best documents: ask for more until there are enough."""
-    count = 2 * top
+def best_documents(ask: Callable[[int], list[Hit]], top: int, least: int = 0) -> list[Hit]:
+    """The best passage of each of the `top` best documents: ask for more until there are enough.
+
+    `least` is how many passages are asked for at first, should that be more than twice `top`.
+    """
+    count = max(least, 2 * top)
     while True:
         found = ask(count)
         documents = by_document(found)

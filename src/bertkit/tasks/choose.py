@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.data.readers import json_object, read_text, suffix
+from bertkit.data.readers import json_object, numbered, read_text, suffix
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
@@ -253,13 +253,12 @@ R = TypeVar("R")
 
 def json_rows(path: Path, row: type[R]) -> Iterator[tuple[str, R]]:
     """The rows of a .jsonl file, with "file:line". Raises: DataError for one of another form."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if line.strip():
-            where = f"{path}:{number}"
-            try:
-                yield where, msgspec.convert(json_object(line.encode(), where), row)
-            except msgspec.ValidationError as error:
-                raise DataError(f"{where}: {error}") from None
+    for number, line in numbered(path):
+        where = f"{path}:{number}"
+        try:
+            yield where, msgspec.convert(json_object(line.encode(), where), row)
+        except msgspec.ValidationError as error:
+            raise DataError(f"{where}: {error}") from None
 
 
 def place_of(text: str, choices: Sequence[str], where: str) -> int:

@@ -297,8 +297,11 @@ class Tokenizer:
         """The same, but finding no special token in a text."""
         spec = json.loads(self.core.to_str())
         if spec["model"]["type"] == "Unigram":  # a lattice finds any piece, at the special's 0.0
+            vocab = spec["model"]["vocab"]
             for i in self.special_ids:
-                spec["model"]["vocab"][i][0] = f" {i}"  # white space is gone before the lattice
+                if i >= len(vocab):
+                    continue  # added behind the vocabulary: no piece of the lattice
+                vocab[i][0] = f" {i}"  # white space is gone before the lattice
             spec["added_tokens"] = [t for t in spec["added_tokens"] if not t["special"]]
         core = tokenizers.Tokenizer.from_str(json.dumps(spec))
         core.encode_special_tokens = True
