@@ -1,5 +1,6 @@
 """Settings: closed keys, named paths, nearest spellings."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.recipes.run_file import PretrainConfig, Train, complete
+from bertkit.tasks import TASKS, find
 
 MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
 RUN = {"model": MODEL, "train": {"steps": 10}}
@@ -95,6 +97,20 @@ def test_run_files_are_complete_and_of_their_size(path: Path) -> None:
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build(model, ("pooler",)).parameters())
     assert round(parameters / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_run_file_is_the_same_when_read_back(path: Path) -> None:
+    """Or no run of it could be resumed, which compares what `run.json` holds."""
+    config = complete(read_toml(path), vocab=100, pad=1)
+    assert plain(config) == json.loads(json.dumps(plain(config)))
+    assert decode(PretrainConfig, plain(config)) == config
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_options_of_tasks_are_the_same_when_read_back(name: str) -> None:
+    options = find(name).Options()
+    assert plain(options) == json.loads(json.dumps(plain(options)))
 
 
 def test_there_is_a_run_file_for_each_size() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import re
 import textwrap
 import tomllib
@@ -25,6 +26,7 @@ Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Weight = Annotated[float, Meta(ge=0.0)]
+Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +48,11 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """The settings as plain data, complete: what was left out stands there with its default."""
-    result = msgspec.to_builtins(settings)
+    """The settings as plain data, complete: what was left out stands there with its default.
+
+    It is what JSON gives back, so that it can be compared with what a file holds.
+    """
+    result = json.loads(json.dumps(msgspec.to_builtins(settings)))
     assert isinstance(result, dict)
     return result
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit import cli
 from bertkit.commands.command import command
-from bertkit.config import Count, Settings
+from bertkit.config import Count, Seed, Settings
 from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune
 
@@ -38,10 +38,14 @@ class Bread(Settings, frozen=True):
 def test_settings_reach_the_recipe_checked(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    def bake(shop: Path, bread: Bread, hot: bool = False) -> None:
+    def bake(shop: Path, bread: Bread, hot: bool = False, seed: int = 0) -> None:
         print(json.dumps([str(shop), bread.loaves, hot]))
 
-    own: Any = {"shop": (Path, "Where."), "hot": (bool, "Fresh.", False)}
+    own: Any = {
+        "shop": (Path, "Where."),
+        "hot": (bool, "Fresh.", False),
+        "seed": (Seed, "Of chance.", 0),
+    }
     cli.app.command(command(bake, "Bake bread.", own, bread=Bread), name="bake")
     try:
         assert cli.run(["bake", "--shop", "here", "--loaves", "3"]) == 0
@@ -50,6 +54,8 @@ def test_settings_reach_the_recipe_checked(
         assert json.loads(capsys.readouterr().out) == ["here", 1, True]
         assert cli.run(["bake", "--shop", "here", "--loaves", "0"]) == 2
         assert "loaves: expected `int` >= 1" in capsys.readouterr().err
+        assert cli.run(["bake", "--shop", "here", "--seed", "-1"]) == 2
+        assert "seed: Expected `int` >= 0" in capsys.readouterr().err
         assert cli.run(["bake", "--loaves", "2"]) == 2
         assert "--shop" in capsys.readouterr().err
         assert "How many." in help_of(["bake"], capsys)

@@ -100,6 +100,9 @@ def test_a_setting_that_changes_the_shape_is_refused(
     wider = [*FAST, ("model.hidden", "64")]
     with pytest.raises(BertkitError, match=r"model\.hidden"):
         adapt(folder, corpus=corpus, out=tmp_path / "run", settings=wider)
+    for seed in ("abc", "9" * 23):
+        with pytest.raises(BertkitError, match=r"train\.seed"):
+            adapt(folder, corpus=corpus, out=tmp_path / "run", settings=[("train.seed", seed)])
     assert not (tmp_path / "run").exists()
 
 

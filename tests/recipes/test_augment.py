@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.recipes.augment import Guesser, augment, replaced
+from bertkit.recipes.augment import WORD, Guesser, augment, replaced
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
 TEXTS = ["the dog ran home", "A cat, asleep: 9 lives!", "no dog sees the cat", "zyx ran"]
@@ -109,6 +111,25 @@ def test_a_word_is_replaced_as_often_as_asked() -> None:
     assert sum(t[0] == "x" for t in texts) / 4000 == pytest.approx(0.3, abs=0.03)
     assert sum(t[2] == "y" for t in texts) / 4000 == pytest.approx(0.15, abs=0.03)
     assert all(t[4] == "c" for t in texts)
+
+
+def test_a_long_text_is_asked_about_as_far_as_the_model_reads(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guesser = Guesser(model, 3)
+    text = "the loop " * 400
+    places = [(match.start(), match.end()) for match in WORD.finditer(text)]
+    asked: list[int] = []
+    encode = Tokenizer.encode_batch
+
+    def counted(self: Tokenizer, texts: list[str], *rest: Any, **more: Any) -> Any:
+        asked.extend(map(len, texts))
+        return encode(self, texts, *rest, **more)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    found = guesser(text, places)
+    assert 0 < sum(map(bool, found)) < guesser.length
+    assert sum(asked) < len(text) * guesser.length / 4
 
 
 def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
     collected = [("only", "This sentence has quite enough words to be taken. " * 50)]
     with pytest.raises(DataError, match="only 0 sources"):
         recipe._labelled(collected)
+    text = tmp_path / "book.txt"
+    text.write_text(collected[0][1], encoding="utf-8")
+    with pytest.raises(DataError, match="needs two"):
+        demo(tmp_path / "out", text=[text], minutes=0.01)
+    assert not (tmp_path / "out").exists()
 
 
 def test_train_and_dev_passages_are_apart(small: None) -> None:

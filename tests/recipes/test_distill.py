@@ -12,7 +12,7 @@ import torch
 from bertkit import cli
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
@@ -20,6 +20,7 @@ from bertkit.objectives.distill import TAUGHT, Distillation, Terms
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks import answer, similarity
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
 
@@ -157,6 +158,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     strange = rows(16, ("x", "y"))
     faults = [
         ({"layers": 9}, "9 layers and its teacher 4"),
+        ({"layers": 0}, "layers: 0; a student keeps one"),
         ({"layers": 2, "follow": [1, 9]}, "one of the teacher's layers"),
         ({"student": other}, "has another vocabulary"),
         ({}, "name a model folder, or say how many layers"),
@@ -178,3 +180,22 @@ def test_the_command(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     files = [f"--{name}={tmp_path / 'rows.tsv'}" for name in ("train", "dev")]
     assert cli.run([*asked, *files, "--out", str(tmp_path / "s"), "--precision", "fp32"]) == 0
     assert "accuracy" in json.loads(capsys.readouterr().out)
+
+
+def test_vectors_of_another_width_need_a_layer(
+    tmp_path: Path, english: list[str], teacher: Path
+) -> None:
+    pairs = [similarity.Example(("a loop", f"the class {i}"), None, f"r{i}") for i in range(8)]
+    data: dict[str, Any] = {"train": pairs, "dev": pairs, "settings": SETTINGS}
+    base = folder_of(tmp_path / "base", english[:5], 300)
+    small = folder_of(tmp_path / "small", english[:5], 300, hidden=16, layers=2)
+    finetune("similarity", base, **data, out=tmp_path / "tuned")
+    with pytest.raises(ConfigError, match=r"vectors have 16 numbers and its teacher's 32"):
+        distill(tmp_path / "tuned", student=small, **data, out=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+    distill(tmp_path / "tuned", student=small, **data, terms=Terms(outputs=0.0), out=tmp_path / "s")
+
+
+def test_a_students_threshold_is_its_own() -> None:
+    task = answer.Answer((), answer.Options(no_answer=True, null_threshold=-4.5))
+    assert task.untuned() == answer.Options(no_answer=True)

@@ -161,6 +161,10 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     assert record["config"]["train"]["keep"] == 1
     with pytest.raises(ConfigError, match=r"train\.seed \(was 0\): changed"):
         pretrain(override(settings, [("train.seed", "1")]), corpus=corpus, out=out, resume=True)
+    taught = {**settings, "teacher": {"model": str(out)}}
+    taught["sampling"] = {**settings["sampling"], "pairs": "none"}
+    with pytest.raises(ConfigError, match=r"teacher \(was None\)"):
+        pretrain(taught, corpus=corpus, out=out, resume=True)
 
 
 def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:

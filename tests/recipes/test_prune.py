@@ -88,6 +88,16 @@ def test_the_least_important_go_and_each_layer_keeps_one() -> None:
     assert least(scores, 2) == [(1, 1), (1, 2)]
     assert least(scores, 3) == [(1, 1), (1, 2), (2, 2)]
     assert least(scores, 9) == [(1, 1), (1, 2), (2, 2), (2, 3)]
+    assert least(scores, 2, dead=[(1, 2)]) == [(1, 1), (2, 2)]
+
+
+def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
+    first = prune(tuned, data=rows(16), out=tmp_path / "one", count=2)["heads"]
+    assert spare(load(tmp_path / "one").model) == spare(load(tuned).model) - 2
+    again = prune(tmp_path / "one", data=rows(16), out=tmp_path / "two", count=2)["heads"]
+    assert not {tuple(head) for head in first} & {tuple(head) for head in again}
+    with pytest.raises(ConfigError, match="can spare 1 to 2"):
+        prune(tmp_path / "two", data=rows(16), out=tmp_path / "three", count=3)
 
 
 def test_a_pruned_folder_opens_elsewhere_and_says_the_same(tuned: Path, tmp_path: Path) -> None:

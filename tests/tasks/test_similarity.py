@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,12 +296,36 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
                 out=tmp_path / "out",
                 options={"loss": loss},
             )
+    single = [Example((word,), None, f"row {word}") for word in WORDS]
+    with pytest.raises(DataError, match="row red: a text alone is like nothing"):
+        finetune("similarity", base, train=single, dev=single, out=tmp_path / "out")
     ragged = [*pairs(2), *TRIPLETS[:1]]
     with pytest.raises(DataError, match="3 texts, and 2 in row 0"):
         finetune("similarity", base, train=ragged, dev=ragged, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="give a pair of texts"):
         Similarity.example("x", ())
+
+
+@pytest.mark.parametrize("loss", ["margin_mse", "ranking", "triplet"])
+def test_labelled_rows_are_scored_by_what_is_learned(loss: str, base: Path, tmp_path: Path) -> None:
+    rows = [replace(e, label=float(i)) for i, e in enumerate(TRIPLETS * 3)]
+    found = finetune(
+        "similarity",
+        base,
+        train=rows,
+        dev=rows,
+        out=tmp_path / "out",
+        settings=Finetune(epochs=2, batch_size=4, precision="fp32"),
+        options={"loss": loss},
+    )
+    assert {"mrr", "spearman"} <= set(found)
+
+
+def test_a_run_goes_on(base: Path, tmp_path: Path) -> None:
+    data = {"train": pairs(20), "dev": pairs(8), "out": tmp_path / "out"}
+    done = finetune("similarity", base, **data, settings=SETTINGS)
+    assert finetune("similarity", base, **data, settings=SETTINGS, resume=True) == done
 
 
 def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,12 @@ def command(
             name: decode(kind, {k: given.pop(k) for k in kind.__struct_fields__ if k in given})
             for name, kind in groups.items()
         }
+        for name, value in given.items():
+            if isinstance(value, int | float):  # of numbers a type says the bounds too
+                try:
+                    msgspec.convert(value, own[name][0])
+                except msgspec.ValidationError as error:
+                    raise ConfigError(f"{name}: {error}") from None
         call(*texts, **{**defaults, **given}, **parts)
 
     positional = positional or {}

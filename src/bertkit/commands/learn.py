@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App
 
 from bertkit.commands.command import Own, command
-from bertkit.config import Count
+from bertkit.config import Count, Seed
 from bertkit.console import print_json, say
 from bertkit.models.layers import read_head
 from bertkit.nn.precision import Precision
@@ -104,7 +104,7 @@ augment = command(
         "copies": (Count, "Copies of each row, beside itself.", 10),
         "share": (float, "How likely a word is replaced in a copy.", 0.4),
         "candidates": (Count, "How many of the likeliest words one is drawn from.", 15),
-        "seed": (int, "Of the draws.", 0),
+        "seed": (Seed, "Of the draws.", 0),
     },
     positional={"data": (Path, "Labelled texts or pairs.")},
     reading=Reading,

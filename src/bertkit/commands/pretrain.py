@@ -52,6 +52,8 @@ def inspect(
     pairs
         Next sentence, sentence order, or none.
     """
+    if seed < 0:
+        raise ConfigError(f"seed: {seed}; a number from 0 up")
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer()
     sampling = decode(Sampling, {"pairs": pairs, "length": length}, "sampling")

@@ -17,26 +17,26 @@ def without_dead_heads(model: Model) -> Model:
     Such a head's columns of the mixing matrix are zero, so that its output changes nothing.
     """
     parts = [part for part in model.encoder.modules() if isinstance(part, Attention)]
-    if not any(len(_alive(part)) < part.heads for part in parts):
+    if not any(len(alive(part)) < part.heads for part in parts):
         return model
     model = copy.deepcopy(model)
     for part in (part for part in model.encoder.modules() if isinstance(part, Attention)):
-        alive = _alive(part)
-        if len(alive) < part.heads:
+        living = alive(part)
+        if len(living) < part.heads:
             qkv = part.qkv
             part.qkv = _linear(
-                qkv.weight.unflatten(0, (3, part.heads, -1))[:, alive].flatten(0, 2),
+                qkv.weight.unflatten(0, (3, part.heads, -1))[:, living].flatten(0, 2),
                 None
                 if qkv.bias is None
-                else qkv.bias.unflatten(0, (3, part.heads, -1))[:, alive].flatten(),
+                else qkv.bias.unflatten(0, (3, part.heads, -1))[:, living].flatten(),
             )
-            mixing = part.out.weight.unflatten(1, (part.heads, -1))[:, alive].flatten(1)
+            mixing = part.out.weight.unflatten(1, (part.heads, -1))[:, living].flatten(1)
             part.out = _linear(mixing, part.out.bias)
-            part.heads = len(alive)
+            part.heads = len(living)
     return model
 
 
-def _alive(part: Attention) -> list[int]:
+def alive(part: Attention) -> list[int]:
     """The heads that something is made of; the first, where there is none."""
     columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
     found: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()

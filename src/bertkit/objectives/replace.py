@@ -37,6 +37,10 @@ class Generator(Settings, frozen=True):
     weight: Weight = 50.0
     """What finding replaced pieces weighs in the loss, beside filling masks with 1."""
 
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ValueError(f"heads = {self.heads} do not divide hidden = {self.hidden}")
+
 
 def attach_generator(model: Model, shape: Generator) -> Model:
     """Give a model a generator that shares its embedding, as a head; returns the generator.

@@ -13,6 +13,7 @@ from bertkit.config import override, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import read_config
 from bertkit.training.journal import Journal
 
 PAIRS = ("nsp", "sop")
@@ -58,8 +59,9 @@ def adapt(
     if shape:
         raise ConfigError(f"{shape[0]}: the shape is that of {model}; leave it out")
     data = override(data, settings)
-    wanted = data["sampling"]["pairs"]
-    torch.manual_seed(data["train"].get("seed", 0))
+    config = read_config(data, found.tokenizer)
+    wanted = config.sampling.pairs
+    torch.manual_seed(config.train.seed)
     opened = load(model, heads=("mlm", wanted) if wanted in PAIRS else ("mlm",))
     fresh = sorted({name.split(".")[1] for name in opened.report.fresh})
     if fresh:

@@ -30,6 +30,9 @@ WORD = re.compile(r"[^\W\d_]+")
 SPACES = "Ġ▁"
 """What pieces spell a space before them with."""
 
+LONGEST_WORD = 100
+"""Characters; WordPiece knows no longer one."""
+
 MORE = 4
 """So many times the candidates are asked of the model, since pieces inside words are none."""
 
@@ -131,12 +134,20 @@ class Guesser:
     def __call__(self, text: str, places: Sequence[tuple[int, int]]) -> list[list[str]]:
         """For each place the likeliest words but the one that stands there, best first."""
         (mask,) = self.tokenizer.pieces([self.tokenizer.mask])
-        asked = [f"{text[:start]}{mask}{text[end:]}" for start, end in places]
-        encodings = self.tokenizer.encode_batch(asked, max_length=self.length, truncate="longest")
-        shown = [i for i, e in enumerate(encodings) if (e.ids == self.tokenizer.mask).sum() == 1]
-        guessed = self.engine.run([encodings[i] for i in shown], self._best)
+        whole = self.tokenizer.encode(text, max_length=self.length, truncate="longest")
+        # the model reads no further, but for the rest of a word
+        seen = int(whole.offsets[:, 1].max(initial=0)) + LONGEST_WORD
+        near = [i for i, (_, end) in enumerate(places) if end <= seen]
+        asked = [text[: places[i][0]] + mask + text[places[i][1] : seen] for i in near]
         found: list[list[str]] = [[] for _ in places]
-        for i, ids in zip(shown, guessed.astype(np.int64), strict=True):
+        encodings = self.tokenizer.encode_batch(asked, max_length=self.length, truncate="longest")
+        kept = [
+            (i, encoding)
+            for i, encoding in zip(near, encodings, strict=True)
+            if (encoding.ids == self.tokenizer.mask).sum() == 1
+        ]
+        guessed = self.engine.run([encoding for _, encoding in kept], self._best)
+        for (i, _), ids in zip(kept, guessed.astype(np.int64), strict=True):
             own = text[slice(*places[i])].lower()
             words = [word for word in (self.words[piece] for piece in ids) if word]
             found[i] = [word for word in words if word.lower() != own][: self.count]

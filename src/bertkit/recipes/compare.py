@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
-from bertkit.config import Count, Rate, Settings, plain
+from bertkit.config import Count, Rate, Seed, Settings, plain
 from bertkit.console import progress, say
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import spread
@@ -48,7 +48,7 @@ class Compare(Settings, frozen=True):
 
     seeds: Count = 3
     """Runs of each way, from `seed` on."""
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     batch_size: Count = 32
     length: Count | None = None
     """Tokens of a text (or pair) the encoders read, words of each text for the word vectors; what

@@ -68,6 +68,7 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
 
     say("1/6 text")
     collected = _collect(text)
+    train, dev = _labelled(collected)  # before anything is written: there may be too little of it
     folder = out / "text"
     _write_documents(folder, collected)
     characters = sum(len(t) for _, t in collected)
@@ -102,7 +103,6 @@ def demo(out: Path, *, text: Sequence[Path] | None, minutes: float) -> Path:
     words = _masked_words(collected, tokenizer, out)
 
     say("6/6 fine-tuning: which source is a passage from?")
-    train, dev = _labelled(collected)
     table: dict[str, list[dict[str, float]]] = {"untrained": [], "model": []}
     for name, runs in table.items():
         for seed in SEEDS:
@@ -158,8 +158,10 @@ def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
 
 
 def _write_documents(folder: Path, collected: Sequence[tuple[str, str]]) -> None:
-    for source in dict.fromkeys(source for source, _ in collected):
-        rows = [json.dumps({"text": t}) + "\n" for s, t in collected if s == source]
+    rows_of: dict[str, list[str]] = {}
+    for source, text in collected:
+        rows_of.setdefault(source, []).append(json.dumps({"text": text}) + "\n")
+    for source, rows in rows_of.items():
         write_text(folder / f"{source.replace(' ', '-')}.jsonl", "".join(rows))
 
 
@@ -230,12 +232,13 @@ def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list
     unique: dict[str, str] = {}
     for source, sentence in _sentences(collected):
         unique.setdefault(sentence, source)
-    by_source: dict[str, list[str]] = {}
-    for source in dict.fromkeys(unique.values()):
-        own = [sentence for sentence, s in unique.items() if s == source]
-        by_source[source] = [
-            " ".join(own[i : i + PASSAGE]) for i in range(0, len(own) - PASSAGE + 1, PASSAGE)
-        ]
+    sentences: dict[str, list[str]] = {}
+    for sentence, source in unique.items():
+        sentences.setdefault(source, []).append(sentence)
+    by_source = {
+        source: [" ".join(own[i : i + PASSAGE]) for i in range(0, len(own) - PASSAGE + 1, PASSAGE)]
+        for source, own in sentences.items()
+    }
     wanted = sum(PER_LABEL.values())
     enough = {s: found for s, found in by_source.items() if len(found) >= wanted}
     labels = sorted(enough, key=lambda s: -len(enough[s]))[:LABELS]

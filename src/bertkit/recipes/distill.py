@@ -13,6 +13,7 @@ from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.layers import keep_layers
 from bertkit.models.model import Model
+from bertkit.nn.pool import Pool
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
 from bertkit.pipelines import answering
@@ -46,13 +47,16 @@ def distill(
     settings, terms = settings or Finetune(), terms or Terms()
     if (student is None) == (layers is None):
         raise ConfigError("student: name a model folder, or say how many layers of the teacher")
+    if layers is not None and layers < 1:
+        raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
     asked = answering(teacher, task)
     taught, ready = asked.loaded, asked.task
     model: str | Path | Loaded
-    if student is None:
-        kept = usual_layers(layers or 1, taught.model.config.layers)
+    if layers is not None:
+        kept = usual_layers(layers, taught.model.config.layers)
         model = replace(taught, model=keep_layers(taught.model, kept))
     else:
+        assert student is not None
         model = student
         if load(student).tokenizer.fingerprint != taught.tokenizer.fingerprint:
             raise ConfigError(
@@ -68,6 +72,12 @@ def distill(
             raise ConfigError(
                 f"train: its labels are {', '.join(own.labels)}, the teacher answers "
                 f"{', '.join(ready.labels)}; a student learns the same ones"
+            )
+        widths = [_width(one, own.head) for one in (network, knowing)]
+        if terms.outputs and len(set(widths)) > 1:
+            raise ConfigError(
+                f"outputs: the student's vectors have {widths[0]} numbers and its teacher's "
+                f"{widths[1]}; give the student such a layer (dense), or set outputs to 0"
             )
         if terms.outputs and not (terms.states or terms.attention or terms.relations):
             # what it answers is the same in every epoch; of states there would be too much to keep
@@ -88,7 +98,7 @@ def distill(
         "dev": dev,
         "out": out,
         "settings": settings,
-        "options": ready.options,
+        "options": ready.untuned(),
         "reading": reading,
         "resume": resume,
         "teach": teach,
@@ -102,3 +112,9 @@ def distill(
     if seeds == 1:
         return finetune(type(ready), model, **rest)
     return finetune_seeds(seeds, type(ready), model, **rest)
+
+
+def _width(model: Model, head: str) -> int | None:
+    """How many numbers a vector has, where the head makes vectors."""
+    pool = model.heads[head]
+    return pool.pooling.width(model.config.hidden) if isinstance(pool, Pool) else None

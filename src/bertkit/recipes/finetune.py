@@ -22,7 +22,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint import hub
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.pooling import read_pooling
-from bertkit.config import Count, Rate, Settings, decode, plain
+from bertkit.config import Count, Rate, Seed, Settings, decode, plain
 from bertkit.console import progress, say
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
@@ -73,7 +73,7 @@ class Finetune(Settings, frozen=True):
     """Largest norm of the gradient."""
     patience: Count | None = None
     """Stop after as many epochs without a better dev score."""
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     length: Count | None = None
     """Longest sequence in tokens; the model's own by default."""
     budget_tokens: Count = 8192

@@ -329,7 +329,8 @@ def _checked_run(
         raise DataError(
             f"{corpus}: not the corpus that {out} began with; a resumed run would be another run"
         )
-    now = _flat(record["config"])
+    # a group that was left out stands there as None; given now, it is a change
+    now = dict.fromkeys(record["config"], "given") | _flat(record["config"])
     changed = [
         f"{key} (was {was!r})"
         for key, was in _flat(settings).items()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
-from bertkit.config import Count, Rate, Settings, plain
+from bertkit.config import Count, Rate, Seed, Settings, plain
 from bertkit.console import progress, say
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
@@ -78,7 +78,7 @@ class Probe(Settings, frozen=True):
     """Before, within and after the BiLSTM."""
     seeds: Count = 1
     """Taggers trained for each combination, from `seed` on."""
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     limit: Count | None = None
     """Sentences of either file that are read, from its start; all by default."""
     precision: Precision = "fp32"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.data.collate import cut_by_tokens
+from bertkit.engine.heads import alive
 from bertkit.errors import ConfigError
 from bertkit.models.layers import Head, attentions, keep_layers, without_heads
 from bertkit.models.model import Model
@@ -65,7 +66,7 @@ def prune(
     found: dict[str, Any] = {"before": evaluate(ready, data)}
     if count is not None:
         scores = importance(network, ready.task, _features(ready, data))
-        heads = least(scores, count)
+        heads = least(scores, count, dead(network))
         lighter = without_heads(network, heads)
         found["importance"] = np.round(scores, 4).tolist()
     found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in heads]}
@@ -77,7 +78,17 @@ def prune(
 
 def spare(model: Model) -> int:
     """How many heads can go."""
-    return len(model.encoder.blocks) * (model.config.heads - 1)
+    return len(model.encoder.blocks) * (model.config.heads - 1) - len(dead(model))
+
+
+def dead(model: Model) -> list[Head]:
+    """The heads that are gone already."""
+    heads = range(model.config.heads)
+    return [
+        (number, head + 1)
+        for number, part in enumerate(attentions(model), 1)
+        for head in sorted({*heads} - {*alive(part)})
+    ]
 
 
 def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:
@@ -115,14 +126,16 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     return scores
 
 
-def least(scores: NDArray[np.float64], count: int) -> list[Head]:
-    """The heads that matter least, as many as asked for; the last of a layer stays."""
-    gone: list[Head] = []
+def least(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) -> list[Head]:
+    """The heads that matter least, as many as asked for beside the dead; the last of a layer
+    stays."""
+    gone = list(dead)
     for place in np.argsort(scores, axis=None, kind="stable"):
         layer, head = (int(n) + 1 for n in np.unravel_index(place, scores.shape))
-        if len(gone) < count and sum(one == layer for one, _ in gone) < scores.shape[1] - 1:
+        full = sum(one == layer for one, _ in gone) == scores.shape[1] - 1
+        if len(gone) < count + len(dead) and not full and (layer, head) not in dead:
             gone.append((layer, head))
-    return sorted(gone)
+    return sorted(set(gone) - set(dead))
 
 
 def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
-from bertkit.config import Count, Settings, decode
+from bertkit.config import Count, Seed, Settings, decode
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError, did_you_mean
@@ -45,7 +45,7 @@ class Train(Settings, frozen=True):
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     clip: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     precision: Precision = "auto"
     """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where the machine has
     the instructions."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.config import Count, Settings
+from bertkit.config import Count, Seed, Settings
 from bertkit.console import progress, say
 from bertkit.data.readers import documents, files
 from bertkit.data.words import read_word_pairs
@@ -50,7 +50,7 @@ class Skipgram(Settings, frozen=True):
     epochs: Count = 3
     learning_rate: Annotated[float, Meta(gt=0.0)] = 0.025
     """Falls linearly to 0."""
-    seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     batch: Count = 512
     """Words of text in a step; each has about `window` + 1 pairs. Rounded up to rows of 64."""
 

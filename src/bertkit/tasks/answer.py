@@ -262,6 +262,10 @@ class Answer(Task[Question, Answered]):
         top = spans[0]
         return Answered(top.text, top.start, top.end, top.score, spans, above, truncated)
 
+    def untuned(self) -> Settings:
+        options: Settings = msgspec.structs.replace(self.options, null_threshold=None)
+        return options
+
     def tuned(self, answers: Sequence[Answered], examples: Sequence[Question]) -> Self:
         """With the `null_threshold` of the highest F1, unless one was chosen.
 

@@ -207,7 +207,13 @@ class Similarity(Task[Example, Likeness]):
         long: Long,
         learn: bool,
     ) -> list[Feature]:
-        """One for each text; what is learned is asked of all texts, answers of the first two."""
+        """One for each text; what is learned is asked of all texts, answers of the first two.
+
+        Raises: DataError for a text alone, of which nothing can be answered.
+        """
+        alone = next((example for example in examples if len(example.texts) == 1), None)
+        if alone is not None and not learn:
+            raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
         found = []
         for number, example in enumerate(examples):
             texts = example.texts if learn else example.texts[:2]
@@ -288,15 +294,13 @@ class Similarity(Task[Example, Likeness]):
     ) -> list[Likeness]:
         if not examples:
             return []
-        alone = next((example for example in examples if len(example.texts) == 1), None)
-        if alone is not None:
-            raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
         vectors = np.stack(outputs).reshape(len(examples), 2, -1)
         norms = np.linalg.norm(vectors, axis=2, keepdims=True)
         first, second = (vectors / np.maximum(norms, 1e-12)).transpose(1, 0, 2)
         scores = (first * second).sum(1)
         ranks: list[int | None] = [None] * len(examples)
-        if len(examples) > 1 and all(example.label is None for example in examples):
+        labelled = all(example.label is not None for example in examples)
+        if len(examples) > 1 and not (labelled and self.options.loss in (None, "cosine")):
             ranks = list(_ranks(first, second))
         cut = [f.encoding.truncated for f in features]
         return [
@@ -307,12 +311,15 @@ class Similarity(Task[Example, Likeness]):
         ]
 
     def score(self, answers: Sequence[Likeness], examples: Sequence[Example]) -> dict[str, float]:
-        """Pearson and Spearman where there are labels; else how well seconds are found."""
+        """Pearson and Spearman where there are labels; how well seconds are found where they were
+        looked for, or there are none."""
         labels = [example.label for example in examples if example.label is not None]
-        if len(labels) == len(examples):
-            return metrics.regression([a.score for a in answers], labels)
-        ranks = [answer.rank or 1 for answer in answers]
-        return metrics.ranking(ranks, of=len(ranks))
+        labelled = len(labels) == len(examples)
+        found = metrics.regression([a.score for a in answers], labels) if labelled else {}
+        if not labelled or self.metric not in found:
+            ranks = [answer.rank or 1 for answer in answers]
+            found |= metrics.ranking(ranks, of=len(ranks))
+        return found
 
     def verdict(self, answer: Likeness, example: Example) -> Verdict:
         shown = " ⟷ ".join(example.texts[:2])

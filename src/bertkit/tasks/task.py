@@ -263,6 +263,11 @@ class Task(ABC, Generic[E, A]):
         Shapes: outputs[i] belongs to features[i]: (rows, L).
         """
 
+    def untuned(self) -> Settings:
+        """The options without what `tuned` learned of this model: those of another one to learn."""
+        options: Settings = self.options
+        return options
+
     def tuned(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
         """The same task with what its dev answers teach it, such as a threshold."""
         return self
