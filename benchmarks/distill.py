@@ -1,14 +1,15 @@
 """Distilling a fine-tuned MiniLM into 3 and into 2 of its 6 layers, on three tasks of real data.
 
 For each task a teacher is fine-tuned once; then students learn, with three seeds each, under the
-teacher and, beside it, without: the same layers, rows, epochs and rate, from the labels alone. On
-MRPC they also learn under TinyBERT's loss with one of its terms left out. Scores are those of the
-best epoch on dev.
+teacher and, beside it, without: the same layers, epochs and rate, from labels alone. Rows are the
+same too, but for MRPC, which has few: there the teacher answers further pairs, and its attention
+counts. Without those pairs, students also learn under TinyBERT's loss with one of its terms left
+out. Scores are those of the best epoch on dev.
 
-Speed is that of answering dev, tokenizing included, by the same engine at precision auto, teacher
-and student in turn; it needs no learning, for it is a matter of layers alone. What was measured is
-not measured again (results/distill.jsonl), so that a run that was stopped goes on. BERTKIT_DATA
-names the folder of the data.
+Speed is that of answering dev, tokenizing included, and that of the model alone, by the same engine
+at precision auto, teacher and student in turn; a student need not have learned for that. Scores
+that were measured are not measured again (results/distill.jsonl), so that a run that was stopped
+goes on. BERTKIT_DATA names the folder of the data.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 from benchmarks import harness
 from benchmarks.embed import minilm
 from benchmarks.finetune import FEW, WORKS, data_folder, read
+from benchmarks.text import stsb
 from bertkit.checkpoint.folder import load
 from bertkit.console import quietly
 from bertkit.models.layers import keep_layers
@@ -44,23 +46,25 @@ class Recipe(NamedTuple):
     epochs: int
     batch_size: int
     learning_rate: float
+    terms: Terms = Terms()
 
 
 TASKS = {
     "sst2": Recipe(3, 32, 3e-4),
     "conll2003": Recipe(3, 32, 3e-4),
-    "mrpc": Recipe(10, 16, 3e-4),
+    "mrpc": Recipe(5, 32, 3e-4, Terms(attention=1.0)),
 }
+
+MORE = {"mrpc": "stsb/sts-train.tsv"}
+"""Pairs without labels of the task: a student under its teacher reads them too, and learns of them
+what the teacher says. MRPC has few rows of its own."""
 
 STUDENTS = {3: (0.98, 1.9), 2: (0.96, 2.7)}
 """Layers -> targets: the share of the teacher's score, and how many times as fast."""
 
 UNDER, ALONE = "under its teacher", "alone"
+ON_LABELS = Terms(labels=1.0, outputs=0.0, states=0.0)
 TINY = Terms(labels=0.0, outputs=1.0, temperature=1.0, states=1.0, attention=1.0)
-TERMS: Mapping[str, Terms] = {
-    UNDER: Terms(),
-    ALONE: Terms(labels=1.0, outputs=0.0, states=0.0),
-}
 PARTS: Mapping[str, Terms] = {
     "TinyBERT's terms": TINY,
     "without attention": msgspec.structs.replace(TINY, attention=0.0),
@@ -86,10 +90,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 def main(*, quick: bool = False) -> None:
     data = data_folder()
     lines = [] if quick else read_log()
-    with quietly():
-        fast = [row for name in TASKS for row in speeds(name, data, quick=quick)]
+    fast: list[harness.Row] = []
     for name in TASKS:
         with TemporaryDirectory() as place, quietly():
+            fast += speeds(name, data, Path(place), quick=quick)
             for line in learned(name, lines, data, Path(place), quick=quick):
                 lines.append(line)
                 if not quick:
@@ -109,8 +113,8 @@ def read_log() -> list[Line]:
 def kinds(name: str) -> Iterator[tuple[int, str, Terms]]:
     """The students of a task."""
     for layers in STUDENTS:
-        for kind, terms in TERMS.items():
-            yield layers, kind, terms
+        yield layers, UNDER, TASKS[name].terms
+        yield layers, ALONE, ON_LABELS
     if name == PARTS_OF[0]:
         for kind, terms in PARTS.items():
             yield PARTS_OF[1], kind, terms
@@ -125,9 +129,12 @@ def learned(
         if (layers, kind) in done:
             continue
         work, (train, dev) = WORKS[name], examples(name, data, quick=quick)
-        recipe = TASKS[name]
+        recipe, folder = TASKS[name], teacher(name, data, place, quick=quick)
+        if kind == UNDER and name in MORE:
+            more = stsb(data / MORE[name])
+            train = train + said(folder, more[:FEW] if quick else more, dev)
         found = distill(
-            teacher(name, data, place, quick=quick),
+            folder,
             layers=layers,
             train=train,
             dev=dev,
@@ -170,6 +177,14 @@ def teacher(name: str, data: Path, place: Path, *, quick: bool) -> Path:
     return out
 
 
+def said(folder: Path, pairs: list[Any], dev: list[Any]) -> list[Any]:
+    """The pairs, labelled by the teacher; without those that have a sentence of dev."""
+    known = {text for example in dev for text in (example.text, example.pair)}
+    unseen = [pair for pair in pairs if not {pair.text, pair.pair} & known]
+    answers = answering(folder, precision="auto").answers(unseen, long="truncate")
+    return [replace(p, label=a.label) for p, a in zip(unseen, answers, strict=True)]
+
+
 def examples(name: str, data: Path, *, quick: bool) -> list[list[Any]]:
     train, dev = read(WORKS[name], data, quick=quick)
     return [train[:FEW], dev[:FEW]] if quick else [train, dev]
@@ -205,19 +220,20 @@ def told(scores: list[float]) -> str:
 # ---- speed
 
 
-def speeds(name: str, data: Path, *, quick: bool) -> Iterator[harness.Row]:
-    """How many times as fast a student answers dev. A few rows make a teacher for that."""
+def speeds(name: str, data: Path, place: Path, *, quick: bool) -> Iterator[harness.Row]:
+    """How many times as fast as its teacher a student is: from texts to answers, and the model
+    alone, on what was tokenized before."""
     _, dev = examples(name, data, quick=quick)
-    with TemporaryDirectory() as place:
-        taught = answering(teacher(name, data, Path(place), quick=True), precision="auto")
-        for layers, (_, target) in STUDENTS.items():
-            loaded = load(taught.loaded.folder)
-            kept = keep_layers(loaded.model, usual_layers(layers, loaded.model.config.layers))
-            student = answering(replace(loaded, model=kept), precision="auto")
+    taught = answering(teacher(name, data, place, quick=quick), precision="auto")
+    for layers, (_, target) in STUDENTS.items():
+        loaded = load(taught.loaded.folder)
+        kept = keep_layers(loaded.model, usual_layers(layers, loaded.model.config.layers))
+        student = answering(replace(loaded, model=kept), precision="auto")
+        for what, of in (("answering dev", answers), ("the model alone", outputs)):
             yield harness.compare(
-                f"{name}, {layers} layers, answering dev",
-                answers(student, dev),
-                answers(taught, dev),
+                f"{name}, {layers} layers, {what}",
+                of(student, dev),
+                of(taught, dev),
                 peer_name="its teacher of 6 layers",
                 unit="s",
                 work=None,
@@ -229,3 +245,11 @@ def answers(ready: Answer[Any], dev: list[Any]) -> Any:
     """What answers dev when called."""
     policy = ready.task.long_of_files()
     return lambda: ready.answers(dev, long=policy)
+
+
+def outputs(ready: Answer[Any], dev: list[Any]) -> Any:
+    """What asks the model alone about dev when called."""
+    task, length = ready.task, ready.loaded.length
+    policy = task.long_of_files()
+    features = task.features(dev, ready.tokenizer, length, long=policy, learn=False)
+    return lambda: task.run(ready.engine.model, features, ready.engine.budget_tokens)
