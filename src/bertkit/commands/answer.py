@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cyclopts import App
@@ -56,7 +57,7 @@ def score(
     ready = answering(model, task, precision=precision)
     reading = Reading(text=text, pair=pair, label=label, header=header)
     examples = read_examples(type(ready.task), file, reading)
-    print_json(evaluating(ready, examples, errors=errors))
+    print(json.dumps(evaluating(ready, examples, errors=errors)))
 
 
 def predict(
