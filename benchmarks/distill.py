@@ -1,10 +1,9 @@
 """Distilling a fine-tuned MiniLM into 3 and into 2 of its 6 layers, on three tasks of real data.
 
 For each task a teacher is fine-tuned once; then students learn, with three seeds each, under the
-teacher and, beside it, without: the same layers, epochs and rate, from labels alone. Rows are the
-same too, but for MRPC, which has few: there the teacher answers further pairs, and its attention
-counts. Without those pairs, students also learn under TinyBERT's loss with one of its terms left
-out. Scores are those of the best epoch on dev.
+teacher and, beside it, without: the same layers, rows, epochs and rate, from the labels alone. On
+MRPC they also learn under TinyBERT's loss with one of its terms left out. Scores are those of the
+best epoch on dev.
 
 Speed is that of answering dev, tokenizing included, and that of the model alone, by the same engine
 at precision auto, teacher and student in turn; a student need not have learned for that. Scores
@@ -26,7 +25,6 @@ import msgspec
 from benchmarks import harness
 from benchmarks.embed import minilm
 from benchmarks.finetune import FEW, WORKS, data_folder, read
-from benchmarks.text import stsb
 from bertkit.checkpoint.folder import load
 from bertkit.console import quietly
 from bertkit.models.layers import keep_layers
@@ -52,12 +50,8 @@ class Recipe(NamedTuple):
 TASKS = {
     "sst2": Recipe(3, 32, 3e-4),
     "conll2003": Recipe(3, 32, 3e-4),
-    "mrpc": Recipe(5, 32, 3e-4, Terms(attention=1.0)),
+    "mrpc": Recipe(5, 32, 3e-4, Terms(labels=1.0, outputs=0.0, attention=1.0)),
 }
-
-MORE = {"mrpc": "stsb/sts-train.tsv"}
-"""Pairs without labels of the task: a student under its teacher reads them too, and learns of them
-what the teacher says. MRPC has few rows of its own."""
 
 STUDENTS = {3: (0.98, 1.9), 2: (0.96, 2.7)}
 """Layers -> targets: the share of the teacher's score, and how many times as fast."""
@@ -70,9 +64,9 @@ PARTS: Mapping[str, Terms] = {
     "without attention": msgspec.structs.replace(TINY, attention=0.0),
     "without states": msgspec.structs.replace(TINY, states=0.0),
     "without states and attention": msgspec.structs.replace(TINY, states=0.0, attention=0.0),
-    "without outputs, labels instead": msgspec.structs.replace(TINY, outputs=0.0, labels=1.0),
 }
-"""Of the students of 3 layers on MRPC. Jiao et al. 2020, table 3."""
+"""Of the students of 3 layers on MRPC; without outputs, on labels instead, they are those under
+their teacher. Jiao et al. 2020, table 3."""
 PARTS_OF = ("mrpc", 3)
 
 
@@ -129,12 +123,9 @@ def learned(
         if (layers, kind) in done:
             continue
         work, (train, dev) = WORKS[name], examples(name, data, quick=quick)
-        recipe, folder = TASKS[name], teacher(name, data, place, quick=quick)
-        if kind == UNDER and name in MORE:
-            more = stsb(data / MORE[name])
-            train = train + said(folder, more[:FEW] if quick else more, dev)
+        recipe = TASKS[name]
         found = distill(
-            folder,
+            teacher(name, data, place, quick=quick),
             layers=layers,
             train=train,
             dev=dev,
@@ -175,14 +166,6 @@ def teacher(name: str, data: Path, place: Path, *, quick: bool) -> Path:
         )
         finetune(work.task, minilm(), train=train, dev=dev, out=out, settings=settings)
     return out
-
-
-def said(folder: Path, pairs: list[Any], dev: list[Any]) -> list[Any]:
-    """The pairs, labelled by the teacher; without those that have a sentence of dev."""
-    known = {text for example in dev for text in (example.text, example.pair)}
-    unseen = [pair for pair in pairs if not {pair.text, pair.pair} & known]
-    answers = answering(folder, precision="auto").answers(unseen, long="truncate")
-    return [replace(p, label=a.label) for p, a in zip(unseen, answers, strict=True)]
 
 
 def examples(name: str, data: Path, *, quick: bool) -> list[list[Any]]:
