@@ -19,6 +19,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from bertkit.nn.precision import has_bf16
+
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
@@ -30,11 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     pages = [item for item in items if item.path.name == "test_tutorial.py"]
     rest = [item for item in items if item.path.name != "test_tutorial.py"]
     items[:] = pages[::2] + rest + pages[1::2]
-    if torch.cuda.is_available():
-        return
+    lacks = {
+        "gpu": None if torch.cuda.is_available() else "needs a CUDA device",
+        "bf16": None if has_bf16("cpu") else "this processor has no bf16 instructions",
+    }
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        for marker, reason in lacks.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)

@@ -48,12 +48,8 @@ def test_packed_equals_alone_in_the_order_given(
         np.testing.assert_allclose(row, alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
-    from bertkit.nn.precision import has_bf16
-
-    if precision == "bf16" and not has_bf16("cpu"):
-        pytest.skip("this processor has no bf16 instructions")
     encodings = [encoding(n) for n in (5, 3, 200, 40, 41)]
     ours = Engine(model, precision=precision).run(encodings, first)  # type: ignore[arg-type]
     for row, one in zip(ours, encodings, strict=True):
@@ -93,12 +89,10 @@ def test_train_mode_packed_equals_alone() -> None:
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.bf16
 def test_the_packaged_model_in_bf16_keeps_its_directions(minilm: Path, english: list[str]) -> None:
     import bertkit
-    from bertkit.nn.precision import has_bf16
 
-    if not has_bf16("cpu"):
-        pytest.skip("this processor has no bf16 instructions")
     texts = [text[:n] for text in english[:16] for n in (20, 300)]
     exact = bertkit.pipeline("embed", minilm)(texts)
     fast = bertkit.pipeline("embed", minilm, precision="bf16")(texts)

@@ -249,7 +249,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         finetune(Classify, base, **data, out=tmp_path / "none", settings=settings, resume=True)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precision: str) -> None:
     """Also where bf16 weights learn: what is saved are their fp32 masters."""
     rows_of = [Example(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
@@ -321,7 +321,7 @@ def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert [epoch["accuracy"] for epoch in kept["epochs"]] == [0.5, 0.75, 0.6]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precision: str) -> None:
     settings = Finetune(**{**plain(SETTINGS), "frozen_layers": 1, "precision": precision})
     finetune(Classify, base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=settings)

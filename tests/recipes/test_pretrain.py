@@ -19,7 +19,6 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine.engine import pack
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.nn.precision import has_bf16
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
@@ -344,7 +343,10 @@ GROWING = [("train.first_batch_size", "4"), ("train.batch_warmup_steps", "6")]
         ELECTRA,
         override(SETTINGS, [("train.optimizer", "muon")]),
         override(SETTINGS, GROWING),
-        override(SETTINGS, [("train.precision", "bf16"), ("train.optimizer", "muon")]),
+        pytest.param(
+            override(SETTINGS, [("train.precision", "bf16"), ("train.optimizer", "muon")]),
+            marks=pytest.mark.bf16,
+        ),
     ],
     ids=["electra", "muon", "growing batches", "muon in bf16"],
 )
@@ -355,8 +357,6 @@ def test_a_run_in_two_parts_is_the_run_in_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = override(settings, [("train.steps", "8"), ("train.save_every", "4")])
-    if settings["train"]["precision"] == "bf16" and not has_bf16("cpu"):
-        pytest.skip("this processor has no bf16 instructions")
     pretrain(settings, corpus=corpus, out=tmp_path / "one")
     out, kept = tmp_path / "two", recipe.save_checkpoint
 

@@ -15,7 +15,6 @@ import torch
 from bertkit import cli
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.errors import ConfigError, DataError
-from bertkit.nn import precision
 from bertkit.pipelines import pipeline
 from bertkit.recipes import tune as tuning
 from bertkit.recipes.tune import tune
@@ -67,11 +66,10 @@ def test_real_times(model: Path, texts: Path) -> None:
         assert min(found.values()) > 0
 
 
+@pytest.mark.bf16
 def test_a_precision_that_costs_too_much_is_left_out(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not precision.has_bf16("cpu"):
-        pytest.skip("this processor has no bf16")
     monkeypatch.setattr(tuning, "ROUNDS", 1)
     assert set(tune(model, [texts])["tried"]["precision"]) == {"fp32", "bf16"}
     assert set(tune(model, [texts], lowest=1.5)["tried"]["precision"]) == {"fp32"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -16,11 +17,20 @@ Inference = Literal["auto", "fp32", "bf16", "int8"]
 """What a finished model can compute in; int8 where its folder says how."""
 
 
+WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+"""Values of oneDNN's ONEDNN_MAX_CPU_ISA under which it uses no bf16 instructions."""
+
+
 @cache
 def has_bf16(device: str) -> bool:
-    """Whether the device multiplies bf16 in hardware; where it is emulated it is 100 × slower."""
+    """Whether the device multiplies bf16 in hardware; where it is emulated it is 100 × slower.
+
+    A processor that oneDNN is told to take for an older one (ONEDNN_MAX_CPU_ISA) does not.
+    """
     if device.startswith("cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_BF16:
+        return False
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text() if cpuinfo.exists() else ""
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))
