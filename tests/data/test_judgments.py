@@ -35,6 +35,18 @@ def test_judgments_of_both_forms(tmp_path: Path) -> None:
     }
 
 
+def test_a_first_line_may_name_the_columns_in_any_order(tmp_path: Path) -> None:
+    text = "corpus-id\tscore\tquery-id\nd1\t2\tq1\n"
+    assert read_judgments(write(tmp_path / "a.tsv", text)) == {"q1": {"d1": 2}}
+
+
+def test_a_first_line_with_a_fraction_is_no_header(tmp_path: Path) -> None:
+    assert read_judgments(write(tmp_path / "a.tsv", "q1\td1\t1.0\nq1\td2\t0.0\n")) == {
+        "q1": {"d1": 1, "d2": 0}
+    }
+    assert read_judgments(write(tmp_path / "b", "1 0 12 1.0\n")) == {"1": {"12": 1}}
+
+
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     text = "what\u2028is\x85this"
     assert read_queries(write(tmp_path / "a.tsv", f"1\t{text}\r\n")) == {"1": text}
@@ -60,7 +72,13 @@ def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("1 d1 1\n1 d2", r"q:2: 2 columns"), ("1 d1 1\n1 d2 high", r"q:2: the grade 'high'")],
+    [
+        ("1 d1 1\n1 d2", r"q:2: 2 columns"),
+        ("1 d1 1\n1 d2 high", r"q:2: the grade 'high'"),
+        ("1 d1 0.5", r"q:1: the grade '0.5' is no whole number"),
+        ("1 d1 0 1\n1 d2 0 1", r"q:2: 'd2' in the second of four columns.* query, 0, document"),
+        ("topic\tpage\tgrade\n1\td1\t1", r"q:1: columns topic, page, grade: cannot tell which"),
+    ],
 )
 def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):

@@ -1,5 +1,6 @@
 """The demo runs from a folder of text to a report that shows what happened."""
 
+import math
 import re
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import bertkit
 from bertkit.errors import ConfigError, DataError
 from bertkit.recipes import demo as recipe
 from bertkit.recipes.demo import demo
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.report import Report
+from bertkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
     for part in range(4):
         (folder / f"part{part}.txt").write_text("\n\n".join(english[part::4]), encoding="utf-8")
     out = tmp_path / "demo"
-    page = demo(out, text=[folder], minutes=0.01).read_text(encoding="utf-8")
+    page = demo(out, text=[folder], steps=12).read_text(encoding="utf-8")
     assert page.count('<div class="word">') >= 4
     assert "<svg" in page
     assert not re.search(r"https?://(?!www\.w3\.org|purl\.org|creativecommons)", page)
@@ -36,8 +40,59 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
     for name in ("model", "untrained"):
         assert set(bertkit.load(out / name).model.heads) == {"mlm", "nsp"}
     assert bertkit.load(out / "finetuned-model-1").labels == ("part0", "part1", "part2", "part3")
+    assert "does not show what pretraining is for" in page
     with pytest.raises(ConfigError, match="exists already"):
-        demo(out, text=[folder], minutes=0.01)
+        demo(out, text=[folder], steps=12)
+    with pytest.raises(ConfigError, match="steps: 0; pretraining takes one at least"):
+        demo(tmp_path / "none", text=[folder], steps=0)
+
+
+@pytest.mark.parametrize(
+    ("untrained", "pretrained", "loss", "said"),
+    [
+        (
+            (0.3, 0.4),
+            (0.5, 0.6),
+            4.0,
+            r"^accuracy 0.550 with .* 0.350 without: every seed is better",
+        ),
+        (
+            (0.3, 0.4),
+            (0.2, 0.3),
+            6.1,
+            r"0.250 with .* does not show .* 6.10, .* 6.50; that is little",
+        ),
+        ((0.3, 0.4), (0.4, 0.6), 6.1, "does not show .* give it more than 82 --steps"),
+        ((0.9, 0.9), (0.9, 0.9), 4.0, "does not show .* too easy or too hard .* other --text"),
+    ],
+)
+def test_the_report_says_whether_it_shows_what_it_is_for(
+    untrained: tuple[float, ...], pretrained: tuple[float, ...], loss: float, said: str
+) -> None:
+    report = Report(
+        corpus={},
+        pretraining={"steps": 82, "mlm_loss": loss},
+        frequency_loss=6.5,
+        curve="",
+        words=[],
+        labels=[],
+        rows={},
+        accuracy={"untrained": untrained, "model": pretrained},
+        seconds=1.0,
+    )
+    assert re.search(said, report.verdict())
+
+
+def test_counting_pieces_has_the_loss_of_their_entropy(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a a b c\n\na b", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]), encoding="utf-8"
+    )
+    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+    corpus = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "corpus")
+    shares = [3 / 6, 2 / 6, 1 / 6]
+    wanted = -sum(share * math.log(share) for share in shares)
+    assert recipe._frequency_loss(corpus) == pytest.approx(wanted)
 
 
 def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
@@ -47,7 +102,7 @@ def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
     text = tmp_path / "book.txt"
     text.write_text(collected[0][1], encoding="utf-8")
     with pytest.raises(DataError, match="needs two"):
-        demo(tmp_path / "out", text=[text], minutes=0.01)
+        demo(tmp_path / "out", text=[text])
     assert not (tmp_path / "out").exists()
 
 

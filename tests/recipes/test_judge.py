@@ -45,6 +45,31 @@ def test_the_wrong_one_first_is_less(world: tuple[Searcher, Path, Path], tmp_pat
     assert scores["recall@100"] == 0.5
 
 
+def test_documents_that_are_not_in_the_store_are_no_zeros(
+    world: tuple[Searcher, Path, Path], tmp_path: Path
+) -> None:
+    searcher, queries, _ = world
+    swapped = tmp_path / "j.txt"  # the third column is TREC's 0, and the second the document
+    swapped.write_text("qa a 0 1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"j.txt: none of its 1 documents .* '0' for example"):
+        evaluate_retrieval(searcher, queries, swapped)
+    with pytest.raises(DataError, match="check the ids, and that the columns are query, document"):
+        mine(searcher, queries, swapped, tmp_path / "rows.jsonl")
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_map_sees_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(n), "text": "a"} for n in range(300)] + [{"id": "far", "text": "z q"}]
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    index([tmp_path / "docs.jsonl"], model=tiny, store=str(tmp_path / "store"), precision="fp32")
+    (tmp_path / "q.tsv").write_text("1\ta\n", encoding="utf-8")
+    (tmp_path / "j.txt").write_text("1 0 far 1\n", encoding="utf-8")
+    searcher = Searcher(str(tmp_path / "store"))
+    scores = evaluate_retrieval(searcher, tmp_path / "q.tsv", tmp_path / "j.txt")
+    assert scores["recall@100"] == 0.0
+    assert scores["map"] == pytest.approx(1 / 301)
+
+
 def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_path: Path) -> None:
     searcher, queries, judgments = world
     said = mine(searcher, queries, judgments, tmp_path / "s.jsonl", negatives=3)

@@ -18,6 +18,7 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError
 from bertkit.recipes.adapt import adapt as adapting
+from bertkit.recipes.demo import STEPS
 from bertkit.recipes.demo import demo as demonstrating
 from bertkit.recipes.inspect import draw, rates, readable, statistics
 from bertkit.recipes.pretrain import pretrain as pretraining
@@ -146,7 +147,7 @@ def families(*, json: bool = False) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: float = 4.0) -> None:
+def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, steps: int = STEPS) -> None:
     """The whole life of a BERT on this machine, from text to a report, in minutes.
 
     Parameters
@@ -156,10 +157,10 @@ def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, minutes: f
     text
         Files or folders of your own; by default the English on this machine: the Python
         reference and the docstrings of installed packages.
-    minutes
-        How long pretraining may take.
+    steps
+        How long to pretrain; the same on every machine, so that the result is, too.
     """
-    print(demonstrating(out, text=text, minutes=minutes))
+    print(demonstrating(out, text=text, steps=steps))
 
 
 def _overrides(settings: Iterable[str]) -> list[tuple[str, str]]:

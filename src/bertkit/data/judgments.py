@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertkit.data.readers import json_object, numbered, suffix
@@ -40,31 +41,69 @@ def read_queries(path: Path) -> dict[str, str]:
     return found
 
 
+COLUMNS = {
+    "query": frozenset({"query", "query-id", "query_id", "qid", "topic"}),
+    "document": frozenset(
+        {"document", "corpus-id", "corpus_id", "doc", "doc-id", "doc_id", "docid", "docno", "pid"}
+    ),
+    "grade": frozenset({"grade", "score", "relevance", "rel", "label", "judgment"}),
+}
+"""Names of the columns of judgments, in small letters."""
+
+
 def read_judgments(path: Path) -> dict[str, dict[str, int]]:
     """For each query its judged documents and their grades, 0 for those that do not answer it.
 
-    Lines of query, document and grade (BEIR's .tsv, with a header or without), or of query, 0,
-    document and grade (TREC's qrels), in columns between white space.
-    Raises: DataError naming file and line.
+    Lines of query, document and grade, in another order if the first line names them so (BEIR's
+    .tsv), or of query, 0, document and grade (TREC's qrels), in columns between white space.
+    Raises: DataError naming file and line, also for columns that are none of these.
     """
+    rows = [(n, raw.split("\t") if "\t" in raw else raw.split()) for n, raw in numbered(Path(path))]
+    rows = [(line, [cell.strip() for cell in cells]) for line, cells in rows]
+    line, first = rows[0]
+    places = (0, -2, -1)  # of query, document and grade, with TREC's 0 or without
+    if not _is_number(first[-1]):
+        places, rows = _named(first, f"{path}:{line}"), rows[1:]
     found: dict[str, dict[str, int]] = {}
-    for line, raw in numbered(Path(path)):
-        cells = raw.split("\t") if "\t" in raw else raw.split()
-        if line == 1 and not cells[-1].strip().lstrip("-").isdigit():
-            continue  # the names of the columns
-        match cells:
-            case [query, document, grade] | [query, _, document, grade]:
-                pass
-            case _:
-                raise DataError(
-                    f"{path}:{line}: {len(cells)} columns; write query, document and grade, or "
-                    "TREC's query, 0, document and grade"
-                )
-        try:
-            found.setdefault(query.strip(), {})[document.strip()] = int(grade)
-        except ValueError:
-            raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number") from None
+    for line, cells in rows:
+        if len(cells) != len(first) or len(cells) not in (3, 4):
+            raise DataError(
+                f"{path}:{line}: {len(cells)} columns; write query, document and grade, or "
+                "TREC's query, 0, document and grade"
+            )
+        if len(cells) == 4 and cells[1] != rows[0][1][1]:
+            raise DataError(
+                f"{path}:{line}: {cells[1]!r} in the second of four columns, which is the same in "
+                "all lines of TREC's qrels; write query, 0, document and grade"
+            )
+        query, document, grade = (cells[place] for place in places)
+        if not _is_number(grade) or not float(grade).is_integer():
+            raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number")
+        found.setdefault(query, {})[document] = int(float(grade))
     return found
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _named(header: Sequence[str], where: str) -> tuple[int, int, int]:
+    """Where a first line says that query, document and grade are."""
+    small = [name.lower() for name in header]
+    found = {
+        role: [place for place, name in enumerate(small) if name in names]
+        for role, names in COLUMNS.items()
+    }
+    match list(found.values()):
+        case [[query], [document], [grade]]:
+            return query, document, grade
+    raise DataError(
+        f"{where}: columns {', '.join(header)}: cannot tell which are the query, the document and "
+        "the grade; call them so"
+    )
 
 
 def judged(

@@ -15,8 +15,11 @@ from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import ID, Condition, Hit
 from bertkit.storage import refuse_used, writing
 
-TOP = 100
-"""Documents of a query that are scored, and that negatives are drawn from."""
+SCORED = 1000
+"""Documents of a query that are scored, as trec_eval does by default: `map` is over so many."""
+
+MINED = 100
+"""Documents of a query that negatives are drawn from."""
 
 PART = 64
 """Queries asked together."""
@@ -27,12 +30,10 @@ def evaluate_retrieval(
 ) -> dict[str, float]:
     """ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
 
-    Raises: DataError when there is no such query.
+    Raises: DataError when there is no such query, or none of the documents is in the store.
     """
-    texts = read_queries(queries)
-    graded = judged(texts, read_judgments(judgments), judgments)
-    asked = {query: texts[query] for query in graded}
-    found = dict(_asked(searcher, asked, hybrid))
+    texts, graded = _judged(searcher, queries, judgments)
+    found = dict(_asked(searcher, texts, hybrid, SCORED))
     scores = metrics.retrieval([[h.id for h in found[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
 
@@ -63,11 +64,10 @@ def mine(
     if negatives < 1 or skip < 0:
         raise ConfigError("negatives: ask for one at least, and skip none or more")
     refuse_used(out)
-    texts = read_queries(queries)
-    graded = judged(texts, read_judgments(judgments), judgments)
-    rows, asked = 0, {query: texts[query] for query in graded}
+    asked, graded = _judged(searcher, queries, judgments)
+    rows = 0
     with writing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for query, hits in _asked(searcher, asked, hybrid=False):
+        for query, hits in _asked(searcher, asked, False, MINED):
             wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0][skip : skip + negatives]
             for right in _answers(searcher, asked[query], graded[query]):
                 if len(wrong) < negatives:
@@ -83,8 +83,27 @@ def mine(
     return {"queries": len(graded), "rows": rows}
 
 
+def _judged(
+    searcher: Searcher, queries: Path, judgments: Path
+) -> tuple[dict[str, str], dict[str, Mapping[str, int]]]:
+    """The queries that a document answers, and their judgments.
+
+    Raises: DataError when none of these documents is in the store, so that all scores would be 0.
+    """
+    texts = read_queries(queries)
+    graded = judged(texts, read_judgments(judgments), judgments)
+    answers = sorted({name for grades in graded.values() for name, g in grades.items() if g > 0})
+    if not searcher.store.digests(answers):
+        raise DataError(
+            f"{judgments}: none of its {len(answers):,} documents that answer a query is in "
+            f"{searcher.store.place}, {answers[0]!r} for example; check the ids, and that the "
+            "columns are query, document and grade"
+        )
+    return {query: texts[query] for query in graded}, graded
+
+
 def _asked(
-    searcher: Searcher, queries: Mapping[str, str], hybrid: bool
+    searcher: Searcher, queries: Mapping[str, str], hybrid: bool, top: int
 ) -> Iterator[tuple[str, list[Hit]]]:
     """What is found for each query, in their order."""
     names = list(queries)
@@ -93,7 +112,7 @@ def _asked(
         for start in range(0, len(names), PART):
             part = names[start : start + PART]
             texts = [queries[name] for name in part]
-            found = searcher.many(texts, top=TOP, hybrid=hybrid, long="truncate")
+            found = searcher.many(texts, top=top, hybrid=hybrid, long="truncate")
             yield from zip(part, found, strict=True)
             bar.advance(task, len(part))
 

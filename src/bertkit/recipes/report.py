@@ -29,6 +29,8 @@ class Report:
 
     corpus: Mapping[str, int]
     pretraining: Mapping[str, float]
+    frequency_loss: float
+    """What the loss of masked words is for who only knows how often each piece occurs."""
     curve: str
     """The loss curve as SVG."""
     words: Sequence[Word]
@@ -38,6 +40,27 @@ class Report:
     """By model (`untrained`, `model`), one number a seed."""
     seconds: float
 
+    def verdict(self) -> str:
+        """Whether the pretrained model is the better start, as the demo means to show; else why
+        it may not be."""
+        before, after = (self.accuracy[name] for name in ("untrained", "model"))
+        said = f"accuracy {np.mean(after):.3f} with pretraining, {np.mean(before):.3f} without"
+        if min(after) > max(before):
+            return f"{said}: every seed is better with it than any without"
+        said += "; this run does not show what pretraining is for: its loss of masked words is "
+        loss, steps = self.pretraining["mlm_loss"], self.pretraining["steps"]
+        said += f"{loss:.2f}, where counting pieces alone gives {self.frequency_loss:.2f}; "
+        if loss > LITTLE * self.frequency_loss:
+            return (
+                f"{said}that is little yet, so give it more than {steps:,} --steps, or more --text"
+            )
+        return (
+            f"{said}its sources may be too easy or too hard to tell apart, so give it other --text"
+        )
+
+
+LITTLE = 0.9
+"""A loss above this share of the one from counting pieces: the model knows little beyond them."""
 
 STYLE = """
 .word { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2rem; margin: 1.2rem 0;
@@ -78,6 +101,7 @@ def write_report(path: Path, report: Report) -> Path:
         f"others to score on, {len(report.labels)} labels: {escape(', '.join(report.labels))}. "
         "The same network, the same rows, the same settings; only the start differs.</p>",
         _accuracy(report.accuracy),
+        f"<p>{escape(report.verdict())}.</p>",
     ]
     write_page(path, "bertkit demo", body, style=STYLE)
     return path
