@@ -56,6 +56,45 @@ def test_columns_are_guessed(lines: list[str], columns: Columns, tmp_path: Path)
     assert choose_columns(rows(table(tmp_path, *lines))) == columns
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # fewest different values would be the language
+        (
+            ["text|intent|lang", "where is it|find|en", "book it|order|en", "wo|find|de"],
+            r"which column is the label: it could be 'intent' or 'lang'; name it with --label",
+        ),
+        (
+            ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
+            r"which column is the label: it could be 'relatedness_score' or 'entailment_judgment'",
+        ),
+        (
+            ["qtext|label|atext", "who was it ?|0|it was a man", "who was she ?|1|no one at all"],
+            r"which column is the text: it could be 'qtext' or 'atext'; name it with --text",
+        ),
+        (
+            ["title|text|label", "a very fine title|x|0"],
+            r"'title' beside 'text' could be the second text of a pair; name it with --pair, or",
+        ),
+        (
+            ["gj04|1|*|he went to it", "cj99|0||she saw it there"],
+            r"label: it could be '1' or '2' or",
+        ),
+    ],
+)
+def test_nothing_is_guessed_among_several(lines: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        choose_columns(rows(table(tmp_path, *lines)))
+
+
+def test_the_only_column_that_is_left_is_the_label(tmp_path: Path) -> None:
+    found = rows(table(tmp_path, "id|text|intent", "1|where is it|find", "2|book it|order"))
+    assert choose_columns(found) == Columns("text", "intent")
+    found = rows(table(tmp_path, "qtext|label|atext", "who was it ?|0|it was a man"))
+    assert choose_columns(found, text="qtext", pair="atext") == Columns("qtext", "label", "atext")
+    assert choose_columns(found, text="atext") == Columns("atext", "label")
+
+
 def test_named_columns_win(tmp_path: Path) -> None:
     found = rows(table(tmp_path, "text|text2|label|score", "a|b|x|1.5"))
     assert choose_columns(found, text="text2") == Columns("text2", "label")
@@ -77,7 +116,7 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
     found = rows(table(tmp_path, "text", "a"))
-    with pytest.raises(DataError, match=r"which column is the label; name it with --label"):
+    with pytest.raises(DataError, match=r"which column is the label: name it with --label"):
         choose_columns(found)
 
 

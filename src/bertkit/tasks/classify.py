@@ -50,7 +50,19 @@ PAIRS = (
     "#2 string",
     "sentence",
 )
-LABELS = ("label", "score", "quality", "class", "gold_label", "relatedness_score", "target")
+LABELS = (
+    "score",
+    "quality",
+    "class",
+    "gold_label",
+    "relatedness_score",
+    "entailment_judgment",
+    "target",
+)
+"""Usual names of the label, where no column is called so."""
+
+NUMBERS = frozenset({"id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
+"""Usual names of columns that number the rows or their texts."""
 
 
 @dataclass(frozen=True)
@@ -85,41 +97,64 @@ def choose_columns(
     label: str | None = None,
     labelled: bool = True,
 ) -> Columns:
-    """Columns as named, or guessed from usual names and from what they hold.
+    """Columns as named, or told by usual names and by what they hold; never one of several.
 
-    Raises: DataError when a named column is not there, or none can be guessed.
+    Without a usual name the label is the one column that is left, and the text the one that reads
+    like one; of two columns without names, the label is the one with fewer different values.
+    Raises: DataError when a named column is not there, or it cannot be told which is which.
     """
     for name in filter(None, (text, pair, label)):
         if name not in table.columns:
             raise DataError(
                 f"{table.file}: no column {name!r}; {did_you_mean(name, table.columns)}"
             )
-    lower = {column.lower(): column for column in table.columns}
-    taken = {text, pair, label}
-
-    def usual(names: Sequence[str]) -> str | None:
-        found = next((lower[n] for n in names if n in lower and lower[n] not in taken), None)
-        taken.add(found)
-        return found
-
-    label = label or (usual(LABELS) if labelled else None)
+    left = [c for c in table.columns if c.lower() not in NUMBERS and c not in (text, pair, label)]
     single = text is not None and pair is None
-    text = text or usual(TEXTS)
-    if text is not None and not single:
-        pair = pair or usual(PAIRS)
-    rest = [column for column in table.columns if column not in taken]
-    if label is None and labelled and len(rest) > 1:
-        label = min(reversed(rest), key=lambda column: len({row[column] for row in table.rows}))
-        rest.remove(label)
-    if text is None and rest:
-        text = max(rest, key=lambda column: sum(len(row[column]) for row in table.rows))
-    if text is None or (labelled and label is None):
-        lacking = "text" if text is None else "label"
-        raise DataError(
-            f"{table.file}: cannot tell which column is the {lacking}; name it with "
-            f"--{lacking} (columns: {', '.join(table.columns)})"
-        )
+
+    def usual(names: Sequence[str]) -> list[str]:
+        lower = {column.lower(): column for column in left}
+        return [lower[name] for name in names if name in lower]
+
+    def take(role: str, found: Sequence[str]) -> str:
+        if len(found) != 1:
+            several = f"it could be {' or '.join(map(repr, found))}; " if found else ""
+            raise DataError(
+                f"{table.file}: cannot tell which column is the {role}: {several}name it with "
+                f"--{role} (columns: {', '.join(table.columns)})"
+            )
+        (chosen,) = found
+        left.remove(chosen)
+        return chosen
+
+    if labelled and label is None and (found := usual(["label"]) or usual(LABELS)):
+        label = take("label", found)
+    if text is None and (found := usual(TEXTS)):
+        text = take("text", found[:1])
+    if text is not None and not single and pair is None and (found := usual(PAIRS)):
+        pair = take("pair", found[:1])
+    if text is None and labelled and label is None and len(left) == 2:
+        label = take("label", [min(reversed(left), key=lambda c: len(_values(table, c)))])
+    if text is None:
+        text = take("text", [c for c in left if _reads_as_text(table, c)] or left)
+    if labelled and not single and pair is None:
+        second = next((c for c in left if _reads_as_text(table, c)), None)
+        if second is not None:
+            raise DataError(
+                f"{table.file}: {second!r} beside {text!r} could be the second text of a pair; "
+                "name it with --pair, or the only text with --text"
+            )
+    if labelled and label is None:
+        label = take("label", left)
     return Columns(text, label, pair)
+
+
+def _values(table: Table, column: str) -> set[str]:
+    return {row[column] for row in table.rows}
+
+
+def _reads_as_text(table: Table, column: str) -> bool:
+    """Whether its values have three words on average."""
+    return sum(row[column].count(" ") for row in table.rows) >= 2 * len(table.rows)
 
 
 def examples(table: Table, columns: Columns) -> list[Example]:

@@ -119,7 +119,7 @@ class Similarity(Task[Example, Likeness]):
 
         text = find(reading.text, (*ANCHORS, *TEXTS))
         pair = find(reading.pair, (*POSITIVES, *PAIRS))
-        label = find(reading.label, LABELS)
+        label = find(reading.label, ("label", *LABELS))
         negatives = [lower[name] for name in lower if name.startswith(NEGATIVE)]
         if text is None and len(table.columns) <= 2:
             text, *others = table.columns
