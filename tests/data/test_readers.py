@@ -56,6 +56,19 @@ def test_folders_are_read_at_any_depth_in_order_without_hidden_files(tmp_path: P
     assert names == ["a/y.txt.gz", "a/z.jsonl", "b.txt"]
 
 
+def test_a_file_of_one_language_is_text_where_it_is_named(tmp_path: Path) -> None:
+    english = write(tmp_path / "train.en.gz", "A dog.\n")
+    german = write(tmp_path / "train.de", "Ein Hund.\n")
+    assert [document.text for document in documents([english, german])] == [
+        "A dog.\n",
+        "Ein Hund.\n",
+    ]
+    with pytest.raises(DataError, match=r"no \.txt or \.jsonl file in this folder"):
+        files([tmp_path])
+    with pytest.raises(DataError, match="unknown kind of file"):
+        files([write(tmp_path / "train.bin", "A")])
+
+
 def test_unusable_paths_are_named(tmp_path: Path) -> None:
     write(tmp_path / "empty" / "x.md", "x")
     empty = write(tmp_path / "nothing.txt", "")

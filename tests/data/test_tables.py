@@ -28,6 +28,35 @@ def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
     assert csv.lines == [2, 5]
 
 
+def test_a_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
+    table = rows(write(tmp_path / "msr.txt", "\ufeffQuality\t#1 String\t#2 String\n1\tA\tB\n"))
+    assert table.rows == [{"Quality": "1", "#1 String": "A", "#2 String": "B"}]
+    lines = "DESC:manner How did it end ?\nHUM:ind Who ?\n"
+    with pytest.raises(DataError, match=r"trec.txt: no tab was found .* \(--separator space\)"):
+        rows(write(tmp_path / "trec.txt", lines))
+    table = rows(tmp_path / "trec.txt", separator="space")
+    assert table.rows[0] == {"1": "DESC:manner", "2": "How did it end ?"}
+
+
+def test_other_characters_may_divide_columns(tmp_path: Path) -> None:
+    table = rows(write(tmp_path / "a.csv", 'text;label\n"A; b";0\n'), separator=";")
+    assert table.rows == [{"text": "A; b", "label": "0"}]
+    assert rows(write(tmp_path / "b.tsv", "A|0\n"), separator="|").rows == [{"1": "A", "2": "0"}]
+    with pytest.raises(DataError, match="separator: 'tab'; give one character, or the word space"):
+        rows(tmp_path / "b.tsv", separator="tab")
+
+
+def test_rows_may_differ_beside_the_columns_that_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "sts.tsv", "a\tb\t5.0\tx\ty\nc\td\t1.0\te\tf\tno one\nq\tr\t2.0\n")
+    with pytest.raises(DataError, match=r"sts.tsv:2: expected 5 columns"):
+        rows(path)
+    table = rows(path, named=("1", "3"))
+    assert [row["3"] for row in table.rows] == ["5.0", "1.0", "2.0"]
+    assert table.rows[2]["5"] == ""
+    with pytest.raises(DataError, match=r"sts.tsv:3: expected 5 columns as .* found 3"):
+        rows(path, named=("1", "4"))
+
+
 def test_a_cell_may_hold_a_document(tmp_path: Path) -> None:
     text = "word " * 40_000
     (row,) = rows(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n')).rows

@@ -37,6 +37,29 @@ def test_words_are_found_in_other_forms(word: str, text: str, found: str) -> Non
     assert text[slice(*place)] == found
 
 
+def test_wic_as_it_is_published(tmp_path: Path) -> None:
+    data = tmp_path / "train.data.txt"
+    data.write_text(
+        "carry\tV\t2-1\tYou must carry your camping gear .\tSound carries well over water .\n"
+        "go\tV\t1-0\tI went .\tGo !\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "train.gold.txt").write_text("F\nT\n", encoding="utf-8")
+    (first, second), missing = read_in_context(data)
+    assert missing == 0
+    assert [first.same, second.same] == [False, True]
+    words = [text[slice(*span)] for text, span in zip(first.texts, first.spans, strict=True)]
+    assert words == ["carry", "carries"]
+    assert second.texts[0][slice(*second.spans[0])] == "went"  # where looking would find nothing
+    (tmp_path / "train.gold.txt").write_text("F\n", encoding="utf-8")
+    with pytest.raises(DataError, match="2 lines, and 1 labels beside it"):
+        read_in_context(data)
+    (tmp_path / "train.gold.txt").write_text("F\nT\n", encoding="utf-8")
+    data.write_text("carry\tV\t2-9\tYou must carry it\tIt carries\ngo\tV\t1-0\ta b\tc\n")
+    with pytest.raises(DataError, match=r"train.data.txt:1: not a line of WiC"):
+        read_in_context(data)
+
+
 def test_words_that_are_not_there() -> None:
     assert find("go", "The belt went around his waist .") is None
     assert find("see", "") is None

@@ -416,6 +416,28 @@ def test_dream_is_read(tmp_path: Path) -> None:
     assert "DREAM" in said
 
 
+def test_mctest_is_read(tmp_path: Path) -> None:
+    asked = [("one: Who sat?", "Al", "Bo", "Cy", "Di"), ("multiple: Why?", "a", "b", "c", "d")] * 2
+    cells = [
+        "mc160.dev.0",
+        "Author: x",
+        r"It sat.\newlineIt ran.",
+        *(c for four in asked for c in four),
+    ]
+    path = written(tmp_path, "mc160.dev.tsv", "\t".join(cells) + "\n")
+    (tmp_path / "mc160.dev.ans").write_text("A\tD\tB\tC\n", encoding="utf-8")
+    found, said = Choose.read(path, Reading(), labelled=True)
+    assert "MCTest" in said
+    assert [e.answer for e in found] == [0, 3, 1, 2]
+    assert found[0].text == "It sat.\nIt ran."
+    assert (found[0].stem, found[0].choices) == ("Who sat?", ("Al", "Bo", "Cy", "Di"))
+    (tmp_path / "mc160.dev.ans").write_text("A\tD\tB\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"mc160.dev.ans: not the answers of 1 stories"):
+        Choose.read(path, Reading(), labelled=True)
+    found, _ = Choose.read(path, Reading(), labelled=False)
+    assert [e.answer for e in found] == [None] * 4
+
+
 def test_json_rows_are_read(tmp_path: Path) -> None:
     rows = [
         {"question": "Is it?", "choices": ["yes", "no"], "label": "no"},

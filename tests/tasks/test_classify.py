@@ -87,6 +87,24 @@ def test_nothing_is_guessed_among_several(lines: list[str], said: str, tmp_path:
         choose_columns(rows(table(tmp_path, *lines)))
 
 
+def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"which column is the label: no tab was found in any line"):
+        Classify.read(path, Reading(), labelled=True)
+    found, _ = Classify.read(path, Reading(separator="space"), labelled=True)
+    assert [(e.text, e.label) for e in found] == [
+        ("How did it end ?", "DESC"),
+        ("Who was it ?", "HUM"),
+    ]
+
+
+def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -> None:
+    reading = Reading(text="6", pair="7", label="5", header=False)
+    found, _ = Classify.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
+    assert len(found) == 1500
+
+
 def test_the_only_column_that_is_left_is_the_label(tmp_path: Path) -> None:
     found = rows(table(tmp_path, "id|text|intent", "1|where is it|find", "2|book it|order"))
     assert choose_columns(found) == Columns("text", "intent")
@@ -116,7 +134,7 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
     found = rows(table(tmp_path, "text", "a"))
-    with pytest.raises(DataError, match=r"which column is the label: name it with --label"):
+    with pytest.raises(DataError, match=r"which column is the label: .*name it with --label"):
         choose_columns(found)
 
 

@@ -121,6 +121,14 @@ def test_columns_are_read_with_the_place_of_each_word(tmp_path: Path) -> None:
     assert said == f"{path}: 2 sentences, 4 words"
 
 
+def test_a_language_before_each_word_is_pointed_out(tmp_path: Path) -> None:
+    path = tmp_path / "wikiann.txt"
+    path.write_text("en:New B-LOC\nen:York I-LOC\nen:is O\n", encoding="utf-8")
+    assert "every word begins with 'en:'" in Tag.read(path, Reading(), labelled=True)[1]
+    path.write_text("en:New B-LOC\nYork I-LOC\n", encoding="utf-8")
+    assert "begins with" not in Tag.read(path, Reading(), labelled=True)[1]
+
+
 def test_columns_are_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
     [found], _ = Tag.read(path, Reading(text="1"), labelled=True)

@@ -40,6 +40,7 @@ def score(
     pair: str | None = None,
     label: str | None = None,
     header: bool | None = None,
+    separator: str | None = None,
     errors: Path | None = None,
     precision: Inference = "fp32",
 ) -> None:
@@ -50,12 +51,15 @@ def score(
     task
         module:Class, for a task from outside the package.
     text
-        Column of the text; guessed and said otherwise, as are the others.
+        Column of the text; told by its name and said otherwise, as are the others.
+    separator
+        What divides columns; by default a tab, or in .csv a comma; `space` cuts a line after its
+        first word.
     errors
         A folder, to be made, for the worst answers: errors.html and errors.jsonl.
     """
     ready = answering(model, task, precision=precision)
-    reading = Reading(text=text, pair=pair, label=label, header=header)
+    reading = Reading(text=text, pair=pair, label=label, header=header, separator=separator)
     examples = read_examples(type(ready.task), file, reading)
     print(json.dumps(evaluating(ready, examples, errors=errors)))
 
@@ -71,6 +75,7 @@ def predict(
     text_column: str | None = None,
     pair_column: str | None = None,
     header: bool | None = None,
+    separator: str | None = None,
     long: Long | None = None,
     precision: Inference = "fp32",
 ) -> None:
@@ -81,7 +86,7 @@ def predict(
     pair
         What goes with the text: the second of a pair, a question's context, each choice.
     file
-        Examples as for training, without their labels; columns are guessed and said.
+        Examples as for training, without their labels; which column is what is said.
     task
         module:Class, for a task from outside the package.
     long
@@ -89,11 +94,11 @@ def predict(
     """
     if file is not None and (text or pair):
         raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
-    if file is None and (text_column, pair_column, header) != (None, None, None):
-        raise ConfigError("--text-column, --pair-column, --header: go with --file")
+    reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
+    if file is None and reading != Reading():
+        raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
     ready = answering(model, task, precision=precision)
     if file is not None:
-        reading = Reading(text=text_column, pair=pair_column, header=header)
         examples = read_examples(type(ready.task), file, reading, labelled=False)
         for answer in ready.answers(examples, long=long):
             print_json(answer)

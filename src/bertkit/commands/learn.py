@@ -200,7 +200,7 @@ words = command(
         "file": (
             Path,
             "Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1, "
-            "sentence2, label} (WiC).",
+            "sentence2, label} (WiC), or WiC's own .data.txt.",
         ),
     },
 )

@@ -1,4 +1,5 @@
-"""Documents to search in: rows of .jsonl, .csv and .tsv files; .txt, .md and .html files whole."""
+"""Documents to search in: rows of .jsonl, .csv and .tsv files, collections in the form of SMART;
+.txt, .md and .html files whole."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from bertkit.config import Settings
 from bertkit.data.readers import Span, blocks, files, json_object, read_text, suffix
+from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 
@@ -64,12 +66,16 @@ class Document:
 def documents(paths: Sequence[Path], columns: Columns) -> Iterator[Document]:
     """Every document of these files and folders, in order.
 
-    The id of a file is its path below the folder that was named. A .jsonl file is read row by row,
-    a .csv or .tsv file at once.
+    The id of a file is its path below the folder that was named. A collection in the form of SMART
+    is known by how it begins; its documents without a text are left out. A .jsonl file is read row
+    by row, a .csv or .tsv file at once.
     Raises: DataError naming file and line.
     """
     fields = columns.fields()
     for path in map(Path, paths):
+        if is_smart(path):
+            yield from _smart(path, columns, fields)
+            continue
         for file in files([path], KINDS):
             name = file.relative_to(path).as_posix() if path.is_dir() else file.name
             if suffix(file) in TABLES:
@@ -85,6 +91,14 @@ def documents(paths: Sequence[Path], columns: Columns) -> Iterator[Document]:
                         dict.fromkeys(fields),
                     )
                 )
+
+
+def _smart(path: Path, columns: Columns, fields: Mapping[str, Kind]) -> Iterator[Document]:
+    """Those with a text: published collections have some without."""
+    for line, row in read_smart(path):
+        found = _document(row, columns, fields, f"{path}:{line}", path.name, line)
+        if found.text:
+            yield _checked(found)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertkit.data.readers import json_object, numbered, suffix
+from bertkit.data.smart import is_smart, read_smart_judgments, read_smart_queries
 from bertkit.errors import DataError, did_you_mean
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Query ids and texts, from .jsonl rows {id or _id, text} or .tsv lines of id and text.
+    """Query ids and texts, from .jsonl rows {id or _id, text} or .tsv lines of id and text; of a
+    collection in the form of SMART by their places.
 
     Raises: DataError naming file and line.
     """
     path = Path(path)
+    if is_smart(path):
+        return read_smart_queries(path)
     kind = suffix(path)
     if kind not in (".jsonl", ".tsv") and path.exists():
         raise DataError(f"{path}: queries are read from .jsonl and .tsv files, also .gz")
@@ -51,13 +55,17 @@ COLUMNS = {
 """Names of the columns of judgments, in small letters."""
 
 
-def read_judgments(path: Path) -> dict[str, dict[str, int]]:
+def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, int]]:
     """For each query its judged documents and their grades, 0 for those that do not answer it.
 
     Lines of query, document and grade, in another order if the first line names them so (BEIR's
-    .tsv), or of query, 0, document and grade (TREC's qrels), in columns between white space.
+    .tsv), or of query, 0, document and grade (TREC's qrels), in columns between white space; or
+    CISI's and MED's pairs. Unless `graded`, every grade above 0 is 1.
     Raises: DataError naming file and line, also for columns that are none of these.
     """
+    pairs = read_smart_judgments(path)
+    if pairs is not None:
+        return pairs
     rows = [(n, raw.split("\t") if "\t" in raw else raw.split()) for n, raw in numbered(Path(path))]
     rows = [(line, [cell.strip() for cell in cells]) for line, cells in rows]
     line, first = rows[0]
@@ -79,7 +87,8 @@ def read_judgments(path: Path) -> dict[str, dict[str, int]]:
         query, document, grade = (cells[place] for place in places)
         if not _is_number(grade) or not float(grade).is_integer():
             raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number")
-        found.setdefault(query, {})[document] = int(float(grade))
+        value = int(float(grade))
+        found.setdefault(query, {})[document] = value if graded else int(value > 0)
     return found
 
 

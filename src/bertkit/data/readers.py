@@ -34,6 +34,19 @@ LONGEST_LINE = 64 << 20
 
 TEXT = (".txt", ".jsonl")
 
+_CODES = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu "
+    "cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi "
+    "ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks "
+    "ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl "
+    "nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl "
+    "sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve "
+    "vi vo wa wo xh yi yo za zh zu "
+)
+
+LANGUAGES = frozenset(_CODES.split())
+"""ISO 639-1: the file of one language of a parallel corpus ends in it, such as train.en."""
+
 
 @dataclass(frozen=True)
 class Document:
@@ -63,6 +76,8 @@ class Span:
 def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     """The files to read: folders give what they hold at any depth, sorted, without hidden ones.
 
+    A file that is named by itself may end in a language (train.en, train.en.gz); it is as .txt.
+
     Raises: DataError naming a path that is missing, empty, named twice, or of none of the kinds.
     """
     known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
@@ -75,7 +90,9 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
             found += inside
         elif not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
-        elif suffix(path) not in kinds:
+        elif suffix(path) not in kinds and not (
+            ".txt" in kinds and suffix(path).removeprefix(".") in LANGUAGES
+        ):
             raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
         else:
             found.append(path)

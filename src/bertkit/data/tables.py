@@ -1,7 +1,7 @@
 """Labelled files as rows.
 
-What is read: `.tsv`, `.csv` and `.jsonl`, each also as `.gz`, in UTF-8. Whatever is wrong is a
-DataError that names file and line.
+What is read: `.tsv` (also called `.txt`), `.csv` and `.jsonl`, each also as `.gz`, in UTF-8.
+Whatever is wrong is a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from bertkit.data.readers import json_object, read_text, suffix
@@ -44,33 +45,55 @@ class Table:
     said: str
 
 
-def rows(path: Path, *, header: bool | None = None) -> Table:
+def rows(
+    path: Path,
+    *,
+    header: bool | None = None,
+    separator: str | None = None,
+    named: Collection[str] = (),
+) -> Table:
     """Read `.tsv` (without quoting), `.csv` (quoted) or `.jsonl`; each also as `.gz`.
 
     `header` None guesses whether the first line names the columns; where it does not they are
-    called "1", "2" and so on. JSON values that are not text are written as in JSON.
+    called "1", "2" and so on. JSON values that are not text are written as in JSON. `separator`
+    divides columns, by default a tab, or in `.csv` a comma; `space` cuts a line after its first
+    word. Where the columns that matter are `named`, rows may have more or fewer others.
     Raises: DataError naming file and line, for ragged rows with the expected and found counts.
     """
     path = Path(path)
     kind = suffix(path)
-    if kind not in TABLES and path.exists():
-        raise DataError(f"{path}: rows are read from .tsv, .csv and .jsonl files, also .gz")
+    if kind not in (*TABLES, ".txt") and path.exists():
+        raise DataError(f"{path}: rows are read from .tsv, .csv, .jsonl and .txt files, also .gz")
+    if separator is not None and separator != "space" and len(separator) != 1:
+        raise DataError(f"separator: {separator!r}; give one character, or the word space")
     text = read_text(path)
     if kind == ".jsonl":
         return _json_table(path, text)
-    cells = list(_csv_cells(path, text) if kind == ".csv" else _tsv_cells(text))
-    return _table(path, cells, header)
+    if kind == ".csv" and separator != "space":
+        cells = list(_csv_cells(path, text, separator or ","))
+    else:
+        cells = list(_tsv_cells(text, separator or "\t"))
+    if separator is None and kind == ".txt" and all(len(row) == 1 for _, row in cells):
+        raise DataError(
+            f"{path}: {NO_TAB}; where the first word of a line is its label, say so "
+            "(--separator space)"
+        )
+    return _table(path, cells, header, named)
 
 
-def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
+NO_TAB = "no tab was found in any line, and tabs divide its columns"
+
+
+def _tsv_cells(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield number, line.removesuffix("\r").split("\t")
+            line = line.removesuffix("\r")
+            yield number, line.split(None, 1) if separator == "space" else line.split(separator)
 
 
-def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may hold a document
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     line = 1
     try:
         for cells in reader:
@@ -81,10 +104,11 @@ def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}:{line}: not CSV ({error}); check the quotes here") from None
 
 
-def _table(path: Path, cells: list[tuple[int, list[str]]], header: bool | None) -> Table:
+def _table(
+    path: Path, cells: list[tuple[int, list[str]]], header: bool | None, named: Collection[str]
+) -> Table:
     first = cells[0][1]
-    named = _looks_like_header(first) if header is None else header
-    if named:
+    if _looks_like_header(first) if header is None else header:
         columns = [name.strip() for name in first]
         said = f"{path}: columns {', '.join(columns)} (named by the first line)"
         cells = cells[1:]
@@ -96,13 +120,14 @@ def _table(path: Path, cells: list[tuple[int, list[str]]], header: bool | None) 
         columns = [str(i + 1) for i in range(len(first))]
         said = f"{path}: no header line; columns are called {', '.join(columns)}"
     found = []
+    needed = max((columns.index(name) + 1 for name in named if name in columns), default=None)
     for line, row in cells:
-        if len(row) != len(columns):
+        if len(row) != len(columns) and (needed is None or len(row) < needed):
             raise DataError(
                 f"{path}:{line}: expected {len(columns)} columns as in the first line, "
                 f"found {len(row)}; mend this line"
             )
-        found.append(dict(zip(columns, row, strict=True)))
+        found.append(dict(zip_longest(columns, row[: len(columns)], fillvalue="")))
     return Table(path, columns, found, [line for line, _ in cells], said)
 
 

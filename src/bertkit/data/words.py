@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -48,13 +50,19 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
     return found
 
 
+WIC = ".data.txt"
+"""How WiC's files are called; their labels are in a file beside, called .gold.txt."""
+
+
 def read_in_context(path: Path) -> tuple[list[InContext], int]:
-    """Rows {word, sentence1, sentence2, label} of .jsonl, as SuperGLUE has WiC.
+    """Rows {word, sentence1, sentence2, label} of .jsonl, as SuperGLUE has WiC, or WiC's own files.
 
     Where the word is may be said by start1, end1, start2 and end2; else it is looked for (`find`).
     Returns: the rows, and how many were left out because their word was not found.
     Raises: DataError naming file and line.
     """
+    if path.name.endswith(WIC):
+        return list(_wic(path)), 0
     found, missing = [], 0
     for number, line in numbered(path):
         where = f"{path}:{number}"
@@ -62,6 +70,36 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
         found += [row] if row else []
         missing += row is None
     return found, missing
+
+
+def _wic(path: Path) -> Iterator[InContext]:
+    """WiC as it is published: word, part of speech, the word's places (2-5), and two sentences."""
+    rows = numbered(path)
+    golds = numbered(path.with_name(path.name.removesuffix(WIC) + ".gold.txt"))
+    if len(rows) != len(golds):
+        raise DataError(
+            f"{path}: {len(rows)} lines, and {len(golds)} labels beside it; get both files again"
+        )
+    for (number, line), (_, gold) in zip(rows, golds, strict=True):
+        match line.split("\t"):
+            case [_, _, places, *texts] if len(texts) == 2:
+                numbers = [int(place) for place in places.split("-") if place.isdecimal()]
+                spans = [_nth_word(*each) for each in zip(texts, numbers, strict=False)]
+            case _:
+                texts, spans = [], []
+        match spans, gold.strip():
+            case [(int(), int()) as first, (int(), int()) as second], ("T" | "F") as same:
+                yield InContext((texts[0], texts[1]), (first, second), same == "T")
+            case _:
+                raise DataError(
+                    f"{path}:{number}: not a line of WiC; each is a word, its part of speech, its "
+                    "places (2-5) and two sentences, with T or F in the file beside"
+                )
+
+
+def _nth_word(text: str, place: int) -> Range | None:
+    words = list(re.finditer(r"\S+", text))
+    return words[place].span() if place < len(words) else None
 
 
 def _in_context(row: dict[str, Any], where: str) -> InContext | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from bertkit import metrics
 from bertkit.console import progress
 from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.data.smart import is_smart
 from bertkit.errors import ConfigError, DataError
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import ID, Condition, Hit
@@ -91,7 +92,9 @@ def _judged(
     Raises: DataError when none of these documents is in the store, so that all scores would be 0.
     """
     texts = read_queries(queries)
-    graded = judged(texts, read_judgments(judgments), judgments)
+    # SMART's collections grade each in its own way: Cranfield's best is 1
+    grades = read_judgments(judgments, graded=not is_smart(queries))
+    graded = judged(texts, grades, judgments)
     answers = sorted({name for grades in graded.values() for name, g in grades.items() if g > 0})
     if not searcher.store.digests(answers):
         raise DataError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertkit import metrics
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.readers import suffix
-from bertkit.data.words import Range, read_in_context, read_word_pairs
+from bertkit.data.words import WIC, Range, read_in_context, read_word_pairs
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import word_states
 from bertkit.errors import ConfigError, DataError
@@ -32,13 +32,13 @@ def evaluate_words(
 ) -> dict[str, Any]:
     """Score the states of words in every layer, 0 the embeddings.
 
-    A .jsonl file holds words in two sentences (`word_in_context`), any other pairs of words with a
-    score (`word_similarity`). Raises: ConfigError for `train` with the latter, DataError naming
-    file and line.
+    A .jsonl file, or WiC's .data.txt, holds words in two sentences (`word_in_context`), any other
+    pairs of words with a score (`word_similarity`). Raises: ConfigError for `train` with the
+    latter, DataError naming file and line.
     """
     loaded = model if isinstance(model, Loaded) else load(model, heads=())
     engine = Engine(loaded.model, precision=precision)
-    if suffix(file) == ".jsonl":
+    if suffix(file) == ".jsonl" or file.name.endswith(WIC):
         return word_in_context(loaded, engine, file, train)
     if train is not None:
         raise ConfigError("train: cosines of words are ranked, and nothing is chosen; leave it out")

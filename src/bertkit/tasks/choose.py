@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,7 +150,8 @@ class Choose(ChoiceTask[Choice]):
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
-        """SWAG's .csv, ARC's .csv, DREAM's .json, or .jsonl rows {question, choices, label}.
+        """SWAG's .csv, ARC's .csv, DREAM's .json, MCTest's .tsv with the .ans beside it, or .jsonl
+        rows {question, choices, label}.
 
         A .jsonl row may have a context besides, or instead of the question; its label is the
         place of the right choice, from 0, or its text.
@@ -329,18 +331,48 @@ def _dream(path: Path, labelled: bool) -> Iterator[Example]:
 
 
 def _table(path: Path, labelled: bool) -> tuple[list[Example], str]:
-    """SWAG, known by its columns ending0 and ending1; anything else is read as ARC."""
+    """SWAG, known by its columns ending0 and ending1, MCTest by how many it has; else ARC."""
     table = rows(path, header=False)  # SWAG's first column has no name: it is no usual header
     lines = [
         (f"{path}:{line}", list(row.values()))
         for line, row in zip(table.lines, table.rows, strict=True)
     ]
     names = lines[0][1]
+    if len(names) == MCTEST:
+        return list(_mctest(path, lines, labelled)), "MCTest (stories with four questions)"
     if {"ending0", "ending1"} <= set(names):
         return list(_swag(lines, labelled)), "SWAG (sent1, sent2 and endings)"
     if names[-1].strip().lower() in ANSWER_NAMES:
         lines = lines[1:]
     return _arc(path, lines, labelled)
+
+
+MCTEST = 23
+"""Columns of a story: its name, who wrote it, its text, and four times a question with choices."""
+
+
+def _mctest(
+    path: Path, lines: Sequence[tuple[str, list[str]]], labelled: bool
+) -> Iterator[Example]:
+    """Each question of each story; the right choices are letters in a file beside, .ans."""
+    answers: list[list[str]] = [[""] * 4] * len(lines)
+    if labelled:
+        beside = path.with_suffix(".ans")
+        answers = [line.split() for _, line in numbered(beside)]
+        if len(answers) != len(lines) or any(
+            len(four) != 4 or not set(four) <= set("ABCD") for four in answers
+        ):
+            raise DataError(
+                f"{beside}: not the answers of {len(lines)} stories; each line has four letters, A "
+                "to D"
+            )
+    for (where, cells), four in zip(lines, answers, strict=True):
+        text = cells[2].replace("\\newline", "\n").replace("\\tab", "\t")
+        for place, letter in enumerate(four):
+            stem, *choices = cells[3 + 5 * place : 8 + 5 * place]
+            stem = re.sub(r"^(one|multiple): ", "", stem)  # how many sentences it takes
+            answer = "ABCD".index(letter) if labelled else None
+            yield checked(Example(text, tuple(choices), answer, stem, where))
 
 
 def _swag(lines: Sequence[tuple[str, list[str]]], labelled: bool) -> Iterator[Example]:

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings, Share
-from bertkit.data.tables import Table, rows
+from bertkit.data.readers import suffix
+from bertkit.data.tables import NO_TAB, Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
@@ -100,7 +101,7 @@ def choose_columns(
     """Columns as named, or told by usual names and by what they hold; never one of several.
 
     Without a usual name the label is the one column that is left, and the text the one that reads
-    like one; of two columns without names, the label is the one with fewer different values.
+    like one; of two columns that both may be either, the label has fewer different values.
     Raises: DataError when a named column is not there, or it cannot be told which is which.
     """
     for name in filter(None, (text, pair, label)):
@@ -118,6 +119,8 @@ def choose_columns(
     def take(role: str, found: Sequence[str]) -> str:
         if len(found) != 1:
             several = f"it could be {' or '.join(map(repr, found))}; " if found else ""
+            if len(table.columns) == 1 and suffix(table.file) == ".tsv":
+                several = f"{NO_TAB}; "
             raise DataError(
                 f"{table.file}: cannot tell which column is the {role}: {several}name it with "
                 f"--{role} (columns: {', '.join(table.columns)})"
@@ -133,7 +136,9 @@ def choose_columns(
     if text is not None and not single and pair is None and (found := usual(PAIRS)):
         pair = take("pair", found[:1])
     if text is None and labelled and label is None and len(left) == 2:
-        label = take("label", [min(reversed(left), key=lambda c: len(_values(table, c)))])
+        short = [c for c in left if not _reads_as_text(table, c)]
+        fewest = min(reversed(left), key=lambda c: len({row[c] for row in table.rows}))
+        label = take("label", short if len(short) == 1 else [fewest])
     if text is None:
         text = take("text", [c for c in left if _reads_as_text(table, c)] or left)
     if labelled and not single and pair is None:
@@ -146,10 +151,6 @@ def choose_columns(
     if labelled and label is None:
         label = take("label", left)
     return Columns(text, label, pair)
-
-
-def _values(table: Table, column: str) -> set[str]:
-    return {row[column] for row in table.rows}
 
 
 def _reads_as_text(table: Table, column: str) -> bool:
@@ -228,7 +229,15 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
-        table = rows(path, header=reading.header)
+        given = (reading.text, reading.pair, reading.label)
+        named = [name for name in given if name is not None]
+        all_named = reading.text is not None and (reading.label is not None or not labelled)
+        table = rows(
+            path,
+            header=reading.header,
+            separator=reading.separator,
+            named=named if all_named else (),
+        )
         columns = choose_columns(
             table, text=reading.text, pair=reading.pair, label=reading.label, labelled=labelled
         )

@@ -103,7 +103,7 @@ class Similarity(Task[Example, Likeness]):
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
-        table = rows(path, header=reading.header)
+        table = rows(path, header=reading.header, separator=reading.separator)
         lower = {column.lower(): column for column in table.columns}
         taken: list[str] = []
 

@@ -118,7 +118,7 @@ class Summarize(Task[Example, Summary]):
         """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
         if reading.pair is not None:
             raise ConfigError("pair: a document has no second text; leave it out")
-        table = rows(path, header=reading.header)
+        table = rows(path, header=reading.header, separator=reading.separator)
         text = _column(table, "text", reading.text, TEXTS)
         columns = []
         if labelled:

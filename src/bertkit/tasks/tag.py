@@ -488,6 +488,8 @@ def _raw(text: str, where: str) -> Example:
 
 def _said(path: Path, what: str, examples: Sequence[Example]) -> str:
     said = f"{path}: {len(examples):,} {what}, {sum(len(e.places) for e in examples):,} words"
+    if mark := _mark(examples):
+        said += f"; every word begins with {mark!r}, which is no part of it: take it off"
     tags = [example.tags for example in examples if example.tags is not None]
     if not tags:
         return said
@@ -497,6 +499,14 @@ def _said(path: Path, what: str, examples: Sequence[Example]) -> str:
         return f"{said}; {len(names)} different tags"
     types = sorted({name[2:] for name in names if name != "O"})
     return f"{said}; tags in {scheme.upper()}: {', '.join(types) or 'no entities'}"
+
+
+def _mark(examples: Sequence[Example]) -> str | None:
+    """A language before each word, as WikiANN has it: en:London."""
+    marks = {word[: word.find(":") + 1] for example in examples for word in example.words}
+    if len(marks) == 1 and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)?:", mark := marks.pop()):
+        return mark
+    return None
 
 
 def _named_scheme(labels: Sequence[str]) -> Literal["iob2", "bioes", "none"]:

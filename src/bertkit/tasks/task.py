@@ -47,6 +47,9 @@ class Reading(Settings, frozen=True):
     """Column of the label."""
     header: bool | None = None
     """Whether the first line names the columns."""
+    separator: str | None = None
+    """What divides columns; by default a tab, or in .csv a comma; `space` cuts a line after its
+    first word."""
 
 
 class NoOptions(Settings, frozen=True):
