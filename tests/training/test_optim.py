@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from bertkit.models.config import TransformerConfig
@@ -47,6 +48,19 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
 
 
 DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}
+
+
+def test_the_norm_above_all_layers_learns_as_fast_as_the_head() -> None:
+    config = TransformerConfig(
+        vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8, norm="pre"
+    )
+    weights = dict(build(config, ("classify",), labels=("a", "b")).named_parameters())
+    optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    for name in ("encoder.norm.weight", "encoder.norm.bias", "heads.classify.out.weight"):
+        assert rates[id(weights[name])] == 0.1, name
+    below = weights["encoder.embedding.norm.weight"]  # the control: the norm at the bottom
+    assert rates[id(below)] == pytest.approx(0.1 * 0.5**3)
 
 
 def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:

@@ -85,7 +85,8 @@ class _Together(torch.optim.Optimizer):
 
 
 def _depths(names: Collection[str]) -> dict[str, int]:
-    """How deep each weight stands: embeddings 0, then the blocks, heads above them all."""
+    """How deep each weight stands: embeddings 0, then the blocks; heads, and the norm that a
+    pre-norm encoder ends with, above them all."""
     blocks = {n: int(n.split(".")[2]) + 1 for n in names if n.startswith("encoder.blocks.")}
     top = max(blocks.values(), default=0) + 1
-    return {n: blocks.get(n, 0 if n.startswith("encoder.") else top) for n in names}
+    return {n: blocks.get(n, 0 if n.startswith("encoder.embedding.") else top) for n in names}
