@@ -8,7 +8,7 @@ from bertkit.engine import linear
 from bertkit.engine.linear import NAMES, PackedLinear, packed, unavailable
 from bertkit.errors import DeviceError
 from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
+from bertkit.models.model import Model, build
 from bertkit.nn.feedforward import ACTIVATIONS
 
 CONFIG = TransformerConfig(vocab=50, hidden=32, layers=2, heads=2, intermediate=64)
@@ -57,3 +57,19 @@ def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatc
     assert isinstance(model.encoder.blocks[0].attention.qkv, nn.Linear)
     with pytest.raises(DeviceError, match="int8: not in this build; choose another --precision"):
         packed(build(CONFIG), torch.float32, int8={"blocks.0.attention.qkv": None})  # type: ignore[dict-item]
+
+
+def test_packing_draws_no_random_numbers() -> None:
+    """What is drawn after it is the same whether a process packs for the first time or not."""
+    for dtype in (torch.float32, torch.bfloat16):
+        unavailable.cache_clear()
+        before = torch.get_rng_state()
+        packed(build_quietly(), dtype)
+        assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    assert not torch.equal(torch.get_rng_state(), before)  # the control
+
+
+def build_quietly() -> Model:
+    with torch.random.fork_rng(devices=()):
+        return build(CONFIG)

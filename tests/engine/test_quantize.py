@@ -92,3 +92,12 @@ def test_nothing_is_left_on_the_model() -> None:
     with pytest.raises(RuntimeError), watched(layers_of(model), lambda *_: None):
         raise RuntimeError
     assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_trying_the_layers_out_draws_no_random_numbers() -> None:
+    unavailable.cache_clear()
+    before = torch.get_rng_state()
+    unavailable()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    assert not torch.equal(torch.get_rng_state(), before)  # the control

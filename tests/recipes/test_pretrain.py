@@ -17,6 +17,7 @@ from bertkit.config import override
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
+from bertkit.engine import linear
 from bertkit.engine.engine import pack
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.recipes.distill import distill
@@ -308,6 +309,27 @@ def test_a_student_learns_from_its_teacher(
     assert not opened.report.unused  # what turned its states is not in the folder
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     transformers.DistilBertForMaskedLM.from_pretrained(out)
+
+
+def test_a_seed_decides_what_a_student_learns(
+    run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
+) -> None:
+    """Also after this process has packed a teacher before, which tries oneDNN out the first
+    time."""
+    settings = {
+        **SETTINGS,
+        "model": {**SETTINGS["model"], "hidden": 16},
+        "sampling": {**SETTINGS["sampling"], "pairs": "none"},
+        "teacher": {"model": str(run[0])},
+    }
+    found = []
+    for name, seed in (("first", "1"), ("again", "1"), ("other", "2")):
+        if name == "first":
+            linear.unavailable.cache_clear()  # as in a fresh process
+        one = override(settings, [("train.seed", seed), ("train.steps", "1")])
+        pretrain(one, corpus=corpus, out=tmp_path / name)
+        found.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert found[0] == found[1] != found[2]
 
 
 def test_teachers_that_cannot_teach_are_refused(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit import memory
-from bertkit.engine.quantize import Inputs, Int8Linear
+from bertkit.engine.quantize import Inputs, Int8Linear, trial
 from bertkit.errors import DeviceError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Attention
@@ -46,8 +46,8 @@ def unavailable(dtype: torch.dtype) -> str | None:
     """None, or why this build of torch cannot pack (the operators are not public API)."""
     if not torch.backends.mkldnn.is_available():
         return "torch was built without oneDNN"
-    linear = nn.Linear(32, 64, dtype=dtype)
-    x = torch.randn(8, 32, dtype=dtype)
+    linear, x = trial()
+    linear, x = linear.to(dtype), x.to(dtype)
     try:
         with torch.no_grad():
             near = torch.allclose(PackedLinear(linear)(x), linear(x), atol=0.05)
