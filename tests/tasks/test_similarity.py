@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def formula(loss: str, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Ten
         case "triplet":
             return (0.2 + far - near).clamp(min=0).mean()
         case "margin_mse":
-            return (((a * b).sum(1) - (a * c).sum(1) - labels) ** 2).mean()
+            return ((20 * (near - far) - labels) ** 2).mean()
     others = torch.cat([b, c])
     scores = torch.stack([F.cosine_similarity(one[None], others) for one in a]) * 20
     return torch.stack([-torch.log_softmax(row, 0)[i] for i, row in enumerate(scores)]).mean()
@@ -117,6 +118,57 @@ def test_the_loss_of_scored_pairs_is_its_formula(base: Path) -> None:
     wanted = ((F.cosine_similarity(a, b) - labels) ** 2).mean()
     found = task.loss(model, batch, totals([batch])).total
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["cosent", "margin_mse"])
+def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> None:
+    """Of vectors whose lengths differ; a fold of the labels (cosent) or of the lengths is seen."""
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(12, 3, 8, generator=generator) * torch.rand(12, 3, 1, generator=generator)
+    labels = torch.randint(0, 5, (12,), generator=generator).float()
+
+    def scaled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return 20 * peer.util.pairwise_cos_sim(a, b)
+
+    kinds = peer.sentence_transformer.losses
+    theirs = {
+        "cosent": kinds.CoSENTLoss(torch.nn.Identity()),
+        "margin_mse": kinds.MarginMSELoss(torch.nn.Identity(), similarity_fct=scaled),
+        "products": kinds.MarginMSELoss(torch.nn.Identity()),
+    }
+
+    def ours(x: torch.Tensor) -> torch.Tensor:
+        return Similarity((), Options(loss=loss))._loss(x, labels)
+
+    def other(kind: str, x: torch.Tensor, labels: torch.Tensor = labels) -> torch.Tensor:
+        texts = list(x.unbind(1))[: 2 if kind == "cosent" else 3]
+        return theirs[kind].compute_loss_from_embeddings(texts, labels)
+
+    found, wanted = (vectors.clone().requires_grad_() for _ in range(2))
+    value, expected = ours(found), other(loss, wanted)
+    torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-5)
+    for one in (value, expected):
+        one.backward()
+    torch.testing.assert_close(found.grad, wanted.grad, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        wrong = (
+            other("cosent", vectors, labels.clamp(max=1.0))
+            if loss == "cosent"
+            else other("products", vectors)
+        )
+        assert abs(wrong - expected) > 0.1
+        longer = vectors * torch.linspace(1.0, 9.0, 36).view(12, 3, 1)
+        torch.testing.assert_close(ours(longer), value.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_cosent_without_two_labels_learns_nothing() -> None:
+    vectors = torch.randn(4, 2, 8, requires_grad=True)
+    loss = Similarity((), Options(loss="cosent"))._loss(vectors, torch.ones(4))
+    loss.backward()
+    assert loss == 0.0
+    assert vectors.grad is not None
+    assert not vectors.grad.any()
 
 
 def test_shorter_vectors_learn_the_same(base: Path) -> None:
@@ -285,6 +337,7 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
     for loss, examples, lacks in (
         ("triplet", pairs(4), "negatives"),
         ("cosine", pairs(4), "labels"),
+        ("cosent", pairs(4), "labels"),
         ("margin_mse", TRIPLETS[:1] + pairs(1), "labels"),
     ):
         with pytest.raises(BertkitError, match=f"{loss} learns from {lacks}"):
@@ -320,6 +373,22 @@ def test_labelled_rows_are_scored_by_what_is_learned(loss: str, base: Path, tmp_
         options={"loss": loss},
     )
     assert {"mrr", "spearman"} <= set(found)
+
+
+def test_cosent_is_learned_and_scored_as_cosine(base: Path, tmp_path: Path) -> None:
+    rows = pairs(40, labelled=True)
+    found = finetune(
+        "similarity",
+        base,
+        train=rows,
+        dev=rows,
+        out=tmp_path / "out",
+        settings=SETTINGS,
+        options={"loss": "cosent"},
+    )
+    best = 40 * math.sqrt(3 * (1 / 4) * (3 / 4) / (40**2 - 1))  # of ranks, a quarter alike
+    assert found["spearman"] == pytest.approx(best, abs=1e-6)
+    assert "mrr" not in found
 
 
 def test_a_run_goes_on(base: Path, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
 NEGATIVE = "negative"
 """Names of columns, beside those that other tasks know; negatives begin with the last."""
 
+SCORED = ("cosine", "cosent")
+"""Losses of pairs with a label that says how alike they are."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -52,18 +55,19 @@ class Example:
 class Options(Settings, frozen=True):
     """What is learned, and what a vector is."""
 
-    loss: Literal["ranking", "cosine", "triplet", "margin_mse"] | None = None
+    loss: Literal["ranking", "cosine", "cosent", "triplet", "margin_mse"] | None = None
     """`ranking`: of all texts of a step each is to find its own second (Henderson et al. 2017), and
     none of its negatives; single texts find themselves again under another dropout (SimCSE).
-    `cosine`: the cosine is the label. `triplet`: nearer to the second than to the negative.
-    `margin_mse`: by how much, the label says (Hofstätter et al. 2020). By default `cosine` where
-    there are labels and no negatives, else `ranking`."""
+    `cosine`: the cosine is the label. `cosent`: of two pairs of a step the one with the higher
+    label has the higher cosine (Su 2022, CoSENT). `triplet`: nearer to the second than to the
+    negative. `margin_mse`: by how much, the label says (Hofstätter et al. 2020), in cosines times
+    `scale`. By default `cosine` where there are labels and no negatives, else `ranking`."""
     scale: Annotated[float, Meta(gt=0.0)] = 20.0
-    """What cosines are multiplied by before softmax."""
+    """What cosines are multiplied by in `ranking`, `cosent` and `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
     """Of `triplet`: by how much nearer, in cosine."""
     highest: Annotated[float, Meta(gt=0.0)] | None = None
-    """Of `cosine`: the label of texts that mean the same; the highest in training by default."""
+    """Of scored pairs: the label of texts that mean the same; the highest of training without it."""
     pooling: Mode | None = None
     """What a vector is: the mean of all states, the first, or the largest of each number. By
     default as the folder has it that is started from, else the mean."""
@@ -96,7 +100,7 @@ class Similarity(Task[Example, Likeness]):
 
     @property
     def metric(self) -> str:  # type: ignore[override]
-        return "spearman" if self.options.loss == "cosine" else "mrr"
+        return "spearman" if self.options.loss in SCORED else "mrr"
 
     # ---- what it is made from
 
@@ -155,15 +159,15 @@ class Similarity(Task[Example, Likeness]):
         texts = {len(example.texts) for example in train}
         labelled = all(example.label is not None for example in train)
         loss = options.loss or ("cosine" if labelled and texts == {2} else "ranking")
-        needs = {"cosine": (2, True), "triplet": (3, False), "margin_mse": (3, True)}
-        least, label = needs.get(loss, (1, False))
+        needs = {"triplet": (3, False), "margin_mse": (3, True)}
+        least, label = (2, True) if loss in SCORED else needs.get(loss, (1, False))
         if min(texts) < least or (label and not labelled):
             lacks = "labels" if label and not labelled else "negatives" if least == 3 else "pairs"
             raise ConfigError(
                 f"loss: {loss} learns from {lacks}, and there are none; choose another"
             )
         highest = options.highest
-        if loss == "cosine" and highest is None:
+        if loss in SCORED and highest is None:
             highest = max(max(abs(e.label or 0.0) for e in train), 1e-9)
         return cls((), msgspec.structs.replace(options, loss=loss, highest=highest))
 
@@ -175,7 +179,7 @@ class Similarity(Task[Example, Likeness]):
                     f"{example.where}: {len(example.texts)} texts, and {len(first.texts)} in "
                     f"{first.where}; give each row as many"
                 )
-            if self.options.loss == "cosine" and example.label is None:
+            if self.options.loss in SCORED and example.label is None:
                 raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
 
     def upon(self, pooling: Pooling | None) -> Self:
@@ -269,17 +273,21 @@ class Similarity(Task[Example, Likeness]):
     def _loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
         """Shapes: vectors (examples, texts, D)."""
         options = self.options
-        if options.loss == "margin_mse":  # of products, as what a cross-encoder says is unbounded
-            own, other = (vectors[:, 0] * vectors[:, i] for i in (1, 2))
-            return F.mse_loss((own - other).sum(-1), labels)
         first, *others = F.normalize(vectors, dim=-1).unbind(1)
         near = (first * others[0]).sum(-1)
         match options.loss:
             case "cosine":
                 return F.mse_loss(near, labels / options.highest)
+            case "cosent":
+                gaps = options.scale * (near[:, None] - near)
+                wrong = gaps[labels[:, None] < labels]  # of each pair with a more alike one
+                return torch.logsumexp(F.pad(wrong, (1, 0)), 0)
             case "triplet":
                 far = (first * others[1]).sum(-1)
                 return F.relu(options.margin + far - near).mean()
+            case "margin_mse":  # of cosines, which the folder gives; products would learn lengths
+                far = (first * others[1]).sum(-1)
+                return F.mse_loss(options.scale * (near - far), labels)
         scores = options.scale * first @ torch.cat(others).T
         return F.cross_entropy(scores, torch.arange(len(first), device=scores.device))
 
@@ -300,7 +308,7 @@ class Similarity(Task[Example, Likeness]):
         scores = (first * second).sum(1)
         ranks: list[int | None] = [None] * len(examples)
         labelled = all(example.label is not None for example in examples)
-        if len(examples) > 1 and not (labelled and self.options.loss in (None, "cosine")):
+        if len(examples) > 1 and not (labelled and self.options.loss in (None, *SCORED)):
             ranks = list(_ranks(first, second))
         cut = [f.encoding.truncated for f in features]
         return [
