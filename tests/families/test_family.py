@@ -39,6 +39,12 @@ OTHERS: dict[str, Any] = {
     "pooling": "mean",
     "head_norm": True,
     "head_dropout": 0.7,
+    "attention_output_dropout": 0.7,
+    "dense_dropout": 0.7,
+    "tag_dropout": 0.7,
+    "choose_dropout": 0.7,
+    "answer_dropout": 0.7,
+    "sop_dropout": 0.7,
     "pad": 5,
 }
 """Another value of each setting that a model could do without."""

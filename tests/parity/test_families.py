@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 import bertkit
@@ -53,7 +55,7 @@ PRETRAINED = [(f, h) for f, h in CASES if "mlm" in h]
 LABELLED = ({"classify"}, {"tag"})
 
 
-def their_config(family: Family) -> Any:
+def their_config(family: Family, more: Mapping[str, Any] | None = None) -> Any:
     ours = TransformerConfig(
         vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, length=64, pad=PAD
     )
@@ -65,12 +67,15 @@ def their_config(family: Family) -> Any:
     theirs |= SETTINGS[family.name]
     if family.positions_after_pad:
         theirs["max_position_embeddings"] += PAD + 1
+    theirs |= more or {}
     return transformers.CONFIG_MAPPING[family.name](**theirs, num_labels=3)
 
 
-def their_model(family: Family, heads: frozenset[str]) -> Any:
+def their_model(
+    family: Family, heads: frozenset[str], more: Mapping[str, Any] | None = None
+) -> Any:
     torch.manual_seed(1)
-    config = their_config(family)
+    config = their_config(family, more)
     if heads == {"answer"} or "sop" in heads:
         config.num_labels = 2
     model = getattr(transformers, family.architectures[heads])(config)
@@ -114,16 +119,18 @@ def inputs(types: int) -> tuple[Batch, dict[str, Tensor]]:
     return batch, padded
 
 
-def difference(ours: Model, theirs: Any, family: Family) -> float:
-    """The largest gap of states and of what the heads say."""
+def difference(ours: Model, theirs: Any, family: Family, *, body: bool = True) -> float:
+    """The largest gap of what the heads say, and of states unless told otherwise."""
     heads = set(ours.heads)
     batch, padded = inputs(ours.config.types)
     place = batch.layout.owner, batch.layout.positions
-    body = getattr(theirs, family.prefix.rstrip("."), theirs)
+    bare = getattr(theirs, family.prefix.rstrip("."), theirs)
     with torch.no_grad():
         found = ours(batch)
-        states = body(**padded).last_hidden_state[place]
-        gaps = [(ours.encoder(batch) - states).abs().max()]
+        gaps = []
+        if body:
+            states = bare(**padded).last_hidden_state[place]
+            gaps = [(ours.encoder(batch) - states).abs().max()]
         if heads == {"choose"}:  # each sequence as the one choice of a question
             padded = {name: value[:, None] for name, value in padded.items()}
         answer = theirs(**padded)
@@ -155,6 +162,93 @@ def test_body_and_heads_equal(
     ours = opened(theirs, tokenizer, tmp_path / "model")
     assert set(ours.model.heads) == heads
     assert difference(ours.model, theirs, family) <= 1e-5
+
+
+RATES = {
+    "hidden_dropout_prob": 0.05,
+    "classifier_dropout": 0.1,
+    "classifier_dropout_prob": 0.15,
+    "summary_last_dropout": 0.2,
+    "dropout": 0.25,
+    "qa_dropout": 0.3,
+    "seq_classif_dropout": 0.35,
+}
+"""Theirs, no two alike; layers of ALBERT have it elsewhere by design (families/albert.py)."""
+
+
+class Drops:
+    """Dropout that is the same for both sides: factors by its rate, and by how many came before."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def __call__(self, x: Tensor, rate: float) -> Tensor:
+        if rate == 0.0:
+            return x
+        self.rates.append(rate)
+        places = torch.arange(x.shape[-1]) + len(self.rates)
+        return x * (1.0 - rate + 2.0 * rate * (places % 2))
+
+
+def dropped(
+    family: Family,
+    heads: frozenset[str],
+    tokenizer: bertkit.Tokenizer,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    **changed: Any,
+) -> tuple[float, list[float]]:
+    """How far ours is from theirs while training, and the rates of the dropout that theirs had."""
+    rates = RATES | ({"hidden_dropout_prob": 0.0} if family.name == "albert" else {})
+    theirs, read = their_model(family, heads, rates), family.read_config
+    monkeypatch.setattr(
+        type(family),
+        "read_config",
+        lambda _, config: structs.replace(read(config), **changed),
+    )
+    ours = opened(theirs, tokenizer, folder).model.train()
+    monkeypatch.undo()
+    drops, other = Drops(), Drops()
+    monkeypatch.setattr("bertkit.nn.dropout.dropout", drops)
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: other(x, self.p))
+    gap = difference(ours, theirs.train(), family, body=False)
+    monkeypatch.undo()
+    return gap, other.rates
+
+
+@pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
+def test_dropout_has_their_rates_and_places(
+    family: Family,
+    heads: frozenset[str],
+    tokenizer: bertkit.Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gap, rates = dropped(family, heads, tokenizer, tmp_path / "model", monkeypatch)
+    assert gap <= 1e-5
+    assert rates or family.name in ("albert", "modernbert")
+
+
+CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "roberta": (frozenset({"classify"}), {"dense_dropout": 0.0}),
+    "xlm-roberta": (frozenset({"choose"}), {"choose_dropout": "head_dropout"}),
+    "electra": (frozenset({"choose"}), {"choose_dropout": "head_dropout"}),
+    "distilbert": (frozenset({"tag"}), {"tag_dropout": "head_dropout"}),
+    "albert": (frozenset({"mlm", "sop"}), {"sop_dropout": 0.0}),
+    "modernbert": (frozenset({"answer"}), {"answer_dropout": 0.0}),
+    "camembert": (frozenset({"mlm"}), {"attention_output_dropout": 0.0}),
+    "bert": (frozenset({"classify"}), {"dense_dropout": "head_dropout"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_control_another_dropout_fails(
+    name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads, changed = CHANGED[name]
+    folder = tmp_path / "model"
+    gap, _ = dropped(FAMILIES[name], heads, tokenizer, folder, monkeypatch, **changed)
+    assert gap > 1e-3
 
 
 @pytest.mark.parametrize("wrong", ["activation", "heads", "dropped layer"])

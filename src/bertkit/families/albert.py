@@ -1,4 +1,8 @@
-"""ALBERT: a narrow embedding, and layers that share their weights. Lan et al. 2020."""
+"""ALBERT: a narrow embedding, and layers that share their weights. Lan et al. 2020.
+
+Dropout stands before both residual sums, as in google-research/albert; transformers has none before
+that of the feed-forward network. Published models are trained further without any (0.0).
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,7 @@ ALBERT = Family(
         "embedding": "embedding_size",
         "head_dropout": "classifier_dropout_prob",
     },
+    fixed={"sop_dropout": "head_dropout"},
     special=Special(("layers", "order"), _read, _write, _layer),
     defaults={
         "embedding": 128,

@@ -21,9 +21,15 @@ DISTILBERT = Family(
         "dropout": "dropout",
         "attention_dropout": "attention_dropout",
         "head_dropout": "seq_classif_dropout",
+        "answer_dropout": "qa_dropout",
     },
-    fixed={"types": 0, "pooler": "relu"},
-    defaults={"layers": 6, "head_dropout": 0.2},
+    fixed={
+        "types": 0,
+        "pooler": "relu",
+        "attention_output_dropout": 0.0,
+        "tag_dropout": "dropout",
+    },
+    defaults={"layers": 6, "head_dropout": 0.2, "answer_dropout": 0.1},
     activation="activation",
     must_be={"sinusoidal_pos_embds": False},
     body={

@@ -19,9 +19,16 @@ ELECTRA = Family(
         **BERT_SETTINGS,
         "embedding": "embedding_size",
         "head_dropout": "classifier_dropout",
+        "choose_dropout": "summary_last_dropout",
     },
-    fixed={"pooler": "gelu"},
-    defaults={"embedding": 128, "hidden": 256, "heads": 4, "intermediate": 1024},
+    fixed={"pooler": "gelu", "dense_dropout": "head_dropout"},
+    defaults={
+        "embedding": 128,
+        "hidden": 256,
+        "heads": 4,
+        "intermediate": 1024,
+        "choose_dropout": 0.1,
+    },
     must_be={
         "position_embedding_type": "absolute",
         "summary_type": "first",

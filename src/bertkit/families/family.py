@@ -129,6 +129,8 @@ class Family:
             value = getattr(config, ours)
             if value is None and ours in self.defaults:  # their default would be another
                 value = getattr(config, DEFAULTS_TO[ours])
+            elif isinstance(value, str) and value in self.settings:  # it names another of ours
+                value = config.rate(ours)
             found[theirs] = value
         if self.special is not None:
             found |= self.special.write(config)

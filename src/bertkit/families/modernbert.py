@@ -116,6 +116,7 @@ MODERNBERT = Family(
         "attention_dropout": 0.0,
         "pooler": "gelu",
         "head_norm": True,
+        "answer_dropout": "head_dropout",
     },
     defaults={
         "layers": LAYERS,

@@ -8,6 +8,9 @@ from msgspec import Meta
 
 from bertkit.config import Count, Rate, Settings
 
+OwnRate = Rate | Literal["dropout", "head_dropout"]
+"""A rate of its own, or that of the setting it names."""
+
 
 class TransformerConfig(Settings, frozen=True):
     """Every variant of the encoder is a value of this class."""
@@ -51,9 +54,11 @@ class TransformerConfig(Settings, frozen=True):
     global_every: Count = 3
     """Beside a window: the first layer and every such one after it see the whole sequence."""
     dropout: Rate = 0.1
-    """On embeddings and before each residual sum."""
+    """On embeddings and before residual sums."""
     attention_dropout: Rate = 0.1
     """On attention weights."""
+    attention_output_dropout: OwnRate = "dropout"
+    """Before the residual sum of attention."""
     pooler: Literal["tanh", "relu", "gelu"] = "tanh"
     """What bends the pooled [CLS]."""
     pooling: Literal["cls", "mean"] = "cls"
@@ -61,7 +66,17 @@ class TransformerConfig(Settings, frozen=True):
     head_norm: bool = False
     """Whether every head begins with a dense layer, the pooler's activation and a norm."""
     head_dropout: Rate | None = None
-    """Before the last layer of a task's head; `dropout` by default."""
+    """Before the last layer of a classifier; `dropout` by default."""
+    dense_dropout: OwnRate = 0.0
+    """Before a classifier's dense layer."""
+    tag_dropout: OwnRate = "head_dropout"
+    """Before the last layer of a tagger, with a CRF or without."""
+    choose_dropout: OwnRate = "head_dropout"
+    """Before the last layer of the head that chooses."""
+    answer_dropout: OwnRate = 0.0
+    """Before the last layer of the head that finds answers."""
+    sop_dropout: OwnRate = 0.0
+    """Before the last layer of sentence-order prediction."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -83,6 +98,13 @@ class TransformerConfig(Settings, frozen=True):
             raise ValueError(
                 f"order = {list(self.depths)}: number the weights from 0, without gaps"
             )
+
+    def rate(self, name: str) -> float:
+        """A dropout by the name of its setting, which may name another."""
+        value = getattr(self, name)
+        if value is None:
+            value = "dropout"
+        return self.rate(value) if isinstance(value, str) else float(value)
 
     @property
     def width(self) -> int:

@@ -69,13 +69,15 @@ class Pooler(nn.Module):
     Shapes: (N, D) -> (S, D).
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = Dropout(dropout)
         self.transform = Transform(config)
         self.pool = POOLINGS[config.pooling]
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.transform(self.pool(states, batch).to(states.dtype))
+        pooled = self.dropout(self.pool(states, batch).to(states.dtype))
+        out: Tensor = self.transform(pooled)
         return out
 
 
@@ -83,14 +85,18 @@ class Classifier(nn.Module):
     """Numbers for each sequence, from its pooled [CLS]. Shapes: (N, D) -> (S, L).
 
     With L classes these are logits, with L = 1 a regression's value or the score of a choice.
-    Next-sentence and sentence-order prediction are this head with L = 2 and no dropout.
-    Source: Devlin et al. 2019, sections 4.1 and 4.4.
+    Next-sentence and sentence-order prediction are this head with L = 2. `first` is the dropout
+    before the dense layer, `last` that after it.
+    Source: Devlin et al. 2019, sections 4.1 and 4.4; which families have which dropout is what
+    transformers does, as these papers do not say.
     """
 
-    def __init__(self, config: TransformerConfig, labels: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, config: TransformerConfig, labels: int, *, first: float = 0.0, last: float = 0.0
+    ) -> None:
         super().__init__()
-        self.pooler = Pooler(config)
-        self.dropout = Dropout(dropout)
+        self.pooler = Pooler(config, first)
+        self.dropout = Dropout(last)
         self.out = nn.Linear(config.hidden, labels)
 
     @property
@@ -111,7 +117,7 @@ class Tagger(nn.Module):
     def __init__(self, config: TransformerConfig, labels: int) -> None:
         super().__init__()
         self.transform = Transform(config) if config.head_norm else nn.Identity()
-        self.dropout = Dropout(head_dropout(config))
+        self.dropout = Dropout(config.rate("tag_dropout"))
         self.out = nn.Linear(config.hidden, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -157,15 +163,12 @@ class Span(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.transform = Transform(config) if config.head_norm else nn.Identity()
+        self.dropout = Dropout(config.rate("answer_dropout"))
         self.out = nn.Linear(config.hidden, 2)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.out(self.transform(states))
+        out: Tensor = self.out(self.dropout(self.transform(states)))
         return out
-
-
-def head_dropout(config: TransformerConfig) -> float:
-    return config.dropout if config.head_dropout is None else config.head_dropout
 
 
 def _chosen(states: Tensor, batch: Batch) -> Tensor:

@@ -18,7 +18,6 @@ from bertkit.models.heads import (
     ReplacedTokens,
     Span,
     Tagger,
-    head_dropout,
 )
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
@@ -100,16 +99,19 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
     match name:
         case "mlm":
             return MaskedLM(config, encoder.embedding.tokens)
-        case "nsp" | "sop":
+        case "nsp":
             return Classifier(config, 2)
+        case "sop":
+            return Classifier(config, 2, last=config.rate("sop_dropout"))
         case "rtd":
             return ReplacedTokens(config)
         case "pooler":
             return Pooler(config)
         case "classify":
-            return Classifier(config, len(labels), head_dropout(config))
+            rates = {"first": config.rate("dense_dropout"), "last": config.rate("head_dropout")}
+            return Classifier(config, len(labels), **rates)
         case "choose":
-            return Classifier(config, 1, head_dropout(config))
+            return Classifier(config, 1, last=config.rate("choose_dropout"))
         case "answer":
             return Span(config)
         case "tag":

@@ -44,6 +44,7 @@ class Transformer(nn.Module):
                 bias=config.bias,
                 dropout=config.dropout,
                 attention_dropout=config.attention_dropout,
+                attention_output_dropout=config.rate("attention_output_dropout"),
                 first=weights == 0,
             )
             for weights in range(max(config.depths) + 1)

@@ -31,6 +31,7 @@ class Block(nn.Module):
         bias: bool,
         dropout: float,
         attention_dropout: float,
+        attention_output_dropout: float,
         first: bool,
     ) -> None:
         super().__init__()
@@ -41,13 +42,16 @@ class Block(nn.Module):
         )
         self.feedforward = FeedForward(hidden, intermediate, activation, gated=gated, bias=bias)
         self.feedforward_norm = nn.LayerNorm(hidden, norm_eps, bias=bias)
+        self.attention_output_dropout = Dropout(attention_output_dropout)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sight: Sight, trace: Trace | None = None) -> Tensor:
         if self.norm == "pre":
-            x = x + self.dropout(self.attention(self.attention_norm(x), sight, trace))
+            mixed = self.attention(self.attention_norm(x), sight, trace)
+            x = x + self.attention_output_dropout(mixed)
             x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
             return x
-        x = self.attention_norm(x + self.dropout(self.attention(x, sight, trace)))
+        mixed = self.attention(x, sight, trace)
+        x = self.attention_norm(x + self.attention_output_dropout(mixed))
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x

@@ -67,7 +67,7 @@ class Options(Settings, frozen=True):
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
     """Of `triplet`: by how much nearer, in cosine."""
     highest: Annotated[float, Meta(gt=0.0)] | None = None
-    """Of scored pairs: the label of texts that mean the same; the highest of training without it."""
+    """Of scored pairs: the label of texts that mean the same; the highest in training if none."""
     pooling: Mode | None = None
     """What a vector is: the mean of all states, the first, or the largest of each number. By
     default as the folder has it that is started from, else the mean."""
