@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from bertkit.tasks import find
 from bertkit.tasks.tag import PIECE, Entities, EntityAnswer, Example, Options, Tag, windows
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
+from bertkit.text.train import train
 
 LETTERS = "abcdefghij"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{a}" for a in LETTERS), "."]
@@ -687,3 +688,24 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
             gold = [spans(e.tags or []) for e in examples[:300]]
             assert [spans(tags[i]) for i in range(300)] == gold
             assert scheme_of([*tags.values()]) == task.options.scheme
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_every_sentence_has_the_pieces_of_its_text(
+    kind: Literal["bpe", "wordpiece"], data_folder: Path, english: list[str]
+) -> None:
+    vocabulary = train(english[:30], kind=kind, size=2000)
+    examples, _ = Tag.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
+    task = Tag.of(examples, Options())
+    features = task.features(examples, vocabulary, NO_LIMIT, long="window", learn=True)
+    texts = vocabulary.encode_batch([e.text for e in examples], max_length=NO_LIMIT)
+    assert len(features) == len(examples) == 3250
+    for feature, text in zip(features, texts, strict=True):
+        assert feature.encoding.ids.tolist() == text.ids.tolist()
+    # control: words one by one have them in WordPiece alone, but where there is one only
+    alone = vocabulary.core.encode_batch([e.words for e in examples], is_pretokenized=True)
+    same = [
+        len(example.words) > 1 and a.ids == text.ids.tolist()
+        for example, a, text in zip(examples, alone, texts, strict=True)
+    ]
+    assert sum(same) == (0 if kind == "bpe" else sum(len(e.words) > 1 for e in examples))

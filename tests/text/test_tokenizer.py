@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import processors
 
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
@@ -69,6 +70,115 @@ def _byte_level(texts: tuple[str, ...]) -> Tokenizer:
     if texts not in _BYTE_LEVEL:
         _BYTE_LEVEL[texts] = train(texts, kind="bpe", size=400)
     return _BYTE_LEVEL[texts]
+
+
+# ---- words already split
+
+BYTE_LEVEL = ("bpe", "modernbert", "prefix")
+SPLIT = st.lists(
+    st.one_of(
+        st.text(max_size=8),
+        st.sampled_from(
+            ["New", "York", ".", "'s", "``", "e\u0301", "\u0301", "a b", "東京", "👩‍👩‍👧"]
+        ),
+        st.sampled_from(["<mask>", "\u0130", "\x00", "\u200b"]),
+    ).map(str.strip),  # white space at a word's edge and the space beside it become one piece
+    max_size=10,
+)
+
+
+def _kind(name: str, english: list[str]) -> Tokenizer:
+    """Byte-level BPE as we train it; as ModernBERT has it; and with a space before any text."""
+    own = _byte_level(tuple(english[:5]))
+    if name == "bpe":
+        return own
+    spec = json.loads(own.core.to_str())
+    if name == "prefix":
+        spec["pre_tokenizer"]["add_prefix_space"] = True
+        spec["post_processor"]["add_prefix_space"] = True
+    else:
+        spec["normalizer"] = {"type": "NFC"}
+        frame = processors.TemplateProcessing(
+            single="<s>:0 $A:0 </s>:0",
+            pair="<s>:0 $A:0 </s>:0 $B:0 </s>:0",
+            special_tokens=[("<s>", own.cls), ("</s>", own.sep)],
+        )
+        spec["post_processor"] = json.loads(frame.__getstate__())
+    return own.remade(tokenizers.Tokenizer.from_str(json.dumps(spec)))
+
+
+def _as_text(tokenizer: Tokenizer, words: list[str]) -> list[tuple[int, int, int, int]]:
+    """Of each piece of the text the id, the word, and its place in it."""
+    ends = np.cumsum([len(word) + bool(word) for word in words]) - 1
+    text = tokenizer.encode(" ".join(filter(None, words)), max_length=10**6)
+    found = []
+    for token, (start, end), owner in zip(text.ids, text.offsets, text.sequence, strict=True):
+        if owner is not None:
+            word = int(np.searchsorted(ends, max(start, end - 1), side="right"))
+            begin = ends[word] - len(words[word])
+            found.append((int(token), word, int(max(start - begin, 0)), int(end - begin)))
+    return found
+
+
+@pytest.mark.parametrize("kind", BYTE_LEVEL)
+def test_words_have_the_pieces_of_their_text(kind: str, english: list[str]) -> None:
+    tokenizer = _kind(kind, english)
+
+    @given(words=SPLIT, pair=SPLIT)
+    @settings(max_examples=200)
+    def check(words: list[str], pair: list[str]) -> None:
+        found = tokenizer.encode(words, pair, max_length=10**6)
+        columns = zip(
+            found.ids.tolist(), found.words, *found.offsets.T.tolist(), found.sequence, strict=True
+        )
+        rows = [(token, word, start, end, which) for token, word, start, end, which in columns]
+        for which, given_words in enumerate((words, pair)):
+            own = [row[:-1] for row in rows if row[-1] == which]
+            assert own == _as_text(tokenizer, given_words)
+            assert all(0 <= a <= b <= len(given_words[word]) for _, word, a, b in own)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", BYTE_LEVEL[:2])
+def test_control_words_alone_have_no_space(kind: str, english: list[str]) -> None:
+    tokenizer, words = _kind(kind, english), ["in", "New", "York"]
+    alone = tokenizer.core.encode(words, is_pretokenized=True)
+    assert alone.ids != tokenizer.encode("in New York").ids.tolist()
+    assert tokenizer.encode(words).ids.tolist() == tokenizer.encode("in New York").ids.tolist()
+
+
+@given(words=SPLIT, pair=SPLIT)
+@settings(max_examples=100)
+def test_other_kinds_leave_words_as_they_are(
+    trained: Tokenizer, words: list[str], pair: list[str]
+) -> None:
+    if trained._words_lose_their_space:
+        assert isinstance(trained.core.model, tokenizers.models.BPE)
+        return
+    found = trained.encode(words, pair, max_length=10**6)
+    alone = trained.core.encode(words, pair, is_pretokenized=True)
+    assert found.ids.tolist() == alone.ids
+    assert found.words == alone.word_ids
+    assert found.offsets.tolist() == [list(place) for place in alone.offsets]
+
+
+def test_cut_words_and_windows_keep_their_places(english: list[str]) -> None:
+    tokenizer, words = _kind("bpe", english), ["York"] * 20
+    whole = tokenizer.encode(words)
+    cut = tokenizer.encode(words, max_length=12, truncate="first")
+    assert cut.offsets[1:-1].tolist() == whole.offsets[1:11].tolist()
+    assert cut.words[1:-1] == whole.words[1:11]
+    windows = tokenizer.windows(words, max_length=12, overlap=0)
+    assert [word for w in windows for word in w.words[1:-1]] == whole.words[1:-1]
+    assert np.concatenate([w.offsets[1:-1] for w in windows]).tolist() == (
+        whole.offsets[1:-1].tolist()
+    )
+
+
+def test_half_a_surrogate_pair_is_named_by_its_place_in_the_word(english: list[str]) -> None:
+    with pytest.raises(DataError, match="text 0, character 2"):
+        _kind("bpe", english).encode(["fine", "ab\ud800"])
 
 
 def test_empty_texts_have_their_specials_only(trained: Tokenizer) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -250,7 +250,8 @@ class Tokenizer:
         """One text or pair as tokens.
 
         Special tokens spelled out in the text ("[MASK]") are read as such. A sequence of words
-        is taken as already split: `words` then numbers those.
+        is taken as already split: `words` then numbers those. It has the pieces of the text in
+        which a space stands between any two of them; an empty word has none.
         `max_length` None means the tokenizer's own. `truncate` "longest" takes from the longer
         text until both are equally long, "first" and "second" from that text alone.
         Raises: DataError if the text is longer than `max_length` and `truncate` is "error", or
@@ -272,16 +273,34 @@ class Tokenizer:
         if truncate == "second" and pairs is None:
             raise DataError('truncate="second" needs a pair; use "first" for a single text')
         found = []
-        for i, raw in enumerate(_encode(self.core, texts, pairs)):
-            sequence = raw.sequence_ids
-            kept = None
-            if limit is not None and len(sequence) > limit:
-                lengths = sequence.count(0), sequence.count(1)
-                room = limit - len(sequence) + sum(lengths)
-                where = f"text {i}: " if len(texts) > 1 else ""
-                kept = _kept(sequence, _shorter(lengths, room, limit, truncate, where))
-            found.append(_encoding(raw, sequence, kept))
+        for i, whole in enumerate(self._whole(texts, pairs)):
+            if limit is None or len(whole) <= limit:
+                found.append(whole)
+                continue
+            lengths = whole.sequence.count(0), whole.sequence.count(1)
+            room = limit - len(whole) + sum(lengths)
+            where = f"text {i}: " if len(texts) > 1 else ""
+            spans = _shorter(lengths, room, limit, truncate, where)
+            found.append(whole.only(_kept(whole.sequence, spans)))
         return found
+
+    def _whole(self, texts: Sequence[Text], pairs: Sequence[Text] | None) -> Iterator[Encoding]:
+        spaced = self._words_lose_their_space
+        columns = [texts] if pairs is None else [texts, pairs]
+        each = _encode(self.core, texts, pairs, spaced=spaced)
+        for raw, *row in zip(each, *columns, strict=True):
+            yield _encoding(raw, row if spaced and not isinstance(row[0], str) else None)
+
+    @cached_property
+    def _words_lose_their_space(self) -> bool:
+        """Whether a word given alone has other pieces than within a text.
+
+        Byte-level BPE writes the space before a word as part of it, and leaves to the text whether
+        there is one; Unigram puts one before any word, and WordPiece has none.
+        """
+        text = self.core.encode("a a", add_special_tokens=False)
+        words = self.core.encode(["a", "a"], is_pretokenized=True, add_special_tokens=False)
+        return bool(text.ids != words.ids)
 
     def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids alone, without adding special tokens: the fast way through a corpus.
@@ -327,8 +346,8 @@ class Tokenizer:
             raise DataError('slide="second" needs a pair; use "first" for a single text')
         if overlap < 0:
             raise DataError(f"overlap is {overlap}; it is a number of tokens, 0 or more")
-        raw = _encode(self.core, [text], None if pair is None else [pair])[0]
-        sequence = raw.sequence_ids
+        whole = next(self._whole([text], None if pair is None else [pair]))
+        sequence = whole.sequence
         which = 0 if slide == "first" else 1
         length = sequence.count(which)
         room = max_length - len(sequence) + length
@@ -338,7 +357,6 @@ class Tokenizer:
                 f"specials and the other text, which leaves {max(room, 0)} for an overlap of "
                 f"{overlap}; raise max_length, lower the overlap or shorten the other text"
             )
-        whole = _encoding(raw, sequence, None)
         spans = _spans(length, room, overlap)
         if len(spans) == 1:
             return [whole]
@@ -357,9 +375,13 @@ def _encode(
     texts: Sequence[Text],
     pairs: Sequence[Text] | None,
     *,
+    spaced: bool = False,
     plain: bool = False,
 ) -> list[tokenizers.Encoding]:
-    """Through Rust, without truncation; `plain` leaves out special tokens and offsets."""
+    """Through Rust, without truncation; `plain` leaves out special tokens and offsets.
+
+    `spaced` puts a space before each word but the first, where words are given.
+    """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("a batch is a sequence of texts, not one string; put it in a list")
     if pairs is not None and len(pairs) != len(texts):
@@ -368,7 +390,8 @@ def _encode(
         return []
     split = not isinstance(texts[0], str)
     columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
-    batch: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
+    batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
     run = core.encode_batch_fast if plain else core.encode_batch
     try:
         return run(batch, is_pretokenized=split, add_special_tokens=not plain)
@@ -389,6 +412,16 @@ def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
             raise DataError(f"text {i} is of type {kind}, not {wanted}; clean the input first")
         found.append(words if split else text)
     return found
+
+
+def _spaced(words: Sequence[str]) -> list[str]:
+    first = _first(words)
+    return [" " + word if word and i > first else word for i, word in enumerate(words)]
+
+
+def _first(words: Sequence[str]) -> int:
+    """The place of the first word that is not empty."""
+    return next((i for i, word in enumerate(words) if word), len(words))
 
 
 def _is_list(text: object) -> bool:
@@ -463,14 +496,20 @@ def _kept(sequence: list[int | None], spans: Mapping[int, tuple[int, int]]) -> N
     return np.flatnonzero(keep)
 
 
-def _encoding(
-    raw: tokenizers.Encoding, sequence: list[int | None], kept: NDArray[np.intp] | None
-) -> Encoding:
+def _encoding(raw: tokenizers.Encoding, spaced: Sequence[Text] | None) -> Encoding:
+    """`spaced` are the words that were given a space, of each sequence: it is not theirs."""
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
-    whole = Encoding(ids, types, offsets, raw.word_ids, sequence, False)
-    return whole if kept is None else whole.only(kept)
+    words, sequence = raw.word_ids, raw.sequence_ids
+    if spaced is not None:
+        first = [_first(each) for each in spaced]
+        later = [
+            w is not None and s is not None and w > first[s]
+            for w, s in zip(words, sequence, strict=True)
+        ]
+        offsets[later] = np.maximum(offsets[later] - 1, 0)
+    return Encoding(ids, types, offsets, words, sequence, False)
 
 
 def _without_defaults(value: Any) -> Any:
