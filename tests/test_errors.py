@@ -22,3 +22,11 @@ def test_did_you_mean_gives_the_nearest_or_all() -> None:
     assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
     assert did_you_mean("zzz", ["hidden", "heads"]) == "known: 'hidden', 'heads'"
     assert did_you_mean("hiden", iter(["hidden"])) == "did you mean 'hidden'?"
+
+
+def test_a_message_is_one_line_of_bounded_length() -> None:
+    assert str(BertkitError("a\nb")) == "a b"
+    long = str(BertkitError("where: " + "x" * 100_000 + "; do this"))
+    assert len(long) < 1100
+    assert long.startswith("where: x")
+    assert long.endswith("x; do this")

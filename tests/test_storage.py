@@ -1,4 +1,4 @@
-"""Writing: whole or not at all."""
+"""Writing: whole or not at all. Reading: within bounds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.errors import StorageError
-from bertkit.storage import append_text, new_folder, sha256, sweep, write_json, write_text, writing
+from bertkit.errors import CheckpointError, StorageError
+from bertkit.storage import (
+    DEPTH,
+    append_text,
+    new_folder,
+    read_json,
+    sha256,
+    sweep,
+    write_json,
+    write_text,
+    writing,
+)
 
 
 def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
@@ -87,3 +97,45 @@ def test_a_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
     with writing(tmp_path / "file") as partial:
         os.link(tmp_path / "source", partial)
     assert (tmp_path / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b'\xef\xbb\xbf{"a": ["[[", "\\\\", "\\"]"]}', {"a": ["[[", "\\", '"]']}),
+        (b"[" * DEPTH + b"]" * DEPTH, None),
+        (b'["' + b"[" * 1000 + b'"]', ["[" * 1000]),
+        (b"[" + b'{"a": []},' * 1000 + b"1]", None),
+        (b"1" + b"0" * 30, 10**30),
+        (b"1" + b"0" * 5000, float("inf")),
+    ],
+)
+def test_json_within_bounds_is_read(content: bytes, found: object, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    read = read_json(tmp_path / "a.json", CheckpointError, "fetch it again")
+    assert found is None or read == found
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), "more than 64 within each other"),
+        (b"[" + b"[]," * 200_000 + b"1]", "more than 131,072 lists"),
+        (b"NaN", "NaN is no number"),
+        (b'"\\ud800"', "surrogates not allowed"),
+        (b'"\xff"', "can't decode byte"),
+        (b"1" * 9_000_000, "9,000,000 bytes"),
+    ],
+)
+def test_json_beyond_bounds_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"a\.json: .*{reason}.*again$"):
+        read_json(tmp_path / "a.json", CheckpointError, "fetch it again")
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "b.json")
+    for name in ("a.json", "b.json"):
+        with pytest.raises(CheckpointError, match="not a file"):
+            read_json(tmp_path / name, CheckpointError, "fetch it again")

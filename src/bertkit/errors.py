@@ -19,9 +19,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 1000
+"""Characters of a message; of a longer one, which quotes a file, the middle is left out."""
+
 
 class BertkitError(Exception):
-    """Anything bertkit refuses or cannot do, said in one sentence."""
+    """Anything bertkit refuses or cannot do, said in one sentence, on one line."""
+
+    def __init__(self, message: str = "") -> None:
+        line = " ".join(message.splitlines())
+        half = LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
 
 
 class ConfigError(BertkitError):

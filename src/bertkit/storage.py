@@ -1,4 +1,8 @@
-"""Writing so that a reader never sees half of it: beside, synced, renamed."""
+"""Files, written so that a reader never sees half of them, and read within bounds.
+
+Writing is beside, synced, renamed. What is read may come from anywhere: its size, its depth and its
+numbers are bounded before anything is made of it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,27 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ConfigError, StorageError
+from bertkit.errors import BertkitError, ConfigError, StorageError
+
+SETTINGS, VOCABULARY = 8 << 20, 64 << 20
+"""The most bytes of a file of settings, and of one with the pieces of a vocabulary."""
+
+DEPTH, BRACKETS = 64, 1 << 17
+"""Of JSON: the most lists and objects within each other, and in all."""
+
+DIGITS = 40
+"""The most of a whole number; one of more is taken as a fraction, which has an end."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ROUND = bytes.maketrans(b"[{]}", b"(())")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @contextlib.contextmanager
@@ -110,6 +129,72 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Replace a JSON file in one go, its keys in the order given."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
+    """Raises: FileNotFoundError where nothing is; `refuse` for what is no file, or has too many
+    bytes."""
+    try:
+        held = path.stat()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
+        raise refuse(
+            f"{str(path)!r}: cannot be read ({error}); mend its name or its rights"
+        ) from None
+    if not stat.S_ISREG(held.st_mode):  # a pipe or a device may never end
+        raise refuse(f"{path}: not a file; put the file of this name in its place")
+    if held.st_size > most:
+        raise refuse(
+            f"{path}: {held.st_size:,} bytes, and a file of its kind has at most {most:,}; fetch "
+            "or write it again"
+        )
+
+
+def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) -> bytes:
+    """A small file's content. Raises: as `check_file`, and `refuse` when it cannot be read."""
+    check_file(path, refuse, most=most)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise refuse(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def read_json(path: Path, refuse: type[BertkitError], remedy: str, *, most: int = SETTINGS) -> Any:
+    """What a JSON file holds.
+
+    Raises: FileNotFoundError; `refuse` with the `remedy` for a file that is damaged, nested deeper
+    than `DEPTH`, or holds numbers or text that no JSON has.
+    """
+    content = read_bytes(path, refuse, most=most)
+    try:
+        return from_json(content)
+    except ValueError as error:
+        raise refuse(f"{path}: not valid JSON ({error}); {remedy}") from None
+
+
+def from_json(content: bytes) -> Any:
+    """Raises: ValueError for what `read_json` refuses."""
+    brackets = _STRING.sub(b"", content).translate(_ROUND, _NO_BRACKETS)
+    if len(brackets) > 2 * BRACKETS:
+        raise ValueError(f"more than {BRACKETS:,} lists and objects")
+    for _ in range(DEPTH):  # the innermost go first
+        brackets = brackets.replace(b"()", b"")
+    if brackets:
+        raise ValueError(f"brackets that are not closed, or more than {DEPTH} within each other")
+    text = content.decode("utf-8-sig")
+    found = json.loads(text, parse_int=_whole, parse_constant=_no_number)
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return found
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= DIGITS else float(digits)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def sha256(path: Path) -> str:

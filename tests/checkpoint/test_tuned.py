@@ -41,3 +41,13 @@ def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tuned\.json: damaged .*; remove it"):
         pipeline("embed", model, precision="auto")
     assert pipeline("embed", model)(["a"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"threads": 0}, {"threads": tuned.cores() + 1}, {"budget_tokens": 10**9}]
+)
+def test_what_no_machine_was_tuned_to_is_refused(changes: dict[str, int], tmp_path: Path) -> None:
+    held = {**msgspec.to_builtins(made()), **changes}
+    (tmp_path / FILE).write_text(json.dumps([held]), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"tuned\.json: damaged"):
+        read_tuned(tmp_path)

@@ -430,7 +430,7 @@ def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     assert "tokenizer.json: not UTF-8 text (byte 7)" in refused(tmp_path)
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"do_lower_case": ', encoding="utf-8")
-    assert "tokenizer_config.json: damaged JSON" in refused(tmp_path)
+    assert "tokenizer_config.json: not valid JSON" in refused(tmp_path)
     config.write_text("[1]", encoding="utf-8")
     assert "tokenizer_config.json: holds no JSON object" in refused(tmp_path)
     config.write_text('{"model_max_length": "long"}', encoding="utf-8")

@@ -26,6 +26,7 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
+from bertkit.models.config import TransformerConfig
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
@@ -103,11 +104,14 @@ def load(
     for head in wanted:
         if not isinstance(wanted, Mapping) and head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
+    _check_sizes(shape, named, inner / "config.json")
     theirs = _labels(config, family, named, inner / "config.json")
     names = tuple(labels) or theirs
     unnamed = [head for head in LABELLED if head in wanted and not names]
     if unnamed:
         raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
+    if names == theirs:
+        _check_labels(names, [head for head in wanted if head in held], family, named, inner)
     model = empty(shape, wanted, labels=names)
     for head in wanted:
         if head not in held or (labels and names != theirs):  # new outputs, on the old pooler
@@ -125,6 +129,11 @@ def load(
             f"{inner}: the tokenizer's padding piece has id {tokenizer.pad}, config.json says "
             f"{shape.pad}; a {family.name} model counts positions from it, so that they do not "
             "belong together"
+        )
+    if shape.types > 1 and tokenizer.segments > shape.types:
+        raise CheckpointError(
+            f"{inner}: the tokenizer numbers {tokenizer.segments} segments, the model has "
+            f"{shape.types}; they do not belong together"
         )
     if tokenizer.vocab_size > shape.vocab:
         raise CheckpointError(
@@ -275,6 +284,44 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
     return config, FAMILIES[kind]
 
 
+def _check_sizes(shape: TransformerConfig, named: Mapping[str, Tensor], path: Path) -> None:
+    """Whether the weights that are there can be of this shape, before one is made of it.
+
+    Raises: CheckpointError naming the setting that is too large for them.
+    """
+    largest = max((max(tensor.shape, default=0) for tensor in named.values()), default=0)
+    sizes = {
+        "layers": (max(shape.depths) + 1, len(named)),
+        **{name: (getattr(shape, name), largest) for name in ("vocab", "hidden", "intermediate")},
+        "embedding": (shape.width, largest),
+        "types": (shape.types, largest),
+        "length": (shape.length if shape.rotary is None else 0, largest),
+    }
+    for name, (size, most) in sizes.items():
+        if size > most:
+            raise CheckpointError(
+                f"{path}: {name} = {size:,}, and no weights of the folder are so many or so large; "
+                "they do not belong together"
+            )
+
+
+def _check_labels(
+    labels: Sequence[str],
+    heads: Iterable[str],
+    family: Family,
+    named: Mapping[str, Tensor],
+    folder: Path,
+) -> None:
+    """Raises: CheckpointError when a head has another number of outputs than there are labels."""
+    for head in (head for head in heads if head in LABELLED):
+        outputs = len(named[str(family.heads[head]["out.bias"])])
+        if outputs != len(labels):
+            raise CheckpointError(
+                f"{folder / 'config.json'}: id2label names {len(labels):,} labels, and the {head} "
+                f"head has {outputs:,} outputs; they do not belong together"
+            )
+
+
 def _heads(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """The heads that a folder of ours names."""
     ours = config.get("bertkit", {})
@@ -306,7 +353,8 @@ def _labels(
     """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
     names = config.get("id2label")
     if not names:
-        outputs = max(len(named.get(name, ())) for name in family.outputs)
+        rows = (named.get(name) for name in family.outputs)
+        outputs = max(len(r) if r is not None and r.ndim else 0 for r in rows)
         return tuple(f"LABEL_{i}" for i in range(outputs))
     try:
         return tuple(str(names[key]) for key in sorted(names, key=int))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from safetensors import SafetensorError, safe_open
+from msgspec import Meta
 from safetensors.torch import save_file
 
+from bertkit import memory
+from bertkit.checkpoint.weights import read_file
 from bertkit.engine.quantize import Inputs
 from bertkit.errors import CheckpointError
-from bertkit.storage import writing
+from bertkit.storage import check_file, from_json, writing
 
 FILE = "int8.safetensors"
 
@@ -32,7 +35,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Record(msgspec.Struct, frozen=True):
     quality: Quality
-    steps: dict[str, tuple[float, int]]
+    steps: dict[str, tuple[Annotated[float, Meta(gt=0)], Annotated[int, Meta(ge=0, le=255)]]]
     """Scale and zero of each layer's input; its factors are the tensor of the same name."""
 
 
@@ -54,14 +57,12 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
         raise CheckpointError(
             f"{folder}: was not made to compute in integers; do that with `bertkit quantize`"
         )
+    check_file(path, CheckpointError, most=memory.installed())
+    factors, notes = read_file(path, "quantize the model again")
     try:
-        with safe_open(path, framework="pt") as opened:
-            held = (opened.metadata() or {}).get("bertkit", "")
-            record = msgspec.json.decode(held, type=_Record)
-            inputs = {
-                name: Inputs(opened.get_tensor(name), *step) for name, step in record.steps.items()
-            }
-    except (SafetensorError, OSError, ValueError, msgspec.DecodeError) as error:
+        record = msgspec.convert(from_json(notes.get("bertkit", "").encode()), type=_Record)
+        inputs = {name: Inputs(factors[name], *step) for name, step in record.steps.items()}
+    except (ValueError, KeyError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); quantize the model again") from None
     if record.quality.fingerprint != fingerprint:
         raise CheckpointError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bertkit import storage
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
@@ -27,6 +27,9 @@ ACTIVATIONS: dict[str, Activation] = {
 """And what may follow a dense layer."""
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
+
+MOST, LONGEST_NAME = 16, 255
+"""Modules of a folder, and characters of the name of a module's folder."""
 
 
 def write_pooling(
@@ -88,10 +91,17 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     parts = read_json(folder / MODULES)
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
+    if len(parts) > MOST:
+        raise CheckpointError(
+            f"{folder / MODULES}: {len(parts)} modules, and at most {MOST} are read"
+        )
     for part in parts:
-        place = folder / str(part.get("path", ""))
+        name = str(part.get("path", ""))
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise CheckpointError(f"{folder / MODULES}: {name!r} is no name of a folder")
+        place = folder / name
         if folder.resolve() not in (place.resolve(), *place.resolve().parents):
-            raise CheckpointError(f"{folder / 'modules.json'}: {part['path']!r} leaves the folder")
+            raise CheckpointError(f"{folder / 'modules.json'}: {name!r} leaves the folder")
         match str(part.get("type", "")).rsplit(".", 1)[-1]:
             case "Transformer":
                 inner = place
@@ -137,7 +147,7 @@ def _read_dense(folder: Path) -> Dense:
         case _:
             raise CheckpointError(f"{path}: in_features and out_features are to be numbers")
     known: dict[str, Collection[Any]] = {
-        "activation_function": ACTIVATIONS,
+        "activation_function": tuple(ACTIVATIONS),  # asked with ==: a file may hold a list
         "use_residual": (False, None),
         "module_input_name": ("sentence_embedding", None),
         "module_output_name": ("sentence_embedding", None),
@@ -166,8 +176,6 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return storage.read_json(path, CheckpointError, "fetch it again")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}); fetch it again") from None

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from bertkit.config import Count
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
-from bertkit.storage import write_json
+from bertkit.storage import read_json, write_json
 
 FILE = "tuned.json"
+
+MOST_TOKENS = 1 << 17
+"""Of a batch."""
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,10 +27,14 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     processor: str
     cores: int
     precision: Inference
-    budget_tokens: int
+    budget_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
     """Tokens of a batch."""
-    threads: int
+    threads: Count
     texts_per_second: float
+
+    def __post_init__(self) -> None:
+        if self.threads > self.cores:
+            raise ValueError(f"{self.threads} threads on {self.cores} cores")
 
 
 def processor() -> str:
@@ -57,8 +67,10 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 def _all(folder: Path) -> list[Tuned]:
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Tuned])
+        return msgspec.convert(
+            read_json(folder / FILE, CheckpointError, "remove it"), type=list[Tuned]
+        )
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError) as error:
+    except msgspec.ValidationError as error:
         raise CheckpointError(f"{folder / FILE}: damaged ({error}); remove it") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bertkit import memory
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.model import Model
 from bertkit.nn.init import initialize
+from bertkit.storage import check_file, read_json
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_TENSORS = 1 << 16
+"""Of a file; the largest models there are have some thousands."""
+
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
@@ -45,16 +49,29 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         files = _shards(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        if not file.is_file():
-            raise CheckpointError(f"{file}: named in {INDEX} but missing; fetch the folder again")
         try:
-            with safe_open(file, framework="pt") as opened:
-                tensors.update({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
+            check_file(file, CheckpointError, most=memory.installed())
+        except FileNotFoundError:
             raise CheckpointError(
-                f"{file}: truncated or damaged ({error}); fetch or write it again"
+                f"{file}: named in {INDEX} but missing; fetch the folder again"
             ) from None
+        tensors |= read_file(file, "fetch or write it again")[0]
     return tensors
+
+
+def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of one file, of which nothing is copied yet, and its notes.
+
+    Raises: CheckpointError with the `remedy` for one that is truncated or damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as opened:
+            names = opened.keys()
+            if len(names) > MOST_TENSORS:
+                raise ValueError(f"{len(names):,} tensors, and at most {MOST_TENSORS:,} are read")
+            return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{path}: truncated or damaged ({error}); {remedy}") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -134,7 +151,8 @@ def fill(
     Raises: CheckpointError naming missing, unknown and reshaped weights.
     """
     ours = dict(model.state_dict())
-    found = {k: v.to(torch.float32) for k, v in family.read(ours, named, model.config).items()}
+    shapes = {name: tensor.to("meta") for name, tensor in named.items()}  # before any is copied
+    found = family.read(ours, shapes, model.config)
     table = family.names(ours, model.config)
     may_lack = tuple(f"heads.{head}." for head in fresh)
     missing = [name for name in ours if name not in found]
@@ -156,20 +174,22 @@ def fill(
     if problems:
         raise CheckpointError(f"{where}: {'; '.join(problems)}; its config.json does not fit it")
     model.to_empty(device="cpu")
+    whole = {k: v.to(torch.float32) for k, v in family.read(ours, named, model.config).items()}
     for head in fresh:
         initialize(model.heads[head])
-    model.load_state_dict(found, strict=False)
+    model.load_state_dict(whole, strict=False)
     return Report(fresh=tuple(missing), unused=tuple(unused))
 
 
 def _shards(folder: Path) -> list[Path]:
+    index = read_json(folder / INDEX, CheckpointError, "fetch it again")
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         names = sorted({str(name) for name in index["weight_map"].values()})
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{folder / INDEX}: not a valid index ({error})") from None
     for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
+        right = name.isprintable() and len(name) < 256 and name.endswith(".safetensors")
+        if Path(name).name != name or not right:
             raise CheckpointError(f"{folder / INDEX}: {name!r} is no file of this folder")
     return [folder / name for name in names]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.storage import sha256
+from bertkit.storage import check_file, read_json, sha256
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -23,6 +26,9 @@ GRAPHS = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 
 BUDGET_TOKENS = 4096
 """Tokens of a batch, padding included."""
+
+WIDEST = 1 << 16
+"""Numbers of a vector, at most."""
 
 Numbers = Literal["auto", "fp32", "bf16"]
 
@@ -35,14 +41,16 @@ class Record(msgspec.Struct, frozen=True):
 
     kind: Literal["onnx", "openvino"]
     sha256: dict[str, str]
-    dimension: int
-    length: int
+    dimension: Annotated[int, Meta(ge=1, le=WIDEST)]
+    length: Annotated[int, Meta(ge=3)]
 
 
 def hashes(folder: Path, kind: str) -> dict[str, str]:
     """Of each file of a graph that is there."""
-    places = [folder / name for name in GRAPHS[kind]]
-    return {place.name: sha256(place) for place in places if place.exists()}
+    places = [folder / name for name in GRAPHS[kind] if (folder / name).exists()]
+    for place in places:
+        check_file(place, CheckpointError, most=memory.installed())
+    return {place.name: sha256(place) for place in places}
 
 
 class Graph:
@@ -50,12 +58,13 @@ class Graph:
 
     def __init__(self, folder: Path, precision: Numbers = "fp32") -> None:
         try:
-            self.record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
+            held = read_json(folder / RECORD, CheckpointError, "export again")
+            self.record = msgspec.convert(held, type=Record)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{folder}: no exported graph; make one with `bertkit export`"
             ) from None
-        except (OSError, msgspec.DecodeError) as error:
+        except msgspec.ValidationError as error:
             raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
         found, names = hashes(folder, self.record.kind), GRAPHS[self.record.kind]
         for name in names:
@@ -68,7 +77,32 @@ class Graph:
             raise ConfigError(
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
-        self.run = _onnx(path) if self.record.kind == "onnx" else _openvino(path, precision)
+        with _usable(path):
+            self._run = _onnx(path) if self.record.kind == "onnx" else _openvino(path, precision)
+        self._path = path
+
+    def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """A vector for each row. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
+        with _usable(self._path):
+            found = self._run(inputs)
+        wanted = len(inputs["input_ids"]), self.record.dimension
+        if found.shape != wanted:
+            raise CheckpointError(
+                f"{self._path}: makes numbers of shape {found.shape}, and {RECORD} says {wanted}; "
+                "export again"
+            )
+        return np.asarray(found, np.float32)
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Whatever the runtimes raise, each its own, as a CheckpointError."""
+    try:
+        yield
+    except Exception as error:
+        raise CheckpointError(
+            f"{path}: a graph that cannot be used ({error}); export again"
+        ) from None
 
 
 class Exported:

@@ -102,7 +102,7 @@ class Family:
         values = {**self.defaults, **given, **self.always}
         if self.activation in theirs:
             activation = theirs[self.activation]
-            if activation not in ACTIVATIONS:
+            if not isinstance(activation, str) or activation not in ACTIVATIONS:
                 raise ValueError(
                     f"{self.activation} = {activation!r}: known are {', '.join(ACTIVATIONS)}"
                 )

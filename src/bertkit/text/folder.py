@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertkit.errors import TokenizerError
+from bertkit.errors import BertkitError, TokenizerError
+from bertkit.storage import SETTINGS as MOST
+from bertkit.storage import VOCABULARY, read_bytes, read_json
 
 ROLES = {
     "pad": ("[PAD]", "<pad>"),
@@ -40,6 +42,25 @@ Opened = tuple[tokenizers.Tokenizer, dict[str, Any], Path]
 """A tokenizer, the settings beside it, and what to name in messages about it."""
 
 
+MOST_PIECES = 1 << 22
+"""Of a vocabulary, and of its merges."""
+
+
+@contextlib.contextmanager
+def usable(source: str) -> Iterator[None]:
+    """Whatever the `tokenizers` library raises, panics of its Rust too, as a TokenizerError."""
+    try:
+        yield
+    except BertkitError:
+        raise
+    except BaseException as error:  # a panic is no Exception, and neither has a class to import
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(
+            f"{source}: not a tokenizer that can be read ({error}); fetch or save it again"
+        ) from None
+
+
 def open_tokenizer(path: Path) -> Opened:
     if not path.exists():
         raise TokenizerError(
@@ -67,12 +88,8 @@ def _open_file(path: Path, settings: dict[str, Any]) -> Opened:
     if path.suffix != ".json":
         raise TokenizerError(_not_readable(path))
     text = _read(path)
-    try:
+    with usable(str(path)):
         core = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # what tokenizers raises has no class of its own
-        raise TokenizerError(
-            f"{path}: not a tokenizer that can be read ({error}); fetch or save it again"
-        ) from None
     _apply(settings, core, path.parent)
     return core, settings, path
 
@@ -85,7 +102,7 @@ def _not_readable(path: Path) -> str:
 
 
 def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    pieces = _read(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    pieces = _lines(path)
     vocab: dict[str, int] = {}
     for i, piece in enumerate(pieces):
         if piece in vocab:
@@ -132,17 +149,12 @@ def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokeniz
     """RoBERTa's older layout: vocab.json and merges.txt."""
     merges = [
         tuple(line.split(" "))
-        for line in _read(folder / "merges.txt").split("\n")
+        for line in _lines(folder / "merges.txt")
         if line and not line.startswith("#version")
     ]
-    vocab = _read_json(folder / "vocab.json")
-    try:
+    vocab = _read_json(folder / "vocab.json", VOCABULARY)
+    with usable(f"{folder / 'vocab.json'} with merges.txt"):
         core = tokenizers.Tokenizer(models.BPE(vocab, merges))  # type: ignore[arg-type]
-    except Exception as error:
-        raise TokenizerError(
-            f"{folder}: vocab.json and merges.txt do not fit each other ({error}); "
-            "fetch both again from one model"
-        ) from None
     prefix = _flag(settings, "add_prefix_space", False, folder)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     core.decoder = decoders.ByteLevel()
@@ -155,18 +167,22 @@ def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokeniz
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_bytes(path, TokenizerError, most=VOCABULARY).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TokenizerError(
             f"{path}: not UTF-8 text (byte {error.start}); fetch the file again"
         ) from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(_read(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TokenizerError(f"{path}: damaged JSON ({error}); fetch the file again") from None
+def _lines(path: Path) -> list[str]:
+    text = _read(path).replace("\r\n", "\n").removesuffix("\n")
+    if text.count("\n") >= MOST_PIECES:
+        raise TokenizerError(f"{path}: more than {MOST_PIECES:,} lines; fetch the file again")
+    return text.split("\n")
+
+
+def _read_json(path: Path, most: int = MOST) -> dict[str, Any]:
+    content = read_json(path, TokenizerError, "fetch the file again", most=most)
     if not isinstance(content, dict):
         raise TokenizerError(f"{path}: holds no JSON object; fetch the file again")
     return content

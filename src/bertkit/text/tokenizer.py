@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,12 +23,14 @@ from tokenizers import models
 from bertkit.errors import DataError, TokenizerError
 from bertkit.storage import write_text
 from bertkit.text.folder import (
+    MOST_PIECES,
     SETTINGS,
     find_specials,
     is_special,
     lacks,
     normalizer_settings,
     open_tokenizer,
+    usable,
     usual_class,
 )
 
@@ -94,7 +97,14 @@ class Tokenizer:
         self._settings = {key: settings[key] for key in SETTINGS if key in settings}
         self._specials = find_specials(core, settings, source)
         core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
-        self._vocab_size = max(core.get_vocab().values()) + 1
+        pieces = core.get_vocab()
+        self._vocab_size = max(pieces.values()) + 1
+        framed = max((*core.encode("").ids, *core.encode("", "").ids), default=0)
+        if framed >= self._vocab_size or self._vocab_size > MOST_PIECES:
+            raise TokenizerError(
+                f"{source}: ids up to {max(framed, self._vocab_size - 1)}, of {len(pieces)} "
+                "pieces; fetch it again"
+            )
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
@@ -107,8 +117,9 @@ class Tokenizer:
         vocabulary cannot hold one.
         Raises: TokenizerError naming the file, if it is missing, damaged, or lacks specials.
         """
-        core, settings, source = open_tokenizer(Path(path))
-        return Tokenizer(core, settings, str(source))
+        with usable(str(path)):
+            core, settings, source = open_tokenizer(Path(path))
+            return Tokenizer(core, settings, str(source))
 
     def remade(self, core: tokenizers.Tokenizer) -> Tokenizer:
         """The same settings and special tokens over another `core`, which is taken over."""
@@ -138,6 +149,13 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Rows an embedding needs: the largest id, plus one."""
         return self._vocab_size
+
+    @cached_property
+    def segments(self) -> int:
+        """How many segments it numbers: two where a pair's texts are told apart."""
+        frame = self.core.post_processor
+        said = "" if frame is None else frame.__getstate__().decode()  # as JSON
+        return 1 + max(map(int, re.findall(r'"type_id": ?(\d+)', said)), default=0)
 
     @property
     def pad(self) -> int:
@@ -393,12 +411,13 @@ def _encode(
     given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
     batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
     run = core.encode_batch_fast if plain else core.encode_batch
-    try:
-        return run(batch, is_pretokenized=split, add_special_tokens=not plain)
-    except TypeError:  # the only strings Rust cannot take are those that are not Unicode text
-        for column in columns:
-            _refuse_surrogates(column)
-        raise
+    with usable("the tokenizer"):
+        try:
+            return run(batch, is_pretokenized=split, add_special_tokens=not plain)
+        except TypeError:  # the only strings Rust cannot take are those that are not Unicode text
+            for column in columns:
+                _refuse_surrogates(column)
+            raise
 
 
 def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
