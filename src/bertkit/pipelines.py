@@ -29,6 +29,7 @@ from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks import Task, name_in, recorded
 from bertkit.tasks.task import Feature, group
 from bertkit.text.long import Long, averaged, encode
+from bertkit.text.prompts import Prompter
 
 PART = 4096
 """Texts tokenized at a time, so that many need little memory."""
@@ -132,9 +133,15 @@ class _Pipeline:
             )
         return self.engine.model.heads[head]
 
-    def _encoded(self, texts: Sequence[str], pairs: Sequence[str] | None, long: Long) -> list[Work]:
+    def _encoded(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        long: Long,
+        prompts: Sequence[str] | None = None,
+    ) -> list[Work]:
         encodings, owner = encode(
-            self.tokenizer, texts, pairs, length=self.loaded.length, long=long
+            self.tokenizer, texts, pairs, length=self.loaded.length, long=long, prompts=prompts
         )
         features: list[list[Feature]] = [[] for _ in texts]
         for encoding, place in zip(encodings, owner, strict=True):
@@ -166,29 +173,38 @@ class Embed(_Pipeline):
         if held.dense is not None:
             held = replace(held, dense=copy.deepcopy(held.dense).to(self.engine.device))
         self.pooling, self.length = held, loaded.length
+        self.prompt = Prompter(held.prompts)
         self.dimension = held.width(loaded.model.config.hidden)
 
-    def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
+    def __call__(
+        self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> NDArray[np.float32]:
         """A vector for each text, normalized if the folder says so; one text gives one row.
 
-        Raises: DataError for a text longer than the model, unless `long` says what to do.
+        `prompt` stands before each text: the name of one of the folder's, or a text; by default
+        the folder's default one, if any.
+        Raises: DataError for a text longer than the model, unless `long` says what to do,
+        ConfigError for a prompt that the folder has not.
         """
         texts = [texts] if isinstance(texts, str) else texts
         none = np.empty((0, self.dimension), dtype=np.float32)
-        return np.concatenate([none, *(part for part, _ in self.stream(texts, long=long))])
+        found = self.stream(texts, long=long, prompt=prompt)
+        return np.concatenate([none, *(part for part, _ in found)])
 
     def stream(
-        self, texts: Iterable[str], *, long: Long = "error"
+        self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time as they come, with which of
         them were cut."""
         for part in batched(texts, PART):
-            works = self.prepare(part, long=long)
+            works = self.prepare(part, long=long, prompt=prompt)
             yield self.run(works), [work.truncated for work in works]
 
-    def prepare(self, texts: Sequence[str], *, long: Long = "error") -> list[Work]:
-        """Raises: DataError as `long` says."""
-        return self._encoded(texts, None, long)
+    def prepare(
+        self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> list[Work]:
+        """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
+        return self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
@@ -456,7 +472,7 @@ def answering(
             f"that, or fine-tune it"
         )
     try:
-        ready = kind.restore(loaded.labels, loaded.settings)
+        ready = kind.restore(loaded.labels, loaded.settings).upon(loaded.pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
     ready.labels_are = "a label of the model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline
+from bertkit.text.prompts import DOCUMENT, Prompts
 from bertkit.text.train import train
 
 
@@ -108,6 +110,87 @@ def test_dense_layers_of_another_width_or_in_another_order(plain: Path) -> None:
     modules = json.loads(path.read_text())
     path.write_text(json.dumps([*modules[:2], modules[3], modules[2]]), encoding="utf-8")
     with pytest.raises(CheckpointError, match="a module 'Dense' after 'Normalize'"):
+        load(plain)
+
+
+def test_prompts_give_the_vectors_of_the_peer(plain: Path, english: list[str]) -> None:
+    prompts = Prompts({"query": "find: ", "document": "read: ", "topic": "group: "}, "topic")
+    write_pooling(plain, Pooling(prompts=prompts), hidden=16, length=32)
+    found = read_pooling(plain)[0]
+    assert found is not None
+    assert found.prompts == prompts
+    prompts_of_the_peer(plain, [text[:20] for text in english[:4]])
+
+
+def test_prompts_of_a_real_model(minilm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "minilm"
+    shutil.copytree(minilm, folder)
+    settings = {
+        "prompts": {"query": "query: ", "document": "passage: "},
+        "default_prompt_name": "document",
+    }
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    prompts_of_the_peer(folder, ["a cat on a mat", "What is dark matter, and where?"])
+
+
+def prompts_of_the_peer(folder: Path, texts: list[str]) -> None:
+    """Of a folder with prompts for queries and documents, and a default one."""
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(folder), device="cpu")
+    ours = pipeline("embed", folder)
+    asked = {
+        "query": (theirs.encode_query(texts), ours(texts, prompt="query")),
+        "document": (theirs.encode_document(texts), ours(texts, prompt="document")),
+        "default": (theirs.encode(texts), ours(texts)),
+        "own": (theirs.encode(texts, prompt="My own: "), ours(texts, prompt="My own: ")),
+        "none": (theirs.encode(texts, prompt=""), ours(texts, prompt="")),
+    }
+    for wanted, found in asked.values():
+        assert abs(wanted - found).max() <= 1e-6
+    bare = asked["none"][1]
+    assert all(abs(asked[name][1] - bare).max() > 1e-2 for name in asked if name != "none")
+
+
+def test_the_peer_takes_a_passage_for_nothing_and_bertkit_does_not(plain: Path) -> None:
+    """It puts an empty `document` of its own before the `passage` of the folder."""
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    prompts = Prompts({"query": "find: ", "passage": "read: "})
+    write_pooling(plain, Pooling(prompts=prompts), hidden=16, length=32)
+    theirs = peer.SentenceTransformer(str(plain), device="cpu")
+    bare, named = theirs.encode("a", prompt=""), theirs.encode("a", prompt_name="passage")
+    ours = pipeline("embed", plain)("a", prompt=prompts.find(usual=DOCUMENT))
+    assert abs(theirs.encode_document("a") - bare).max() == 0
+    assert abs(ours - named).max() <= 1e-6
+    assert abs(ours - bare).max() > 1e-2
+
+
+def test_tokens_of_a_prompt_that_are_not_pooled_are_refused(plain: Path) -> None:
+    prompts = Prompts({"query": "find: "}, pooled=False)
+    write_pooling(plain, Pooling(prompts=prompts), hidden=16, length=32)
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(plain), device="cpu")
+    embed = pipeline("embed", plain)
+    assert abs(theirs.encode("a b") - embed("a b")).max() <= 1e-6
+    with pytest.raises(CheckpointError, match="include_prompt is false"):
+        embed("a b", prompt="query")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prompts": ["query: "]}, "they are to be texts by their names"),
+        ({"prompts": {"query": 3}}, "they are to be texts by their names"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; its prompts are a"),
+        ({"truncate_dim": 8}, "truncate_dim = 8; bertkit keeps all numbers"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(
+    settings: dict[str, Any], said: str, plain: Path
+) -> None:
+    write_pooling(plain, Pooling(), hidden=16, length=32)
+    assert load(plain).pooling == Pooling()
+    (plain / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=said):
         load(plain)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 import bertkit
 from bertkit import cli
+from bertkit.checkpoint.pooling import write_pooling
+from bertkit.nn.pool import Pooling
+from bertkit.text.prompts import Prompts
 
 Captured = pytest.CaptureFixture[str]
 
@@ -70,3 +74,29 @@ def test_stdin_may_come_from_windows(
     assert cli.run(["embed", str(model)]) == 0
     one, other = capsys.readouterr().out.splitlines()
     assert one == other
+
+
+def test_a_prompt_by_name_or_as_a_text_is_said(
+    model: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    folder = tmp_path / "prompted"
+    shutil.copytree(model, folder)
+    prompts = Prompts({"query": "rain ", "document": ""})
+    width = bertkit.load(model).model.config.hidden
+    write_pooling(folder, Pooling(prompts=prompts), hidden=width, length=16)
+
+    def asked(*words: str) -> tuple[list[float], str]:
+        assert cli.run(["embed", str(folder), "a day", *words]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out), err.strip()
+
+    bare, said = asked()
+    assert said == "prompt: none (the model has query)"
+    named, said = asked("--prompt", "query")
+    assert said == "prompt: 'rain '"
+    assert asked("--prompt", "rain ")[0] == named
+    assert np.abs(np.subtract(bare, named)).max() > 1e-2
+    out = tmp_path / "v.npy"
+    assert cli.run(["embed", str(folder), "a", "--prompt", "qurey", "--out", str(out)]) == 2
+    assert "'qurey' is no prompt of this model (it has query, document)" in capsys.readouterr().err
+    assert not out.exists()

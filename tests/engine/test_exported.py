@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import numpy as np
 import pytest
 
 from bertkit import cli
+from bertkit.checkpoint.folder import load
 from bertkit.engine.exported import Exported
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.recipes.export import export
+from bertkit.text.prompts import Prompts
 
 for _name in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export]'")
@@ -38,6 +43,23 @@ def test_the_same_vectors_in_the_order_given(graph: Path, tiny: Path) -> None:
     assert ready([]).shape == (0, 32)
     many = [text for _ in range(700) for text in TEXTS]
     np.testing.assert_allclose(ready(many)[-4:], ready(TEXTS), atol=1e-5)
+
+
+def test_prompts_go_with_the_graph(tiny: Path, graph: Path, tmp_path: Path) -> None:
+    prompts = Prompts({"query": "q u ", "document": "p a "}, "document")
+    loaded = replace(load(tiny), pooling=Pooling(prompts=prompts))
+    export(loaded, out=tmp_path / "graph")
+    ready, model = Exported(tmp_path / "graph"), pipeline("embed", loaded)
+    for prompt in ("query", "document", None, "x y ", ""):
+        found = ready(TEXTS, prompt=prompt)
+        np.testing.assert_allclose(found, model(TEXTS, prompt=prompt), atol=1e-5)
+    assert abs(ready(TEXTS) - ready(TEXTS, prompt="")).max() > 1e-2
+    record = json.loads((graph / "export.json").read_text())
+    del record["prompts"]  # as bertkit wrote it before it knew them
+    copy = tmp_path / "old"
+    shutil.copytree(graph, copy)
+    (copy / "export.json").write_text(json.dumps(record))
+    np.testing.assert_array_equal(Exported(copy)(TEXTS), Exported(graph)(TEXTS))
 
 
 def test_long_texts_as_asked(graph: Path) -> None:

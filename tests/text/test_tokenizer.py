@@ -54,6 +54,47 @@ def test_offsets_stay_inside_the_text_and_in_order(trained: Tokenizer, text: str
     assert (np.diff(body[:, 0]) >= 0).all()
 
 
+@given(text=st.text(max_size=40), prompt=st.sampled_from(["query: ", "find:", "a long one . "]))
+@settings(max_examples=200)
+def test_behind_a_prompt_are_the_tokens_of_both_and_the_places_of_the_text(
+    trained: Tokenizer, text: str, prompt: str
+) -> None:
+    (found,) = trained.encode_batch([text], prompts=[prompt])
+    joined = trained.encode(prompt + text)
+    assert found.ids.tolist() == joined.ids.tolist()
+    own = [place for place, owner in enumerate(found.sequence) if owner is not None]
+    np.testing.assert_array_equal(
+        found.offsets[own], np.maximum(joined.offsets[own] - len(prompt), 0)
+    )
+    assert (found.offsets <= len(text)).all()
+    rest = [place for place in range(len(found)) if place not in own]
+    assert not found.offsets[rest].any()
+    assert all(found.words[place] is None for place in rest)
+    assert own == list(range(own[0], own[-1] + 1)) if own else True
+    words = [found.words[place] for place in own]
+    assert not words or words[0] == 0
+
+
+@given(text=st.text("abc .", min_size=20, max_size=60))
+def test_a_prompt_is_in_every_window_and_never_cut(trained: Tokenizer, text: str) -> None:
+    prompt = "query: "
+    (whole,) = trained.encode_batch([text], prompts=[prompt])
+    before = len(whole) - len([owner for owner in whole.sequence if owner is not None])
+    length = before + 6
+    windows = trained.windows(text, max_length=length, overlap=2, prompt=prompt)
+    (short,) = trained.encode_batch([text], max_length=length, truncate="longest", prompts=[prompt])
+    kept = [*windows, short]
+    assert all(len(one) <= length for one in kept)
+    assert all(one.sequence.count(None) == before for one in kept)
+    assert all((one.ids[: before - 1] == whole.ids[: before - 1]).all() for one in kept)
+    assert short.ids.tolist() == [*whole.ids[: len(short) - 1], whole.ids[-1]]
+    spans = {tuple(span) for one in windows for span in one.offsets.tolist()}
+    assert spans == {tuple(span) for span in whole.offsets.tolist()}
+    if len(windows) > 1:  # without it, windows hold more of the text
+        bare = trained.windows(text, max_length=length, overlap=2)
+        assert bare[0].sequence.count(0) > windows[0].sequence.count(0)
+
+
 @given(text=st.text(max_size=40))
 @settings(max_examples=200)
 def test_byte_level_offsets_cover_every_visible_character(english: list[str], text: str) -> None:

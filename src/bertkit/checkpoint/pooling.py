@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from bertkit import storage
@@ -14,6 +15,7 @@ from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
 from bertkit.storage import write_json, writing
+from bertkit.text.prompts import Prompts
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 """What sentence-transformers calls each pooling."""
@@ -27,6 +29,7 @@ ACTIVATIONS: dict[str, Activation] = {
 """And what may follow a dense layer."""
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
+SETTINGS = "config_sentence_transformers.json"
 
 MOST, LONGEST_NAME = 16, 255
 """Modules of a folder, and characters of the name of a module's folder."""
@@ -56,12 +59,18 @@ def write_pooling(
         {
             "word_embedding_dimension": hidden,
             **{f"pooling_mode_{name}": wanted for name, wanted in modes.items()},
+            **({} if pooling.prompts.pooled else {"include_prompt": False}),
         },
     )
     if pooling.dense is not None:
         _write_dense(folder / paths[2], pooling.dense, weights or {})
     write_json(folder / LENGTH, {"max_seq_length": length, "do_lower_case": False})
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    settings = {
+        "prompts": pooling.prompts.named,
+        "default_prompt_name": pooling.prompts.default,
+        "similarity_fn_name": pooling.similarity,
+    }
+    write_json(folder / SETTINGS, settings)
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
@@ -87,7 +96,7 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     """The pooling of a sentence-transformers folder, where its encoder is, and its length."""
     if not (folder / MODULES).exists():
         return None, folder, None
-    pooling, inner = Pooling(), folder
+    pooling, inner = _settings(folder / SETTINGS), folder
     parts = read_json(folder / MODULES)
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
@@ -106,7 +115,13 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
             case "Transformer":
                 inner = place
             case "Pooling":
-                pooling = replace(pooling, mode=_pooling_mode(place / "config.json"))
+                config = read_object(place / "config.json")
+                pooled = config.get("include_prompt", True) is not False
+                pooling = replace(
+                    pooling,
+                    mode=_pooling_mode(config, place / "config.json"),
+                    prompts=msgspec.structs.replace(pooling.prompts, pooled=pooled),
+                )
             case "Dense" if pooling.dense is None and not pooling.normalize:
                 pooling = replace(pooling, dense=_read_dense(place))
             case "Normalize":
@@ -127,8 +142,25 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     return pooling, inner, length
 
 
-def _pooling_mode(path: Path) -> Mode:
-    config = read_object(path)
+def _settings(path: Path) -> Pooling:
+    """A pooling with the folder's prompts, and by what its vectors are compared."""
+    config = read_object(path) if path.exists() else {}
+    named, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
+        raise CheckpointError(f"{path}: prompts = {named!r}; they are to be texts by their names")
+    if default not in {None, "query", "document", *named}:  # two are always there, if empty
+        known = ", ".join(named) or "none"
+        raise CheckpointError(f"{path}: default_prompt_name = {default!r}; its prompts are {known}")
+    if config.get("truncate_dim") is not None:
+        raise CheckpointError(
+            f"{path}: truncate_dim = {config['truncate_dim']!r}; bertkit keeps all numbers of a "
+            "vector; remove it, and cut vectors where you use them"
+        )
+    prompts = Prompts({name: text or "" for name, text in named.items()}, default)
+    return Pooling(prompts=prompts, similarity=str(config.get("similarity_fn_name") or "cosine"))
+
+
+def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
     modes = [
         k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
     ] or [str(config.get("pooling_mode"))]

@@ -17,6 +17,7 @@ def embed(
     text: list[str] | None = None,
     /,
     *,
+    prompt: str | None = None,
     pooling: Literal["mean", "cls", "max"] | None = None,
     long: Long = "error",
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
@@ -30,6 +31,9 @@ def embed(
 
     Parameters
     ----------
+    prompt
+        What stands before each text: the name of one of the model's prompts, or a text such as
+        "query: "; by default the model's default one, if any. It is said which.
     pooling
         The mean or maximum over tokens, or [CLS]; by default as the folder says, else mean.
     invariant
@@ -41,7 +45,8 @@ def embed(
         A .npy file of float32, to be made, one row a text.
     """
     keep_few_shapes()
-    ready, texts = opened(model, backend, precision, pooling, invariant), text or lines()
+    ready = opened(model, backend, precision, pooling, invariant, prompt)
+    texts = text or lines()
     count = cut = 0
     if out is not None:
         count, cut = embed_file(ready, texts, out, long=long)

@@ -156,7 +156,9 @@ def export(
         )
         path.unlink()
     width = pooling.width(model.config.hidden)
-    record = Record(kind, hashes(folder, kind), dimension=width, length=length)
+    record = Record(
+        kind, hashes(folder, kind), dimension=width, length=length, prompts=pooling.prompts
+    )
     write_json(folder / RECORD, msgspec.to_builtins(record))
     apart = _distance(graph, folder)
     if not apart <= TOLERANCE:

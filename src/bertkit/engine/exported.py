@@ -18,6 +18,7 @@ from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.text.long import Long, encode
+from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
 RECORD = "export.json"
@@ -37,12 +38,14 @@ PART = 4096
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a folder holds: which graph, the hashes of its files, and how texts are cut for it."""
+    """What a folder holds: which graph, the hashes of its files, and how texts are cut for it, and
+    what stands before them."""
 
     kind: Literal["onnx", "openvino"]
     sha256: dict[str, str]
     dimension: Annotated[int, Meta(ge=1, le=WIDEST)]
     length: Annotated[int, Meta(ge=3)]
+    prompts: Prompts = msgspec.field(default_factory=Prompts)
 
 
 def hashes(folder: Path, kind: str) -> dict[str, str]:
@@ -113,22 +116,33 @@ class Exported:
         self.tokenizer = Tokenizer.load(Path(folder))
         self.kind = self.graph.record.kind
         self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
+        self.prompt = Prompter(self.graph.record.prompts)
 
-    def __call__(self, texts: str | Sequence[str], *, long: Long = "error") -> NDArray[np.float32]:
-        """A vector for each text; one text gives one row. Raises: DataError as `long` says."""
+    def __call__(
+        self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> NDArray[np.float32]:
+        """A vector for each text, behind a prompt of the model that was exported, or one's own; one
+        text gives one row.
+
+        Raises: DataError as `long` says, ConfigError for a prompt that the model had not.
+        """
         texts = [texts] if isinstance(texts, str) else texts
         none = np.empty((0, self.dimension), np.float32)
-        return np.concatenate([none, *(part for part, _ in self.stream(texts, long=long))])
+        found = self.stream(texts, long=long, prompt=prompt)
+        return np.concatenate([none, *(part for part, _ in found)])
 
     def stream(
-        self, texts: Iterable[str], *, long: Long = "error"
+        self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time, with which were cut."""
         if long == "window":
             raise ConfigError("long: an exported graph reads no windows; cut texts (truncate)")
         rest = iter(texts)
         while part := list(itertools.islice(rest, PART)):
-            encodings, _ = encode(self.tokenizer, part, length=self.length, long=long)
+            prompts = [self.prompt(prompt)] * len(part)
+            encodings, _ = encode(
+                self.tokenizer, part, length=self.length, long=long, prompts=prompts
+            )
             rows = self._run([e.ids for e in encodings], [e.types for e in encodings])
             yield rows, [e.truncated for e in encodings]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
+from bertkit.text.prompts import Prompts
 
 Mode = Literal["mean", "cls", "max"]
 
@@ -74,6 +75,10 @@ class Pooling:
     normalize: bool = False
     """Left to the caller, who may average the windows of a text before."""
     dense: Dense | None = None
+    prompts: Prompts = field(default_factory=Prompts)
+    """What stands before a text; left to the caller, who encodes it."""
+    similarity: str = "cosine"
+    """By what vectors are compared, as sentence-transformers names it."""
 
     def __call__(self, states: Tensor, batch: Batch) -> Tensor:
         pooled = POOLINGS[self.mode](states, batch)

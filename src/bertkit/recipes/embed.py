@@ -49,11 +49,24 @@ def opened(
     precision: Inference,
     pooling: str | None,
     invariant: bool,
+    prompt: str | None = None,
 ) -> Embed | Exported:
     """A model folder or hub id, or what `bertkit export` made of one, ready to embed.
 
-    Raises: ConfigError for settings that an exported graph has fixed.
+    Raises: ConfigError for settings that an exported graph has fixed, or an unknown prompt.
     """
+    ready = _opened(model, backend, precision, pooling, invariant)
+    ready.prompt.usual = ready.prompt.prompts.find(prompt)
+    return ready
+
+
+def _opened(
+    model: str,
+    backend: Literal["bertkit", "onnx", "openvino"] | None,
+    precision: Inference,
+    pooling: str | None,
+    invariant: bool,
+) -> Embed | Exported:
     exported = (Path(model) / RECORD).exists()
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load

@@ -37,4 +37,11 @@ def _pooling(loaded: Loaded) -> dict[str, Any] | None:
     if held is None:
         return None
     width = held.width(loaded.model.config.hidden)
-    return {"mode": held.mode, "normalize": held.normalize, "dimension": width}
+    return {
+        "mode": held.mode,
+        "normalize": held.normalize,
+        "dimension": width,
+        "prompts": held.prompts.named,
+        "default prompt": held.prompts.default,
+        "similarity": held.similarity,
+    }

@@ -23,11 +23,13 @@ def encode(
     length: int,
     long: Long,
     where: Sequence[str] | None = None,
+    prompts: Sequence[str] | None = None,
 ) -> tuple[list[Encoding], list[int]]:
     """Encodings of at most `length` tokens, and which text each belongs to.
 
     Only windows are several for one text; a quarter of each overlaps the next, and of a pair it is
-    the second that is cut into windows. `where` says where each text stands, for messages.
+    the second that is cut into windows. `where` says where each text stands, for messages;
+    `prompts` are put before each text, and before each of its windows.
     Raises: DataError for a text that is too long, where `long` is error.
     """
     if long == "window":
@@ -39,12 +41,15 @@ def encode(
                 max_length=length,
                 overlap=length // 4,
                 slide="first" if pairs is None else "second",
+                prompt=prompts[place] if prompts else "",
             )
             found += windows
             owner += [place] * len(windows)
         return found, owner
     limit = length if long == "truncate" else NO_LIMIT
-    encodings = tokenizer.encode_batch(texts, pairs, max_length=limit, truncate="longest")
+    encodings = tokenizer.encode_batch(
+        texts, pairs, max_length=limit, truncate="longest", prompts=prompts
+    )
     for place, encoding in enumerate(encodings):
         if len(encoding) > length:
             stands = f"{where[place]}: " if where else ""

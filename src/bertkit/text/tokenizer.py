@@ -49,7 +49,8 @@ class Encoding:
 
     Shapes: ids (T,), types (T,) segment of each token, offsets (T, 2).
     Units: offsets are [start, end) characters of the raw text; for words already split, of the
-    word that `words` names. Added special tokens have offsets (0, 0), word None, sequence None.
+    word that `words` names. Added special tokens have offsets (0, 0), word None, sequence None, and
+    so have those of a prompt.
     `words` numbers the words of each sequence from 0; `sequence` says 0 for text, 1 for pair.
     """
 
@@ -285,13 +286,20 @@ class Tokenizer:
         *,
         max_length: int | None = None,
         truncate: Truncate = "error",
+        prompts: Sequence[str] | None = None,
     ) -> list[Encoding]:
-        """`encode` for many texts, in parallel."""
+        """`encode` for many texts, in parallel.
+
+        `prompts` are put before texts that have no pair, one to each. Their tokens are as special
+        ones: of no text, and never cut.
+        """
+        assert pairs is None or prompts is None
         limit = self.max_length if max_length is None else max_length
         if truncate == "second" and pairs is None:
             raise DataError('truncate="second" needs a pair; use "first" for a single text')
+        before = prompts or [""] * len(texts)
         found = []
-        for i, whole in enumerate(self._whole(texts, pairs)):
+        for i, whole in enumerate(self._whole(texts, pairs, before)):
             if limit is None or len(whole) <= limit:
                 found.append(whole)
                 continue
@@ -302,12 +310,15 @@ class Tokenizer:
             found.append(whole.only(_kept(whole.sequence, spans)))
         return found
 
-    def _whole(self, texts: Sequence[Text], pairs: Sequence[Text] | None) -> Iterator[Encoding]:
+    def _whole(
+        self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
+    ) -> Iterator[Encoding]:
         spaced = self._words_lose_their_space
         columns = [texts] if pairs is None else [texts, pairs]
-        each = _encode(self.core, texts, pairs, spaced=spaced)
-        for raw, *row in zip(each, *columns, strict=True):
-            yield _encoding(raw, row if spaced and not isinstance(row[0], str) else None)
+        each = _encode(self.core, _joined(prompts, texts), pairs, spaced=spaced)
+        for raw, prompt, *row in zip(each, prompts, *columns, strict=True):
+            split = spaced and not isinstance(row[0], str)
+            yield _encoding(raw, len(prompt), row if split else None)
 
     @cached_property
     def _words_lose_their_space(self) -> bool:
@@ -352,11 +363,12 @@ class Tokenizer:
         max_length: int,
         overlap: int,
         slide: Literal["first", "second"] = "first",
+        prompt: str = "",
     ) -> list[Encoding]:
         """Overlapping windows over a long text, which together hold every token of it.
 
-        `slide` says which of the two is cut into windows; each window has the specials and the
-        whole of the other text. `truncated` is True where a window lacks part of the text.
+        `slide` says which of the two is cut into windows; each window has the specials, the prompt
+        and the whole of the other text. `truncated` is True where a window lacks part of the text.
         Units: max_length and overlap in tokens.
         Raises: DataError if a window has no room for more than the overlap.
         """
@@ -364,7 +376,7 @@ class Tokenizer:
             raise DataError('slide="second" needs a pair; use "first" for a single text')
         if overlap < 0:
             raise DataError(f"overlap is {overlap}; it is a number of tokens, 0 or more")
-        whole = next(self._whole([text], None if pair is None else [pair]))
+        whole = next(self._whole([text], None if pair is None else [pair], [prompt]))
         sequence = whole.sequence
         which = 0 if slide == "first" else 1
         length = sequence.count(which)
@@ -372,8 +384,8 @@ class Tokenizer:
         if room <= overlap:
             raise DataError(
                 f"no room for windows: of {max_length} tokens, {len(sequence) - length} go to the "
-                f"specials and the other text, which leaves {max(room, 0)} for an overlap of "
-                f"{overlap}; raise max_length, lower the overlap or shorten the other text"
+                f"specials, the prompt and the other text, which leaves {max(room, 0)} for an "
+                f"overlap of {overlap}; raise max_length, lower the overlap or shorten the others"
             )
         spans = _spans(length, room, overlap)
         if len(spans) == 1:
@@ -418,6 +430,23 @@ def _encode(
             for column in columns:
                 _refuse_surrogates(column)
             raise
+
+
+def _joined(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text]:
+    """Each text behind its prompt. Raises: DataError for words, which no prompt is put before."""
+    if not any(prompts):
+        return texts
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError("a prompt stands before a text; give texts, not words already split")
+    return [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _sequence(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
+    """The text of each token; None for special tokens, and for those of the prompt."""
+    if not prompt:
+        return raw.sequence_ids
+    owners = zip(raw.sequence_ids, raw.offsets, strict=True)
+    return [None if end <= prompt else owner for owner, (_, end) in owners]
 
 
 def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
@@ -515,12 +544,18 @@ def _kept(sequence: list[int | None], spans: Mapping[int, tuple[int, int]]) -> N
     return np.flatnonzero(keep)
 
 
-def _encoding(raw: tokenizers.Encoding, spaced: Sequence[Text] | None) -> Encoding:
-    """`spaced` are the words that were given a space, of each sequence: it is not theirs."""
+def _encoding(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | None) -> Encoding:
+    """`prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
+    neither is part of the text."""
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
-    words, sequence = raw.word_ids, raw.sequence_ids
+    words, sequence = raw.word_ids, _sequence(raw, prompt)
+    if prompt:
+        offsets = np.maximum(offsets - prompt, 0)
+        words = [None if s is None else w for s, w in zip(sequence, words, strict=True)]
+        before = min((word for word in words if word is not None), default=0)
+        words = [None if word is None else word - before for word in words]
     if spaced is not None:
         first = [_first(each) for each in spaced]
         later = [
