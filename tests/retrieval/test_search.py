@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bertkit.data.documents import Columns
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.recipes.index import index
+from bertkit.retrieval.lance import SPEC
 from bertkit.retrieval.search import Searcher, best_documents, by_document, fused
 from bertkit.retrieval.store import Hit
 
@@ -148,6 +150,107 @@ def test_a_long_query_is_refused_or_cut(searcher: Searcher) -> None:
 def test_another_model_is_refused(store: str, tiny: Path) -> None:
     with pytest.raises(SearchError, match=r"was made with the model .* other weights"):
         Searcher(store, model=tiny)
+
+
+@pytest.fixture(scope="module")
+def asymmetric(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real model with prompts like those of E5."""
+    folder = tmp_path_factory.mktemp("asymmetric") / "model"
+    shutil.copytree(minilm, folder)
+    settings = {"prompts": {"query": "query: ", "document": "passage: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [json.dumps({"id": id, "text": text}) for id, text in TEXTS.items()]
+    path = tmp_path / "docs.jsonl"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+def test_documents_and_queries_have_their_prompts(
+    asymmetric: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs, query = peer.SentenceTransformer(str(asymmetric), device="cpu"), "a hot drink"
+    wanted = theirs.encode_document(list(TEXTS.values())) @ theirs.encode_query(query)
+    bare = theirs.encode(list(TEXTS.values())) @ theirs.encode(query)
+    place = str(tmp_path / "store")
+    index([table], model=asymmetric, store=place, precision="fp32")
+    said = "prompts: 'passage: ' before each passage, 'query: ' before each query"
+    assert said in capsys.readouterr().err
+    scores = {hit.id: hit.score for hit in Searcher(place)(query)}
+    assert "prompt: 'query: '" in capsys.readouterr().err
+    np.testing.assert_allclose([scores[id] for id in TEXTS], wanted, atol=1e-6)
+    assert abs(wanted - bare).max() > 1e-2
+    with pytest.raises(SearchError, match=r"made with --query-prompt 'query: ', not ''"):
+        index([table], model=asymmetric, store=place, query_prompt="")
+    with pytest.raises(SearchError, match=r"made with --prompt 'passage: ', not 'text: '"):
+        index([table], model=asymmetric, store=place, prompt="text: ")
+    again = index([table], model=asymmetric, store=place, prompt="document", query_prompt="query")
+    assert again["unchanged"] == len(TEXTS)
+
+
+def test_a_store_goes_by_its_own_prompts(
+    asymmetric: Path,
+    minilm: Path,
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One of a model without prompts is as before; one whose prompts were given keeps them."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    index([table], model=minilm, store=first, precision="fp32")
+    index(
+        [table], model=minilm, store=second, prompt="passage: ", query_prompt="query: ",
+        precision="fp32",
+    )  # fmt: skip
+    spec = Path(first, SPEC)
+    record = json.loads(spec.read_text())
+    for name in ("prompt", "query_prompt", "similarity"):
+        del record[name]
+    spec.write_text(json.dumps(record | {"version": 1}))  # as it was written before prompts
+    capsys.readouterr()
+    found = [
+        [hit.score for hit in Searcher(place, model=model)("pets")]
+        for place in (first, second)
+        for model in (minilm, asymmetric)
+    ]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["prompt: none (the model has query, document)", *["prompt: 'query: '"] * 2]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert np.abs(np.subtract(found[0], found[2])).max() > 1e-2
+
+
+def test_vectors_are_compared_as_the_model_says(minilm: Path, table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dot"
+    shutil.copytree(minilm, folder)
+    parts = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(parts[:2]))  # without Normalize
+    settings = folder / "config_sentence_transformers.json"
+    settings.write_text(json.dumps({"similarity_fn_name": "dot"}))
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(folder), device="cpu")
+    wanted = theirs.similarity(theirs.encode("pets"), theirs.encode(list(TEXTS.values())))[0]
+    place = str(tmp_path / "store")
+    index([table], model=folder, store=place, precision="fp32")
+    scores = {hit.id: hit.score for hit in Searcher(place)("pets")}
+    np.testing.assert_allclose([scores[id] for id in TEXTS], wanted, atol=1e-4)
+    assert max(scores.values()) > 2  # no cosine
+    settings.write_text(json.dumps({"similarity_fn_name": "manhattan"}))
+    with pytest.raises(ConfigError, match="compared by manhattan distance"):
+        index([table], model=folder, store=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_prompt_that_fills_passages_is_refused(minilm: Path, table: Path, tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    with pytest.raises(ConfigError, match="length: 16 tokens, of which the prompt"):
+        index([table], model=minilm, store=place, length=16, prompt="one two three four five six: ")
+    assert not Path(place).exists()
 
 
 def test_a_model_that_moved_is_named(tiny: Path, tmp_path: Path) -> None:

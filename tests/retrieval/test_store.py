@@ -157,8 +157,14 @@ def test_a_condition_may_hold_anything() -> None:
 
 def test_a_spec_is_read_or_refused() -> None:
     assert read_spec("x", msgspec.json.encode(SPEC)) == SPEC
+    first = msgspec.to_builtins(SPEC) | {"version": 1}
+    for name in ("prompt", "query_prompt", "similarity"):  # which were not known then
+        del first[name]
+    assert read_spec("x", msgspec.json.encode(first)) == msgspec.structs.replace(SPEC, version=1)
     with pytest.raises(SearchError, match="x: what it was made with cannot be read"):
         read_spec("x", b'{"model": 3}')
-    later: Spec = msgspec.structs.replace(SPEC, version=2)
-    with pytest.raises(SearchError, match="x: a store of version 2"):
+    later: Spec = msgspec.structs.replace(SPEC, version=3)
+    with pytest.raises(
+        SearchError, match="x: a store of version 3, and this bertkit reads up to 2"
+    ):
         read_spec("x", msgspec.json.encode(later))

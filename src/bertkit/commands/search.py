@@ -58,6 +58,17 @@ index = command(
             "Of longer documents: overlapping passages, the first, or an error.",
             "window",
         ),
+        "prompt": (
+            str | None,
+            "What stands before each passage: a name of the model's prompts, or a text such as "
+            '"passage: "; by default the model\'s for documents, if any.',
+            None,
+        ),
+        "query_prompt": (
+            str | None,
+            "The same before each query that will be asked; the store keeps it.",
+            None,
+        ),
         "sync": (bool, "Take out what is in the store and not among these documents.", False),
         "precision": (Inference, "Of the numbers the model computes with.", "auto"),
     },

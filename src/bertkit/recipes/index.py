@@ -10,18 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
-from bertkit.console import progress
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.console import progress, say
 from bertkit.data.documents import Columns, Document, documents
 from bertkit.errors import ConfigError, DataError
+from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, Work
 from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.search import embedder, fingerprint, name_of
+from bertkit.retrieval.search import embedder, fingerprint, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.prompts import DOCUMENT, QUERY
+from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 """How many are written at a time, and how much of the work a stopped run does again at most."""
@@ -36,6 +38,8 @@ def index(
     length: int | None = None,
     long: Long = "window",
     sync: bool = False,
+    prompt: str | None = None,
+    query_prompt: str | None = None,
     precision: Inference = "auto",
 ) -> dict[str, int]:
     """Put documents into a store, to be searched; the same call goes on after a stop.
@@ -44,16 +48,24 @@ def index(
     read and checked before any is written. `length` is that of a passage in tokens, by default the
     longest that the model reads; `long` says what becomes of longer documents: overlapping
     passages, only the first, or an error. With `sync` documents of the store that are not among
-    these are taken out.
+    these are taken out. `prompt` stands before each passage and `query_prompt` before each query
+    that will be asked, by name or as a text; by default those that the folder has for documents
+    and for queries.
     Raises: DataError for a document that cannot be used, SearchError for a store made with another
     model or other settings; what the store held is found as before.
     """
     columns = columns or Columns()
     names = _check(paths, columns)
-    embed = embedder(model, precision)
-    most = embed.loaded.length
+    loaded = model if isinstance(model, Loaded) else load(model)
+    prompts, similarity = (loaded.pooling or Pooling()).prompts, similarity_of(loaded)
+    before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
+    if before or asked or prompts.known:
+        say(f"prompts: {before!r} before each passage, {asked!r} before each query")
+    most = loaded.length
     if length is not None and not 8 <= length <= most:
         raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
+    _refuse_no_room(loaded.tokenizer, before, length or most)
+    embed = embedder(loaded, precision, similarity, before)
     spec = Spec(
         model=name_of(model),
         fingerprint=fingerprint(embed),
@@ -61,6 +73,9 @@ def index(
         length=length or most,
         long=long,
         fields=columns.fields(),
+        prompt=before,
+        query_prompt=asked,
+        similarity=similarity,
     )
     opened = open_store(store, create=spec)
     unchanged = 0
@@ -126,6 +141,7 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]]) -> N
         length=store.spec.length,
         long=store.spec.long,
         where=[document.where for document, _ in new],
+        prompts=[store.spec.prompt] * len(new),
     )
     vectors = embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
     passages: list[Passage] = []
@@ -133,7 +149,7 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]]) -> N
         document, digest = new[place]
         number = passages[-1].number + 1 if passages and passages[-1].id == document.id else 0
         passages.append(_passage(document, digest, number, encoding))
-    _refuse_unusable(vectors, passages)
+    _refuse_unusable(vectors, passages, least=0.5 if store.spec.similarity == "cosine" else 0.0)
     store.replace(passages, vectors)
 
 
@@ -153,9 +169,20 @@ def _passage(document: Document, digest: str, number: int, encoding: Encoding) -
     )
 
 
-def _refuse_unusable(vectors: NDArray[np.float32], passages: Sequence[Passage]) -> None:
+def _refuse_no_room(tokenizer: Tokenizer, prompt: str, length: int) -> None:
+    (alone,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
+    if length - len(alone) <= length // 2:
+        raise ConfigError(
+            f"length: {length} tokens, of which the prompt {prompt!r} takes {len(alone)}; give "
+            "passages more, or a shorter prompt"
+        )
+
+
+def _refuse_unusable(
+    vectors: NDArray[np.float32], passages: Sequence[Passage], *, least: float
+) -> None:
     lengths = np.linalg.norm(vectors, axis=1)
-    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0.5)))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > least)))
     if len(bad):
         passage = passages[int(bad[0])]
         raise DataError(

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
+from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, pipeline
 from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.store import Hit, Store, conditions
+from bertkit.retrieval.store import Hit, Similarity, Store, conditions
 from bertkit.text.long import Long
 
 CANDIDATES = 100
@@ -25,10 +26,25 @@ FUSION = 60
 """Of reciprocal rank fusion: how little first places count more than later ones."""
 
 
-def embedder(model: str | Path | Loaded, precision: Inference) -> Embed:
-    """A model that makes vectors of length 1, so that their dot product is the cosine."""
-    embed = Embed(model if isinstance(model, Loaded) else load(model), precision)
-    embed.pooling = replace(embed.pooling, normalize=True)
+def similarity_of(loaded: Loaded) -> Similarity:
+    """By what a store compares a model's vectors. Raises: ConfigError for what no store can."""
+    held = loaded.pooling or Pooling()
+    if held.similarity == "cosine" or (held.normalize and held.similarity in ("dot", "euclidean")):
+        return "cosine"  # of vectors of length 1 all three find the same
+    if held.similarity == "dot":
+        return "dot"
+    raise ConfigError(
+        f"{loaded.folder}: its vectors are compared by {held.similarity} distance, and a store "
+        "compares them by cosine or dot product; take another model"
+    )
+
+
+def embedder(loaded: Loaded, precision: Inference, similarity: Similarity, prompt: str) -> Embed:
+    """A model whose vectors are compared by their dot product, which is the cosine where they have
+    length 1; `prompt` stands before its texts."""
+    embed = Embed(loaded, precision)
+    embed.pooling = replace(embed.pooling, normalize=similarity == "cosine")
+    embed.prompt.usual = prompt
     return embed
 
 
@@ -48,7 +64,7 @@ class Searcher:
     """A store and the model it was made with, ready for queries.
 
     `model` is by default the one that the store names; `rerank` a cross-encoder, which reads each
-    query together with the best passages.
+    query together with the best passages. What stands before a query, the store says.
     Raises: SearchError for a store made with another model.
     """
 
@@ -61,11 +77,13 @@ class Searcher:
         precision: Inference = "fp32",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
-        spec = self.store.spec
+        spec, named = self.store.spec, model is not None
         try:
-            self.embed = embedder(model or spec.model, precision)
+            model = model or spec.model
+            loaded = model if isinstance(model, Loaded) else load(model)
+            self.embed = embedder(loaded, precision, spec.similarity, spec.query_prompt)
         except BertkitError as error:
-            if model is not None:
+            if named:
                 raise
             raise SearchError(
                 f"{self.store.place}: its model does not open ({error}); if it has moved, name "

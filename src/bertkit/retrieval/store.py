@@ -17,7 +17,10 @@ from bertkit.data.documents import Kind, Value
 from bertkit.errors import ConfigError, SearchError, did_you_mean
 from bertkit.text.long import Long
 
-VERSION = 1
+VERSION, READ = 2, (1, 2)
+"""What is written, and what is read; in the first there were no prompts, and cosines alone."""
+
+Similarity = Literal["cosine", "dot"]
 
 ID = "id"
 """A document's id, among the fields that conditions name."""
@@ -29,7 +32,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What a store was made with, which all that is added must share.
 
     `fingerprint` is that of the model, its tokenizer and its pooling; `model` the name by which it
-    is opened; `length` and `long` say how documents are cut into passages.
+    is opened; `length` and `long` say how documents are cut into passages; `prompt` stands before
+    each passage, and `query_prompt` before each query.
     """
 
     model: str
@@ -38,6 +42,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     long: Long
     fields: dict[str, Kind]
+    prompt: str = ""
+    query_prompt: str = ""
+    similarity: Similarity = "cosine"
     version: int = VERSION
 
 
@@ -142,6 +149,9 @@ def agreed(place: str, held: Spec, wanted: Spec) -> Spec:
         "length": f"passages of {held.length} tokens, not {wanted.length}",
         "long": f"--long {held.long}, not {wanted.long}",
         "fields": f"--keep {_listed(held.fields)}, not {_listed(wanted.fields)}",
+        "prompt": f"--prompt {held.prompt!r}, not {wanted.prompt!r}",
+        "query_prompt": f"--query-prompt {held.query_prompt!r}, not {wanted.query_prompt!r}",
+        "similarity": f"scores by {held.similarity}, not by {wanted.similarity}",
     }
     for name, how in differs.items():
         if getattr(held, name) != getattr(wanted, name):
@@ -159,9 +169,9 @@ def read_spec(place: str, text: str | bytes) -> Spec:
         spec = msgspec.json.decode(text, type=Spec)
     except msgspec.DecodeError as error:
         raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
-    if spec.version != VERSION:
+    if spec.version not in READ:
         raise SearchError(
-            f"{place}: a store of version {spec.version}, and this bertkit reads {VERSION}; "
+            f"{place}: a store of version {spec.version}, and this bertkit reads up to {VERSION}; "
             "use the bertkit that made it, or index again"
         )
     return spec
