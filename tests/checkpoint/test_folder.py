@@ -291,3 +291,8 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
         assert batch.types.max() == 1
         mine = ours.encoder(batch)
     torch.testing.assert_close(mine, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
+
+
+def test_a_fingerprint_outlives_versions(minilm: Path) -> None:
+    """Stores and integers are kept with it: of the first release, and of any later one."""
+    assert load(minilm).fingerprint().startswith("65438b283f078ceb260250d5cafabe34")

@@ -26,7 +26,7 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, Family
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import OF_TRAINING, TransformerConfig
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
@@ -55,7 +55,9 @@ class Loaded:
         """A hash of all that decides a text's vector, beside how states are pooled: tokenizer,
         shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
-        digest.update(msgspec.json.encode(self.model.config, order="sorted"))
+        shape = msgspec.structs.asdict(self.model.config)
+        shape = {name: value for name, value in shape.items() if name not in OF_TRAINING}
+        digest.update(msgspec.json.encode(shape, order="sorted"))
         weights = self.model.encoder.state_dict()
         dense = None if self.pooling is None else self.pooling.dense
         if dense is not None:

@@ -11,6 +11,13 @@ from bertkit.config import Count, Rate, Settings
 OwnRate = Rate | Literal["dropout", "head_dropout"]
 """A rate of its own, or that of the setting it names."""
 
+OF_TRAINING = frozenset(
+    {"attention_output_dropout", "dense_dropout"}
+    | {"tag_dropout", "choose_dropout", "answer_dropout", "sop_dropout"}
+)
+"""Settings that decide no vector, and which fingerprints leave out: stores made before there were any
+stay valid."""
+
 
 class TransformerConfig(Settings, frozen=True):
     """Every variant of the encoder is a value of this class."""
