@@ -15,8 +15,8 @@ OF_TRAINING = frozenset(
     {"attention_output_dropout", "dense_dropout"}
     | {"tag_dropout", "choose_dropout", "answer_dropout", "sop_dropout"}
 )
-"""Settings that decide no vector, and which fingerprints leave out: stores made before there were any
-stay valid."""
+"""Settings that decide no vector, and which fingerprints leave out: stores that were made before
+there were any stay valid."""
 
 
 class TransformerConfig(Settings, frozen=True):
