@@ -27,6 +27,7 @@ from bertkit.models.model import HEADS
 from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks.classify import PROBLEMS, reads_pairs
 from bertkit.tasks.task import Feature, group
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.prompts import Prompter
@@ -410,18 +411,16 @@ class NextSentence(_Pipeline):
 
 class Rerank(_Pipeline):
     """A query and texts -> how well each answers it, by a cross-encoder: a model that reads the two
-    together. It is one made by `respond` or `choose`, or one of pairs with a number, or two labels,
-    of which the second says that they fit."""
+    together. It is one made by `respond` or `choose`, one with a number for a pair (as published
+    cross-encoders), or one that bertkit fine-tuned on pairs with two labels, of which the second
+    says that they fit."""
 
     def __init__(self, loaded: Loaded, runs: Inference | Engine = "fp32") -> None:
         super().__init__(loaded, runs)
         name = "choose" if "choose" in loaded.model.heads else "classify"
         self.head = self._needs(name, "make one with `bertkit finetune respond`")
-        if self.head.labels > 2:
-            raise CheckpointError(
-                f"{loaded.folder}: tells {self.head.labels} labels apart; a re-ranker gives one "
-                "number, or has two labels"
-            )
+        if name == "classify":
+            _check_reranker(loaded, self.head.labels)
 
     def __call__(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, in their order, larger for a better one; what is too long for the
@@ -438,6 +437,26 @@ class Rerank(_Pipeline):
         """A score for each, one at least. Shapes: (S,)."""
         outputs = self._rows(works, lambda s, x: self.head(s, x).float())
         return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
+
+
+def _check_reranker(loaded: Loaded, labels: int) -> None:
+    """Raises: CheckpointError for a classifier that says nothing of a query and a text."""
+    pairs, learn = reads_pairs(loaded.settings), "make one with `bertkit finetune respond`"
+    if pairs is False:
+        raise CheckpointError(
+            f"{loaded.folder}: learned to label single texts, and a re-ranker reads a query with a "
+            f"text; {learn}"
+        )
+    if labels > 2 or loaded.settings.get("problem_type") == PROBLEMS["multi_label"]:
+        raise CheckpointError(
+            f"{loaded.folder}: tells {labels} labels apart; a re-ranker gives one number, or "
+            f"learned two labels of pairs; {learn}"
+        )
+    if labels == 2 and pairs is None:
+        raise CheckpointError(
+            f"{loaded.folder}: has two labels, and config.json does not say that they were learned "
+            f"from pairs; a re-ranker gives one number; {learn}"
+        )
 
 
 def answering(

@@ -14,6 +14,7 @@ from bertkit.checkpoint.folder import load, save
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import BERT
 from bertkit.serve.served import House, Served, usable
+from bertkit.tasks.classify import Classify, Options
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,19 @@ from bertkit.serve.served import House, Served, usable
 )
 def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
     assert set(Served(str(folders / name), "fp32").pipelines) == {*abilities, "contexts", "explain"}
+
+
+@pytest.mark.parametrize(("pairs", "ranks"), [(False, False), (True, True)])
+def test_a_classifier_of_single_texts_does_not_rerank(
+    pairs: bool, ranks: bool, folders: Path, tmp_path: Path
+) -> None:
+    loaded = load(folders / "pretrained", heads=["classify"], labels=("ham", "spam"))
+    settings = Classify(("ham", "spam"), Options(pairs=pairs)).settings()
+    more = {"labels": ("ham", "spam"), "settings": settings}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
+    served = Served(str(tmp_path / "m"), "fp32")
+    assert ("rerank" in served.pipelines) == ranks
+    assert "predict" in served.pipelines
 
 
 def test_a_known_vector_stays_known(folders: Path) -> None:

@@ -481,6 +481,14 @@ PROBLEMS = {
 """Our kinds -> the `problem_type` of transformers."""
 
 
+def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
+    """Whether a folder's classifier was learned from pairs; None where config.json says nothing."""
+    match settings.get("bertkit"):
+        case {"task": {"options": {"pairs": bool(pairs)}}}:
+            return pairs
+    return None
+
+
 def _label(example: Example) -> str:
     """Raises: DataError where there is none."""
     if example.label is None:
