@@ -24,11 +24,14 @@ from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.objectives.loss import totals
+from bertkit.pipelines import answering
 from bertkit.recipes.changed import save_changed
+from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import similarity
 from bertkit.tasks.similarity import Example, Likeness, Options, Similarity
 from bertkit.tasks.task import Reading
+from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
 
 WORDS = ["red", "blue", "green", "black", "white", "pink", "brown", "grey", "cyan", "gold"]
@@ -258,6 +261,93 @@ def test_a_dense_layer_is_learned_and_goes_with_the_folder(base: Path, tmp_path:
     finetune("similarity", first, out=third, settings=still, options={"pooling": "mean"}, **data)
     assert bertkit.pipeline("embed", third)(texts).shape == (3, 16)
     assert not list(third.glob("*_Dense"))
+
+
+def cosine(first: Any, second: Any) -> float:
+    return float((first * second).sum() / np.linalg.norm(first) / np.linalg.norm(second))
+
+
+def test_what_is_learned_behind_prompts_is_asked_behind_them(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the folder, or those given; what it makes has them, here and elsewhere."""
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    loaded, start = bertkit.load(base), tmp_path / "start"
+    prompts = Prompts({"query": "red a ", "passage": "blue is ", "topic": "thing "})
+    pooling = Pooling("max", prompts=prompts)
+    save(start, loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+    data = {"train": pairs(20), "dev": pairs(10)}
+    settings = msgspec.structs.replace(SETTINGS, epochs=1)
+    given = {"prompt": "white ", "pair_prompt": "topic"}
+    said = "prompts: 'red a ' before the first text, 'blue is ' before the others"
+    question, answer = "a red thing", "is red number"
+    for options, wanted in (({}, ("red a ", "blue is ")), (given, ("white ", "thing "))):
+        out = tmp_path / f"out{len(options)}"
+        capsys.readouterr()
+        finetune("similarity", start, out=out, settings=settings, options=options, **data)
+        assert (said in capsys.readouterr().err) == (not options)
+        theirs = peer.SentenceTransformer(str(out), device="cpu")
+        assert (theirs.prompts["query"], theirs.prompts["document"]) == wanted
+        assert theirs.prompts["topic"] == "thing "
+        ours = bertkit.pipeline("embed", out)
+        first, second = ours(question, prompt="query")[0], ours(answer, prompt="document")[0]
+        assert abs(first - theirs.encode_query(question)).max() <= 1e-6
+        assert abs(second - theirs.encode_document(answer)).max() <= 1e-6
+        score = bertkit.pipeline("similarity", out)((question, answer)).score
+        assert score == pytest.approx(cosine(first, second), abs=1e-6)
+        bare = ours([question, answer], prompt="")
+        assert abs(score - cosine(*bare)) > 1e-3
+    # the same texts under other prompts teach something else
+    one, other = (read_tensors(tmp_path / name) for name in ("out0", "out2"))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_scored_pairs_have_one_prompt_which_becomes_the_default(base: Path, tmp_path: Path) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    data = {"train": pairs(20, labelled=True), "dev": pairs(10, labelled=True)}
+    settings, options = msgspec.structs.replace(SETTINGS, epochs=1), {"prompt": "red a "}
+    out = tmp_path / "out"
+    finetune("similarity", base, out=out, settings=settings, options=options, **data)
+    theirs = peer.SentenceTransformer(str(out), device="cpu")
+    texts = ["a blue thing", "is pink number"]
+    wanted = theirs.encode(texts)
+    assert abs(wanted - theirs.encode(texts, prompt="red a ")).max() == 0
+    assert abs(wanted - theirs.encode(texts, prompt="")).max() > 1e-2
+    score = bertkit.pipeline("similarity", out)((texts[0], texts[1])).score
+    assert score == pytest.approx(cosine(*wanted), abs=1e-6)
+
+
+def test_a_folder_of_theirs_answers_as_it_makes_vectors(base: Path, tmp_path: Path) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    loaded = bertkit.load(base)
+    prompts = Prompts({"topic": "thing "}, "topic")
+    pooling = Pooling("max", dense=Dense(16, 4), prompts=prompts)
+    save(tmp_path / "theirs", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+    texts = ["a blue thing", "is pink number"]
+    theirs = peer.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    answer = answering(tmp_path / "theirs", "similarity")
+    found = answer((texts[0], texts[1])).score
+    assert found == pytest.approx(cosine(*theirs.encode(texts)), abs=1e-6)
+    assert abs(found - cosine(*theirs.encode(texts, prompt=""))) > 1e-4
+
+
+def test_what_changes_a_folder_keeps_its_prompts(base: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(base)
+    prompts = Prompts({"query": "red a ", "topic": "thing "}, "topic")
+    pooling = Pooling("max", prompts=prompts, similarity="dot")
+    save(tmp_path / "one", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+    opened = bertkit.load(tmp_path / "one")
+    save_changed(opened, opened.model, tmp_path / "two")
+    assert bertkit.load(tmp_path / "two").pooling == pooling
+    distilled = tmp_path / "three"
+    data = {"train": pairs(20), "dev": pairs(10)}
+    settings = msgspec.structs.replace(SETTINGS, epochs=1)
+    finetune("similarity", tmp_path / "one", out=tmp_path / "teacher", settings=settings, **data)
+    distill(tmp_path / "teacher", layers=1, out=distilled, settings=settings, **data)
+    kept = bertkit.load(distilled).pooling
+    assert kept is not None
+    assert kept.prompts.find("query") == "red a "
+    assert kept.prompts.find("topic") == kept.prompts.find() == "thing "
 
 
 def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from bertkit import metrics
 from bertkit.batch import Batch, Packed
 from bertkit.config import Count, Settings
+from bertkit.console import say
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
@@ -29,6 +30,7 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
 from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
 from bertkit.text.long import Long, encode
+from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
 BUDGET_TOKENS = 8192
@@ -78,6 +80,12 @@ class Options(Settings, frozen=True):
     dimensions: tuple[Count, ...] = ()
     """The same is learned of so many first numbers of a vector, which can then be cut there
     (Kusupati et al. 2022)."""
+    prompt: str | None = None
+    """What stands before the first text of a row: a name of the folder's prompts, or a text such as
+    "query: ". By default the folder's for queries; of `cosine`, its default one."""
+    pair_prompt: str | None = None
+    """The same before the other texts. By default the folder's for documents; of `cosine`, what
+    stands before the first."""
 
 
 class Likeness(msgspec.Struct, frozen=True):
@@ -97,6 +105,8 @@ class Similarity(Task[Example, Likeness]):
     Options = Options
     together = True
     whole = True
+    held = Prompts()
+    """Those of the folder that it starts from."""
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -183,18 +193,50 @@ class Similarity(Task[Example, Likeness]):
                 raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
 
     def upon(self, pooling: Pooling | None) -> Self:
+        """Raises: ConfigError for a prompt that the folder has not."""
         held, options = pooling or Pooling(), self.options
         mode = options.pooling or held.mode
         if options.pooling is None and options.dense is None and held.dense is not None:
             options = msgspec.structs.replace(
                 options, dense=held.width(0), activation=held.dense.activation
             )
-        return type(self)((), msgspec.structs.replace(options, pooling=mode))
+        prompts, alike = held.prompts, options.loss in (None, "cosine")
+        first = prompts.find(options.prompt, None if alike else QUERY)
+        second = first if alike else prompts.find(None, DOCUMENT)
+        if options.pair_prompt is not None:
+            second = prompts.find(options.pair_prompt)
+        if first or second:
+            say(f"prompts: {first!r} before the first text, {second!r} before the others")
+        elif prompts.known:
+            say(f"prompt: none (the model has {prompts.known})")
+        options = msgspec.structs.replace(options, pooling=mode, prompt=first, pair_prompt=second)
+        found = type(self)((), options)
+        found.held = prompts
+        return found
+
+    @property
+    def prompts(self) -> Prompts:
+        """The folder's, with what is learned with as those of queries and documents; where that is
+        one, as the default too."""
+        options, held = self.options, self.held
+        first, second = options.prompt or "", options.pair_prompt or ""
+        if options.loss in (None, "cosine") and first == second == held.find():
+            return held
+        others = {name: text for name, text in held.named.items() if name not in DOCUMENT}
+        named = {**others, QUERY[0]: first, DOCUMENT[0]: second}
+        if not any(named.values()):
+            return msgspec.structs.replace(held, named={}, default=None)
+        default = held.default if held.default in named else None
+        if first == second:
+            default = QUERY[0] if first else None
+        return msgspec.structs.replace(held, named=named, default=default)
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         options, hidden = self.options, encoder.config.hidden
         dense = Dense(hidden, options.dense, options.activation) if options.dense else None
-        pooling = Pooling(options.pooling or "mean", normalize=True, dense=dense)
+        pooling = Pooling(
+            options.pooling or "mean", normalize=True, dense=dense, prompts=self.prompts
+        )
         longest, width = max(options.dimensions, default=0), pooling.width(hidden)
         if longest > width:
             raise ConfigError(f"dimensions: {longest}; the model's vectors have {width} numbers")
@@ -218,18 +260,23 @@ class Similarity(Task[Example, Likeness]):
         alone = next((example for example in examples if len(example.texts) == 1), None)
         if alone is not None and not learn:
             raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
-        found = []
+        first, second = self.options.prompt or "", self.options.pair_prompt or ""
+        found: list[tuple[int, int, str]] = []
+        prompts: list[str] = []
         for number, example in enumerate(examples):
             texts = example.texts if learn else example.texts[:2]
+            others = second
             if learn and len(texts) == 1:  # its own second, under other draws of dropout
-                texts = (texts[0], texts[0])
+                texts, others = (texts[0], texts[0]), first
             found += [(number, place, text) for place, text in enumerate(texts)]
+            prompts += [first, *[others] * (len(texts) - 1)]
         encodings, _ = encode(
             tokenizer,
             [text for *_, text in found],
             length=length,
             long=long,
             where=[examples[number].where for number, *_ in found],
+            prompts=prompts,
         )
         return [
             Feature(encoding, number, target=(place, examples[number].label) if learn else None)
