@@ -15,8 +15,10 @@ from bertkit.errors import BertkitError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
+from bertkit.nn.pool import Pooling
 from bertkit.recipes.adapt import adapt
 from bertkit.recipes.prepare import prepare
+from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
 
 FAST = [
@@ -49,6 +51,18 @@ def model(vocab: int, heads: tuple[str, ...]) -> Any:
         TransformerConfig(vocab=vocab, hidden=32, layers=1, heads=2, intermediate=64, length=64),
         heads,
     )
+
+
+def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, corpus = made
+    start, pooling = tmp_path / "start", Pooling("max", prompts=Prompts({"query": "find: "}))
+    opened = load(folder)
+    save(start, opened.model, opened.tokenizer, BERT, pooling=pooling, length=40)
+    adapt(start, corpus=corpus, out=tmp_path / "run", settings=[*FAST, ("train.steps", "2")])
+    found = load(tmp_path / "run")
+    assert (found.pooling, found.length) == (pooling, 40)
+    adapt(folder, corpus=corpus, out=tmp_path / "bare", settings=[*FAST, ("train.steps", "2")])
+    assert load(tmp_path / "bare").pooling is None
 
 
 def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -12,8 +12,12 @@ import pytest
 from tests.serve.conftest import KINDS, LENGTH, Server
 
 import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.families import BERT
+from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
 from bertkit.serve.served import House
+from bertkit.text.prompts import Prompts
 
 LONG = "a b c d e f g h i j k l m n o p q"
 
@@ -46,6 +50,58 @@ def test_vectors(server: Server, folders: Path) -> None:
         "/similarity", json={"inputs": {"source_sentence": "a b", "sentences": texts}}
     )
     np.testing.assert_allclose(near_.json(), unit @ unit[0], atol=1e-5)
+
+
+def test_a_prompt_stands_before_texts(
+    server: Server, folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its name, the default one where none is asked for; a name that is none is refused."""
+    loaded = bertkit.load(folders / "pretrained")
+    prompts = Prompts({"query": "q u ", "document": "d o "}, "document")
+    place = tmp_path / "prompted"
+    save(place, loaded.model, loaded.tokenizer, BERT, pooling=Pooling(prompts=prompts))
+    client = server(at=House([str(place), str(folders / "pretrained")], None))
+    assert "prompt: 'd o '" in capsys.readouterr().err
+    embed, texts = bertkit.pipeline("embed", place), ["a b", "c"]
+    rows = {}
+    for name, asked in (
+        ("query", {"prompt_name": "query"}),
+        ("document", {}),
+        ("", {"prompt_name": ""}),
+    ):
+        raw = embed(texts, prompt=name)
+        rows[name] = unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+        found = client.post("/embed", json={"inputs": texts, **asked}).json()
+        np.testing.assert_allclose(found, unit, atol=1e-5)
+        found = client.post("/v1/embeddings", json={"input": texts, **asked}).json()
+        np.testing.assert_allclose([d["embedding"] for d in found["data"]], unit, atol=1e-5)
+        pair = {"source_sentence": texts[0], "sentences": texts[1:]}
+        found = client.post("/similarity", json={"inputs": pair, **asked}).json()
+        np.testing.assert_allclose(found, [unit[0] @ unit[1]], atol=1e-5)
+    assert abs(rows["query"] - rows["document"]).max() > 1e-2
+    assert abs(rows[""] - rows["document"]).max() > 1e-2
+    for route, body in (("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"})):
+        refused = client.post(route, json={**body, "prompt_name": "qurey"})
+        assert refused.status_code == 422
+        assert "no prompt 'qurey' in this model; it has query, document" in refused.text
+    about = {model["name"]: model["prompts"] for model in client.get("/info").json()["models"]}
+    assert about == {"prompted": ["query", "document"], "pretrained": []}
+
+
+def test_a_store_is_asked_behind_its_prompt(server: Server, folders: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lancedb", reason="pip install 'bertkit[search]'")
+    from bertkit.recipes.index import index
+    from bertkit.retrieval.search import Searcher
+
+    (tmp_path / "a.txt").write_text("a b")
+    scores = {}
+    for name, prompt in (("bare", ""), ("prompted", "q u ")):
+        store, model = str(tmp_path / name), folders / "pretrained"
+        index([tmp_path / "a.txt"], model=model, store=store, query_prompt=prompt)
+        client = server(at=House([str(model)], store))
+        scores[name] = client.post("/search", json={"query": "c"}).json()[0]["score"]
+        assert scores[name] == pytest.approx(Searcher(store)("c")[0].score, abs=1e-5)
+    assert abs(scores["bare"] - scores["prompted"]) > 1e-3
 
 
 def test_vectors_as_openai_has_them(server: Server, folders: Path) -> None:

@@ -119,7 +119,7 @@ def pretrain(
         if len(model.heads) == len(heads):
             publish(folder, out)
         else:
-            _save(out, own, masters, generator, tokenizer, family)
+            _save(out, own, masters, generator, tokenizer, family, start_from)
 
     journal, start = Journal(out), 0
     if resume:
@@ -132,7 +132,7 @@ def pretrain(
         say(f"going on after step {start} of {train.steps}")
     journal.rewind(start)
     if start == 0:
-        _save(out, own, masters, generator, tokenizer, family)
+        _save(out, own, masters, generator, tokenizer, family, start_from)
         parameters = sum(w.numel() for w in masters.weights.values())
         say(
             f"{parameters:,} parameters, {'fp32' if dtype == torch.float32 else 'bf16'}, "
@@ -249,10 +249,17 @@ def _save(
     generator: Model | None,
     tokenizer: Tokenizer,
     family: Family,
+    start_from: Loaded | None,
 ) -> None:
-    """The model's folder, without what only its objective needs, and its generator's inside."""
+    """The model's folder, without what only its objective needs, and its generator's inside.
+
+    It makes vectors as the folder does that it starts from.
+    """
     weights = {name: masters.weights[name] for name, _ in own.named_parameters()}
-    save(out, own, tokenizer, family, weights=weights)
+    pooling = length = None
+    if start_from is not None and start_from.pooling is not None:
+        pooling, length = start_from.pooling, start_from.length
+    save(out, own, tokenizer, family, weights=weights, pooling=pooling, length=length)
     if generator is not None:
         inside = {id(weight): masters.weights[n] for n, weight in masters.model.named_parameters()}
         theirs = {name: inside[id(weight)] for name, weight in generator.named_parameters()}

@@ -55,10 +55,9 @@ def route(
 async def _vectors(
     asking: Asking,
     texts: Sequence[str],
-    ask: schema.Ask,
+    ask: schema.EmbedAsk | schema.OpenAIAsk | schema.SimilarityAsk,
     *,
     field: str,
-    truncate: bool,
     normalize: bool = True,
     dimensions: int | None = None,
 ) -> tuple[str, NDArray[np.float32], list[bool]]:
@@ -66,7 +65,15 @@ async def _vectors(
     name, pipeline = asking.pipeline("embed", ask.model)
     if dimensions is not None and dimensions > pipeline.dimension:
         raise invalid(f"the model's vectors have {pipeline.dimension} dimensions", "dimensions")
-    found, cut = await asking.answers(pipeline, texts, field=field, truncate=truncate)
+    known, prompt = pipeline.prompt.prompts.named, ask.prompt_name
+    if prompt and prompt not in known:
+        raise invalid(
+            f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}",
+            "prompt_name",
+        )
+    found, cut = await asking.answers(
+        pipeline, texts, field=field, truncate=ask.truncate, prompt=prompt
+    )
     rows = usable(np.stack(found)[:, :dimensions])
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -81,7 +88,6 @@ async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
         _listed(ask.inputs),
         ask,
         field="inputs",
-        truncate=ask.truncate,
         normalize=ask.normalize,
         dimensions=ask.dimensions,
     )
@@ -97,7 +103,6 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
         _listed(ask.input),
         ask,
         field="input",
-        truncate=ask.truncate,
         dimensions=ask.dimensions,
     )
     coded: list[Any] = rows.tolist()
@@ -115,9 +120,7 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
 async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
     """How near each sentence is to the first: the cosine of their vectors."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
-    _, rows, cut = await _vectors(
-        Asking(request), texts, ask, field="inputs", truncate=ask.truncate
-    )
+    _, rows, cut = await _vectors(Asking(request), texts, ask, field="inputs")
     return reply((rows[1:] @ rows[0]).tolist(), cut)
 
 

@@ -48,6 +48,15 @@ def example(**given: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [given]})
 
 
+PromptName = Annotated[
+    str | None,
+    Field(
+        description="Which of the model's prompts stands before each text; by default its default "
+        'one, if any; "" for none.'
+    ),
+]
+
+
 class EmbedAsk(Cut):
     model_config = example(inputs=["a cat on a mat", "a dog in a fog"])
 
@@ -56,6 +65,7 @@ class EmbedAsk(Cut):
     dimensions: int | None = Field(
         None, ge=1, description="Only the first so many, for a Matryoshka model."
     )
+    prompt_name: PromptName = None
     truncation_direction: Literal["right", "Right"] = "right"
 
 
@@ -65,6 +75,7 @@ class OpenAIAsk(Ask):
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
+    prompt_name: PromptName = None
     user: str | None = Field(None, description="Taken, and not looked at.")
     truncate: bool = Field(False, description="As in /embed; OpenAI has it not.")
 
@@ -123,6 +134,7 @@ class SimilarityAsk(Cut):
     )
 
     inputs: Sentences
+    prompt_name: PromptName = None
 
 
 class RerankAsk(Cut):
@@ -273,6 +285,7 @@ class Model(msgspec.Struct, frozen=True):
     length: int
     dimension: int
     precision: str
+    prompts: list[str]
 
 
 class Info(msgspec.Struct, frozen=True):

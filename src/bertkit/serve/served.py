@@ -87,6 +87,7 @@ class Served:
             length=self.loaded.length,
             dimension=self.embed.dimension,
             precision=str(self.embed.engine.dtype).removeprefix("torch."),
+            prompts=list(self.embed.prompt.prompts.named),
         )
 
     def _offer(self, name: str, kind: Any, *given: Any) -> None:
