@@ -8,13 +8,16 @@ WITH_DATASETS := .venv/.installed-datasets
 PARALLEL := -n auto --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Of a benchmark, such as OPTIONS="--only fp32 --minutes 10"; `python -m benchmarks --help` has all.
+OPTIONS ?=
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
+	bench-pretrain bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
 	bench-startup bench-report
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 
@@ -48,37 +51,40 @@ format: install ## rewrite the files as `make check` wants them
 	$(BIN)/ruff check --fix .
 
 bench-pretrain: install ## pretraining steps, against transformers
-	$(BIN)/python -m benchmarks pretrain
+	$(BIN)/python -m benchmarks pretrain $(OPTIONS)
 
 bench-finetune: install ## fine-tuning, against Trainer (hours, goes on where it stopped)
-	$(BIN)/python -m benchmarks finetune
+	$(BIN)/python -m benchmarks finetune $(OPTIONS)
+
+bench-finetune-speed: install ## its times alone, of some rows (minutes)
+	$(BIN)/python -m benchmarks finetune --speed $(OPTIONS)
 
 bench-distill: install ## students of 3 and 2 layers, against their teacher (hours)
-	$(BIN)/python -m benchmarks distill
+	$(BIN)/python -m benchmarks distill $(OPTIONS)
 
 bench-families: install ## BERT and its relatives from the same text, against transformers (an hour)
-	$(BIN)/python -m benchmarks families
+	$(BIN)/python -m benchmarks families $(OPTIONS)
 
 bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX Runtime, OpenVINO
-	$(BIN)/python -m benchmarks embed
+	$(BIN)/python -m benchmarks embed $(OPTIONS)
 
 bench-latency: install ## one query at a time, against the same
-	$(BIN)/python -m benchmarks latency
+	$(BIN)/python -m benchmarks latency $(OPTIONS)
 
 bench-stream: install ## memory while a million texts are embedded
-	$(BIN)/python -m benchmarks stream
+	$(BIN)/python -m benchmarks stream $(OPTIONS)
 
 bench-search: install ## a search engine over SciFact, against sentence-transformers and faiss
-	$(BIN)/python -m benchmarks search
+	$(BIN)/python -m benchmarks search $(OPTIONS)
 
 bench-serve: install ## a server under load, against FastAPI around sentence-transformers
-	$(BIN)/python -m benchmarks serve
+	$(BIN)/python -m benchmarks serve $(OPTIONS)
 
 bench-prepare: $(WITH_DATASETS) ## corpus preparation, against datasets.map
-	$(BIN)/python -m benchmarks prepare
+	$(BIN)/python -m benchmarks prepare $(OPTIONS)
 
 bench-startup: install ## a fresh process to its first embedding, against sentence-transformers
-	$(BIN)/python -m benchmarks startup
+	$(BIN)/python -m benchmarks startup $(OPTIONS)
 
 bench-report: install ## all kept results as one page with pictures
 	$(BIN)/python -m benchmarks report

@@ -1,4 +1,8 @@
-"""`python -m benchmarks NAME`: run one benchmark, or draw them all with `report`."""
+"""`python -m benchmarks NAME`: run one benchmark, or draw them all with `report`.
+
+Rows are written as they are measured (`results/PROCESSOR/NAME.json`) and not measured again, so
+that a run that was stopped goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-HELPERS = {"__init__", "__main__", "harness", "text"}
+HELPERS = {"__init__", "__main__", "graphs", "harness", "kept", "text", "trainer"}
+TAKES = {"finetune": {"tasks", "seeds", "speed"}, "distill": {"tasks", "seeds", "rows"}}
+"""Options of these benchmarks alone."""
 
 
 def main(arguments: list[str]) -> int:
@@ -18,17 +24,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="a fraction of the work, printed and not kept"
     )
-    long = parser.add_argument_group("finetune, which goes on where it stopped")
-    long.add_argument("--tasks", metavar="A,B", help="these alone")
-    long.add_argument("--seeds", metavar="0,1", help="0,1,2 where not given")
-    long.add_argument("--fresh", action="store_true", help="forget what was measured of them")
+    parser.add_argument("--only", metavar="TEXT", help="the rows whose description holds TEXT")
+    parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured of them")
+    some = parser.add_argument_group("finetune and distill")
+    some.add_argument("--tasks", metavar="A,B", help="these alone")
+    some.add_argument("--seeds", metavar="0,1", help="0,1,2 where not given")
+    some.add_argument("--rows", type=int, help="distill: so many rows to learn from")
+    some.add_argument(
+        "--speed", action="store_true", help="finetune: times of some rows, and no scores (minutes)"
+    )
     given = {option: value for option, value in vars(parser.parse_args(arguments)).items() if value}
     name = given.pop("name")
-    if name != "finetune" and given.keys() - {"quick"}:
-        parser.error(f"{name}: --quick is its only option")
+    strange = given.keys() & {"tasks", "seeds", "rows", "speed"} - TAKES.get(name, set())
+    if strange:
+        parser.error(f"{name}: takes no --{min(strange)}")
     os.environ["HF_HUB_OFFLINE"] = "1"  # or a peer's figure holds its wait for the network
-    module = importlib.import_module(f"benchmarks.{name}")
-    module.main(**given)
+    from benchmarks.harness import Options
+
+    importlib.import_module(f"benchmarks.{name}").main(Options(**given))
     return 0
 
 

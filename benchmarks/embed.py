@@ -2,8 +2,8 @@
 
 1,024 sentences of mixed length by all-MiniLM-L6-v2, and 16 documents of 512 tokens by a model of
 BERT-base's shape with random weights; tokenizing included. sentence-transformers has its defaults,
-32 texts a batch of near-equal length; the graphs get batches of at most 4,096 tokens, sorted by
-length, on all cores, and OpenVINO the precision of the row.
+32 texts a batch of near-equal length; of each runtime's graphs the fastest is the peer (`graphs`).
+Rows whose instructions this processor has not are left out.
 
 In int8 all sides look at the same 300 other sentences: OpenVINO's graph is quantized by NNCF as a
 transformer, with its defaults; ONNX Runtime's by its own dynamic quantization, a scale a channel,
@@ -15,36 +15,31 @@ STS-B.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import bertkit
-from benchmarks import harness, text
+from benchmarks import graphs, kept, text
+from benchmarks.graphs import Runtime, Vectors
+from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.engine.exported import GRAPHS, RECORD, Exported, Record, hashes, padded
 from bertkit.families import BERT
 from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
-from bertkit.recipes.export import export
 from bertkit.recipes.quantize import quantize
-from bertkit.storage import write_json
 from bertkit.text.tokenizer import Tokenizer
 
-Vectors = npt.NDArray[np.float32]
-Embedder = Callable[[list[str]], Vectors]
 Numbers = Literal["fp32", "bf16", "int8"]
 
 TOLERANCE = 1e-5
@@ -65,9 +60,7 @@ CALIBRATION = 300
 LONG = 512
 """Tokens of a long document."""
 
-PRECISIONS: tuple[Numbers, ...] = ("fp32", "bf16", "int8")
-
-PEERS: tuple[tuple[str, Numbers], ...] = (
+ALL_PEERS: tuple[tuple[str, Numbers], ...] = (
     ("sentence-transformers", "fp32"),
     ("ONNX Runtime", "fp32"),
     ("OpenVINO", "fp32"),
@@ -78,27 +71,44 @@ PEERS: tuple[tuple[str, Numbers], ...] = (
 )
 
 
-def main(*, quick: bool = False) -> None:
-    count = 96 if quick else 1024
-    drawn = text.sentences(count + CALIBRATION)
-    sentences, seen = drawn[:count], drawn[count:]
-    rows: list[harness.Row] = []
-    with TemporaryDirectory() as place:
-        prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"] + MARGIN)
-        ours, peers = opened(minilm(), Path(place))
-        rows += [*quality(sentences, ours, peers)]
-        rows += [*on_stsb(ours)]
-        rows += speeds("embed", sentences, ours, peers, targets=TARGETS)
-    with TemporaryDirectory() as place:
-        base = random_base(Path(place) / "base")
-        prepare(base, Path(place), seen, lowest=-1.0)  # its vectors mean nothing
-        documents = long_documents(base, 2 if quick else 16)
-        ours, peers = opened(base, Path(place))
-        rows += speeds("BERT-base, 512 tokens", documents, ours, peers, targets={})
-    if quick:
-        harness.show("embed, quick", rows)
-    else:
-        harness.write("embed", rows)
+def precisions() -> tuple[Numbers, ...]:
+    """Those that this processor has instructions for; integers need none of their own."""
+    return ("fp32", "bf16", "int8") if bf16_here() else ("fp32", "int8")
+
+
+def peers() -> list[tuple[str, Numbers]]:
+    """Those that compute in one of these."""
+    return [(name, precision) for name, precision in ALL_PEERS if precision in precisions()]
+
+
+NO_BF16 = "no bf16 rows: this processor has no bf16 instructions"
+
+
+def main(options: Options) -> None:
+    quick = options.quick
+    book = options.book("embed")
+    if not bf16_here():
+        book.leave_out(NO_BF16)
+    drawn = text.sentences((96 if quick else 1024) + CALIBRATION)
+    sentences, seen = drawn[:-CALIBRATION], drawn[-CALIBRATION:]
+    for what, target in (("embed", TARGETS), ("BERT-base, 512 tokens", {})):
+        wanted = any(book.wanted(f"{what}, {p}", f"{name}, {p}") for name, p in peers())
+        if not wanted or options.late:
+            continue
+        with TemporaryDirectory() as place:
+            if what == "embed":
+                folder, texts, lowest = minilm(), sentences, LOWEST_COSINE["int8"] + MARGIN
+            else:
+                folder = random_base(Path(place) / "base")
+                texts, lowest = long_documents(folder, 2 if quick else 16), -1.0  # mean nothing
+            prepare(folder, Path(place), seen, lowest)
+            mine, theirs = opened(folder, Path(place))
+            if what == "embed":
+                book.add(*quality(sentences, mine, theirs), *on_stsb(mine))
+            for (name, precision), peer in theirs.items():
+                if book.wanted(f"{what}, {precision}", f"{name}, {precision}"):
+                    book.add(speed(what, texts, mine[precision], name, peer, target))
+    book.close()
 
 
 TARGETS: dict[tuple[str, Numbers], float] = {
@@ -113,89 +123,66 @@ TARGETS: dict[tuple[str, Numbers], float] = {
 """By peer and precision; 1 where there is none."""
 
 
-def prepare(folder: Path, place: Path, seen: list[str], lowest: float) -> None:
+def prepare(
+    folder: Path, place: Path, seen: list[str], lowest: float, *, alone: bool = False
+) -> None:
     """Write what sides open beside the model's folder: graphs, and all that computes in integers.
 
-    `seen` are the texts that int8 is calibrated with, `lowest` the cosine that ours keeps on them.
+    `seen` are the texts that int8 is calibrated with, `lowest` the cosine that ours keeps on them;
+    `alone` says that texts will come one at a time.
     """
-    for kind in ("onnx", "openvino"):
-        export(folder, out=place / kind, kind=kind)
-        shutil.copytree(place / kind, place / f"{kind}-int8")
-        in_integers(place / f"{kind}-int8", seen)
+    for runtime in graphs.NAMES:
+        graphs.make(folder, place, runtime, seen, alone=alone)
     texts = place / "seen.txt"
     texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
     quantize(folder, [texts], out=place / "int8", lowest=lowest)
 
 
-def side(name: str, precision: Numbers, folder: Path, place: Path) -> Embedder:
+@dataclass
+class Side:
+    """A model, opened, and how it computes."""
+
+    embed: Callable[[list[str]], Vectors]
+    settings: str
+    fill: Callable[[], float]
+
+    @property
+    def how(self) -> kept.How:
+        return kept.How(self.settings, self.fill())
+
+
+def side(name: str, precision: Numbers, folder: Path, place: Path) -> Side:
     """A side with its model open; `place` is what `prepare` filled."""
-    match name, precision:
-        case "bertkit", "int8":
-            return ours(place / "int8", "int8")
-        case "bertkit", _:
-            return ours(folder, precision)
-        case "sentence-transformers", _:
-            return theirs(folder, precision)
-        case "ONNX Runtime", "int8":
-            return graph(place / "onnx-int8", "fp32")
-        case "ONNX Runtime", _:
-            return graph(place / "onnx", "fp32")
-        case _, "int8":
-            return graph(place / "openvino-int8", "auto")
-    return graph(place / "openvino", precision)
+    if name == "bertkit":
+        return ours(place / "int8" if precision == "int8" else folder, precision)
+    if name == "sentence-transformers":
+        return theirs(folder, precision)
+    runtime: Runtime = "onnx" if name == graphs.NAMES["onnx"] else "openvino"
+    graph, export = graphs.opened(folder, place, runtime, precision)
+    settings = f"{precision}, {export}, at most 4,096 tokens a batch, sorted by length"
+    return Side(graph, settings, lambda: graph.fill)
 
 
 def opened(
     folder: Path, place: Path
-) -> tuple[dict[Numbers, Embedder], dict[tuple[str, Numbers], Embedder]]:
+) -> tuple[dict[Numbers, Side], dict[tuple[str, Numbers], Side]]:
     """Ours by precision, and the peers by name and precision."""
-    mine = {precision: side("bertkit", precision, folder, place) for precision in PRECISIONS}
-    return mine, {peer: side(*peer, folder, place) for peer in PEERS}
-
-
-def in_integers(folder: Path, seen: list[str]) -> None:
-    """Let an exported graph compute in integers, as the makers of its runtime do it."""
-    record = msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
-    path = folder / GRAPHS[record.kind][0]
-    made = path.with_name(f"int8-{path.name}")
-    if record.kind == "onnx":
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(path, made, per_channel=True, weight_type=QuantType.QInt8)
-        made.replace(path)
-    else:
-        import nncf
-        import openvino
-
-        tokenizer = Tokenizer.load(folder)
-        read = tokenizer.encode_batch(seen, max_length=record.length, truncate="longest")
-        inputs = [padded([one.ids], [one.types]) for one in read]
-        nncf.set_log_level(logging.ERROR)
-        model = nncf.quantize(
-            openvino.Core().read_model(path),
-            nncf.Dataset(inputs),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(inputs),
-        )
-        openvino.save_model(model, made, compress_to_fp16=False)
-        made.replace(path)
-        made.with_suffix(".bin").replace(path.with_suffix(".bin"))
-    changed = msgspec.structs.replace(record, sha256=hashes(folder, record.kind))
-    write_json(folder / RECORD, msgspec.to_builtins(changed))
+    mine = {precision: side("bertkit", precision, folder, place) for precision in precisions()}
+    return mine, {peer: side(*peer, folder, place) for peer in peers()}
 
 
 def quality(
-    sentences: list[str], ours: dict[Numbers, Embedder], peers: dict[tuple[str, Numbers], Embedder]
-) -> Iterator[harness.Row]:
+    sentences: list[str], ours: dict[Numbers, Side], peers: dict[tuple[str, Numbers], Side]
+) -> Iterator[kept.Row]:
     """How far our numbers are from the peer's in fp32.
 
     Raises: AssertionError if an fp32 embedding differs by more than TOLERANCE: then speed means
     nothing.
     """
-    exact = peers["sentence-transformers", "fp32"](sentences)
-    gap = float(np.abs(ours["fp32"](sentences) - exact).max())
+    exact = peers["sentence-transformers", "fp32"].embed(sentences)
+    gap = float(np.abs(ours["fp32"].embed(sentences) - exact).max())
     assert gap <= TOLERANCE, f"fp32 embeddings differ by {gap:.1e}, more than {TOLERANCE:.0e}"
-    yield harness.row(
+    yield kept.row(
         "embed, fp32: largest difference from the peer",
         gap,
         TOLERANCE,
@@ -205,12 +192,14 @@ def quality(
         better="lower",
     )
     for precision, limit in LOWEST_COSINE.items():
+        if precision not in ours:
+            continue
         sides = {"": ours[precision]}
         sides |= {f", {name}": each for (name, p), each in peers.items() if p == precision}
-        for name, embed in sides.items():
-            yield harness.row(
+        for name, one in sides.items():
+            yield kept.row(
                 f"embed, {precision}: lowest cosine to fp32{name}",
-                lowest_cosine(embed(sentences), exact),
+                lowest_cosine(one.embed(sentences), exact),
                 limit,
                 peer_name="limit",
                 unit="",
@@ -219,19 +208,20 @@ def quality(
             )
 
 
-def on_stsb(ours: dict[Numbers, Embedder]) -> Iterator[harness.Row]:
+def on_stsb(ours: dict[Numbers, Side]) -> Iterator[kept.Row]:
     """Spearman's correlation of cosines with people's judgment, in integers and not."""
     path = Path(os.environ.get("BERTKIT_DATA", "."), "stsb", "sts-dev.tsv")
     if not path.exists():
         return
     rows = text.stsb(path)
     found = {}
-    for precision, embed in ours.items():
-        one, other = embed([row.text for row in rows]), embed([row.pair or "" for row in rows])
+    for precision, each in ours.items():
+        one = each.embed([row.text for row in rows])
+        other = each.embed([row.pair or "" for row in rows])
         scores = [float(row.label or 0) for row in rows]
         found[precision] = 100 * regression(cosines(one, other).tolist(), scores)["spearman"]
-    for precision in ("bf16", "int8"):
-        yield harness.row(
+    for precision in sorted(found.keys() - {"fp32"}):
+        yield kept.row(
             f"STS-B dev, {precision}: 100 × Spearman's correlation",
             found[precision],
             found["fp32"] - LOST,
@@ -242,27 +232,28 @@ def on_stsb(ours: dict[Numbers, Embedder]) -> Iterator[harness.Row]:
         )
 
 
-def speeds(
+def speed(
     what: str,
     texts: list[str],
-    ours: dict[Numbers, Embedder],
-    peers: dict[tuple[str, Numbers], Embedder],
-    *,
+    ours: Side,
+    name: str,
+    peer: Side,
     targets: dict[tuple[str, Numbers], float],
-) -> list[harness.Row]:
-    """Ours against each peer of the same precision, in turn."""
-    return [
-        harness.compare(
-            f"{what}, {precision}",
-            lambda precision=precision: ours[precision](texts),  # type: ignore[misc]
-            lambda peer=peer: peer(texts),  # type: ignore[misc]
-            peer_name=f"{name}, {precision}",
-            unit="texts/s",
-            work=len(texts),
-            target=targets.get((name, precision), 1.0),
-        )
-        for (name, precision), peer in peers.items()
-    ]
+) -> kept.Row:
+    """Ours and a peer of the same precision, in turn."""
+    precision: Any = ours.settings
+    row = compare(
+        f"{what}, {precision}",
+        lambda: ours.embed(texts),
+        lambda: peer.embed(texts),
+        peer_name=f"{name}, {precision}",
+        unit="texts/s",
+        work=len(texts),
+        target=targets.get((name, precision), 1.0),
+        how=(kept.How(), kept.How()),
+    )
+    # what was padding is known afterwards
+    return msgspec.structs.replace(row, ours_how=ours.how, peer_how=peer.how)
 
 
 def lowest_cosine(found: Vectors, exact: Vectors) -> float:
@@ -301,27 +292,29 @@ def long_documents(folder: Path, count: int) -> list[str]:
     return cut[:count]
 
 
-def ours(folder: Path, precision: Numbers) -> Embedder:
+def ours(folder: Path, precision: Numbers) -> Side:
     embed = bertkit.pipeline("embed", folder, precision=precision)
     # sentence-transformers cuts what is longer than the model without a word
-    return lambda sentences: embed(sentences, long="truncate")
+    return Side(lambda texts: embed(texts, long="truncate"), precision, lambda: 1.0)
 
 
-def theirs(folder: Path, precision: Numbers) -> Embedder:
+def theirs(folder: Path, precision: Numbers) -> Side:
     from sentence_transformers import SentenceTransformer
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
+    model: Any = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
+    tokens = [0, 0]
 
-    def embed(sentences: list[str]) -> Vectors:
-        found = model.encode(
-            sentences, batch_size=32, convert_to_numpy=True, show_progress_bar=False
-        )
+    def count(_: Any, given: Any) -> None:
+        mask = given[0]["attention_mask"]
+        tokens[0] += int(mask.sum())
+        tokens[1] += mask.numel()
+
+    model[0].register_forward_pre_hook(count)
+
+    def embed(texts: list[str]) -> Vectors:
+        found = model.encode(texts, batch_size=32, convert_to_numpy=True, show_progress_bar=False)
         return np.asarray(found, dtype=np.float32)
 
-    return embed
-
-
-def graph(folder: Path, precision: Any) -> Embedder:
-    ready = Exported(folder, precision)
-    return lambda sentences: ready(sentences, long="truncate")
+    settings = f"{precision}, 32 a batch, sorted by length"
+    return Side(embed, settings, lambda: tokens[0] / tokens[1])

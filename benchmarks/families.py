@@ -5,17 +5,16 @@ WordPiece vocabulary, for as many steps of as many samples; then fine-tuned with
 part of SST-2 and on MRPC. Held-out text is masked alike for all, 15 % of its tokens, so that the
 losses of masked words compare; ELECTRA's is that of its generator, smaller than the others.
 
-Speed is that of one optimizer step: ours draws its samples and masks them within the measured
-time, the peer's are in memory, and it neither clips gradients nor schedules the learning rate. The
-peer of ELECTRA is written out here: transformers has a generator and a discriminator, and nothing
-that trains the two. What was measured is not measured again (results/families.jsonl), so that a run
-that was stopped goes on. BERTKIT_DATA names the folder of the data.
+Speed is that of one optimizer step, measured as `pretrain` does it, beside the same ways of the
+peer. That of ELECTRA is written out here: transformers has a generator and a discriminator, and
+nothing that trains the two. What was measured is not measured again (`families.jsonl` beside the
+results). BERTKIT_DATA names the folder of the data.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +24,13 @@ import msgspec
 import torch
 from torch.nn import functional as F
 
-from benchmarks import harness
+from benchmarks import kept
 from benchmarks.finetune import WORKS, data_folder, read
-from benchmarks.pretrain import LENGTH, every_nth, ours, row_of, samples
+from benchmarks.harness import Options
+from benchmarks.pretrain import LENGTH, MEGA, Peer, Way, compared, row_of, samples, ways
 from bertkit.console import quietly
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
-from bertkit.data.segments import Sample
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.recipes.finetune import Finetune, finetune_seeds
@@ -39,7 +38,7 @@ from bertkit.recipes.page import bars
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
-from bertkit.storage import append_text, write_text
+from bertkit.storage import write_text
 from bertkit.text.train import train as train_vocabulary
 
 SHAPE = {"layers": 4, "hidden": 128, "heads": 2, "intermediate": 512, "length": LENGTH}
@@ -85,11 +84,8 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 TASKS = {"sst2": 3, "mrpc": 5}
 """Epochs of fine-tuning, on at most so many rows."""
 ROWS = 4_000
-LOG = harness.RESULTS / "families.jsonl"
 PICTURES = Path(__file__).parents[1] / "docs" / "science"
-SPEEDS = (5.0, 2.0)
-"""Targets of the speed, against the peer in fp32 and under bf16 autocast."""
-PEER_BATCH, PEER_SAMPLES = 32, 64
+PEER_BATCH = 32
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
@@ -104,17 +100,25 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag="timed"):
     """A line of the log: how fast a variant's step is."""
 
     variant: str
-    rows: list[harness.Row]
+    rows: list[kept.Row]
 
 
-def main(*, quick: bool = False) -> None:
-    data = data_folder()
-    log = [] if quick else read_log()
+def main(options: Options) -> None:
+    data, quick = data_folder(), options.quick
+    path = kept.log_of("families")
+    log = [] if quick else read_log(path)
+    asked = [name for name in VARIANTS if options.only.lower() in name.lower()]
+    book = options.book("families", lambda what, _: what.split(",")[0] in asked)
+    if options.fresh and path.exists() and not quick:
+        log = [line for line in log if line.variant not in asked]
+        write_text(path, "".join(map(written, log)))
     with TemporaryDirectory() as place:
         corpus = make_corpus(data, Path(place), quick)
         for kind in (Learned, Timed):
             for name in VARIANTS:
                 if any(isinstance(line, kind) and line.variant == name for line in log):
+                    continue
+                if options.late or name not in asked:
                     continue
                 line: Learned | Timed
                 if kind is Learned:
@@ -123,14 +127,14 @@ def main(*, quick: bool = False) -> None:
                     line = Timed(variant=name, rows=speeds(name, corpus, quick=quick))
                 log.append(line)
                 if not quick:
-                    append_text(LOG, msgspec.json.encode(line).decode() + "\n")
+                    kept.append(path, written(line))
     known = {line.variant: line for line in log if isinstance(line, Learned)}
-    rows = [row for name in VARIANTS for row in beside_bert(known[name], known["BERT"])]
-    rows += [row for line in log if isinstance(line, Timed) for row in line.rows]
-    if quick:
-        harness.show("families, quick", rows)
+    for name in known if "BERT" in known else ():
+        book.add(*beside_bert(known[name], known["BERT"]))
+    book.add(*(row for line in log if isinstance(line, Timed) for row in line.rows))
+    book.close()
+    if quick or known.keys() != VARIANTS.keys():
         return
-    harness.write("families", rows)
     for what in known["BERT"].scores:
         bars(
             PICTURES / f"families-{what.split()[0]}.svg",
@@ -139,9 +143,13 @@ def main(*, quick: bool = False) -> None:
         )
 
 
-def read_log() -> list[Learned | Timed]:
+def written(line: Learned | Timed) -> str:
+    return msgspec.json.encode(line).decode() + "\n"
+
+
+def read_log(path: Path) -> list[Learned | Timed]:
     """What was measured before; it goes on from there."""
-    lines = LOG.read_text(encoding="utf-8").splitlines() if LOG.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=Learned | Timed) for line in lines]
 
 
@@ -177,7 +185,7 @@ def learned(name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool) 
         }
         for task, epochs in TASKS.items():
             work = WORKS[task]
-            train, dev = read(work, data, quick=quick)
+            train, dev = read(work, data, "quick" if quick else "whole")
             tuned = finetune_seeds(
                 2 if quick else 3,
                 work.task,
@@ -197,14 +205,14 @@ def learned(name: str, corpus: Corpus, data: Path, place: Path, *, quick: bool) 
     return Learned(variant=name, parameters=parameters, scores=scores)
 
 
-def beside_bert(mine: Learned, bert: Learned) -> list[harness.Row]:
+def beside_bert(mine: Learned, bert: Learned) -> list[kept.Row]:
     """A row for each figure of a variant, beside BERT's."""
     rows = []
     for what, score in mine.scores.items():
         theirs = bert.scores[what]
         spread = f" (± {score['sd']:.4f}, BERT's ± {theirs['sd']:.4f})" if score["sd"] else ""
         rows.append(
-            harness.row(
+            kept.row(
                 f"{mine.variant}, {what}{spread}",
                 score["mean"],
                 theirs["mean"],
@@ -215,7 +223,7 @@ def beside_bert(mine: Learned, bert: Learned) -> list[harness.Row]:
             )
         )
     rows.append(
-        harness.row(
+        kept.row(
             f"{mine.variant}, parameters",
             mine.parameters,
             bert.parameters,
@@ -231,30 +239,22 @@ def beside_bert(mine: Learned, bert: Learned) -> list[harness.Row]:
 # ---- speed
 
 
-def speeds(name: str, corpus: Corpus, *, quick: bool) -> list[harness.Row]:
-    """Our step against the peer's steps, in its default precision and under bf16 autocast."""
+def speeds(name: str, corpus: Corpus, *, quick: bool) -> list[kept.Row]:
+    """Our step against those of the peer; all sides take turns."""
     config = read_config(settings(name, quick=quick), corpus.tokenizer())
-    drawn = samples(config, corpus).batch(0, BATCH)
-    fed = every_nth(drawn, PEER_SAMPLES)
-    return [
-        harness.compare(
-            f"{name}, pretraining step",
-            ours(config, corpus),
-            peer(config, fed, corpus, autocast=autocast),
-            peer_name=f"transformers, {'bf16 autocast' if autocast else 'fp32'}",
-            unit="tokens/s",
-            work=(sum(map(len, drawn)), sum(map(len, fed))),
-            target=target,
-            repeats=1 if quick else 5,
-        )
-        for autocast, target in zip((False, True), SPEEDS, strict=True)
-    ]
+    return compared(
+        f"{name}, pretraining step",
+        config,
+        corpus,
+        {way: peer(config, corpus, way) for way in ways() if not way.masked_only},
+        samples=BATCH,
+        batch=PEER_BATCH,
+        rounds=1 if quick else 5,
+    )
 
 
-def peer(
-    config: PretrainConfig, fed: Sequence[Sample], corpus: Corpus, *, autocast: bool
-) -> Callable[[], None]:
-    """Steps of the same model in transformers over the samples: mask, pad, learn."""
+def peer(config: PretrainConfig, corpus: Corpus, way: Way) -> Peer:
+    """The same model in transformers."""
     import transformers
 
     family, heads = FAMILIES[config.family], heads_of(config)
@@ -273,8 +273,8 @@ def peer(
         }
         electra: Any = known(**{**shape, **small})
         models.append(transformers.ElectraForMaskedLM(electra).train())
-    weights = [weight for model in models for weight in model.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=1e-4)
+    if way.numbers == "bf16":
+        models = [model.to(torch.bfloat16) for model in models]
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(corpus.folder / "tokenizer" / "tokenizer.json"),
         pad_token="[PAD]",
@@ -283,21 +283,17 @@ def peer(
         sep_token="[SEP]",
         unk_token="[UNK]",
     )
-    collator = transformers.DataCollatorForLanguageModeling(
-        tokenizer, mlm_probability=config.masking.rate, pad_to_multiple_of=LENGTH
+    drawn = samples(config, corpus).batch(0, MEGA * PEER_BATCH)
+    return Peer(
+        [row_of(sample, heads, types=config.model.types) for sample in drawn],
+        [weight for model in models for weight in model.parameters()],
+        lambda batch: _loss(models, batch),
+        tokenizer,
+        way,
+        rate=config.masking.rate,
+        samples=BATCH,
+        batch=PEER_BATCH,
     )
-    rows = [row_of(sample, heads, types=config.model.types) for sample in fed]
-
-    def call() -> None:
-        for start in range(0, len(rows), PEER_BATCH):
-            batch = collator(rows[start : start + PEER_BATCH])
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                loss = _loss(models, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return call
 
 
 def _loss(models: Sequence[Any], batch: dict[str, torch.Tensor]) -> torch.Tensor:

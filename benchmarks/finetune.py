@@ -1,21 +1,20 @@
-"""Fine-tuning MiniLM: bertkit against transformers' `Trainer`, each with its defaults.
+"""Fine-tuning MiniLM: bertkit with its defaults against transformers' `Trainer`.
 
-Five tasks on real data, which BERTKIT_DATA names the folder of. Both sides learn from the same
-rows for as many epochs, 32 rows a step at a learning rate of 5e-5; from the small slice of squad,
-16 windows a step at 3e-4, so that something is learned. The rest is each side's own: the peer
-learns in fp32 with AdamW, a linear schedule without warm-up and batches padded to their longest
-row.
+Five tasks on real data, which BERTKIT_DATA names the folder of. All sides learn from the same rows
+for as many epochs, 32 rows a step at a learning rate of 5e-5; from the small slice of squad, 16
+windows a step at 3e-4, so that something is learned. The rest is each side's own. `Trainer` is
+asked in three ways: as it comes (fp32, random batches padded to their longest row, 8 rows a batch
+where it predicts), grouped by length, and so in bf16; in the latter two it predicts rows sorted by
+length, 32 a batch.
 
-What is timed favors the peer. Our training is the whole of `finetune`: it reads files, loads the
-model, tokenizes, learns, scores dev after each epoch and saves the best. The peer's is its
-tokenizing and `Trainer.train`, which neither scores nor saves.
-
-Prediction goes from the texts of dev to answers, tokenizing included, with the model loaded and
-warm: ours at precision auto, the peer's by `Trainer.predict` at its default of 8 rows a batch.
+Training goes from files to a saved folder: reading, loading, tokenizing, learning, saving. With
+`--speed`, which takes minutes, it is one epoch of some rows, and every side answers 8 rows of dev
+at its end; the rows of a task are medians over the seeds. Without, which takes hours, it is the
+whole, and ours alone scores dev after each epoch, within its time. Prediction goes from texts to
+answers with the model loaded and warm, tokenizing included.
 
 Scores are those after the last epoch, which is what the peer ends with; bertkit would keep the
-best epoch. Each run is a line of `results/finetune.jsonl`, and the command goes on behind the last;
-the runs of a task are all of one machine.
+best epoch. Each run is a line of `finetune.jsonl` or `finetune-speed.jsonl` beside the results.
 """
 
 from __future__ import annotations
@@ -24,13 +23,10 @@ import gc
 import json
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from importlib import metadata
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -38,46 +34,87 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-import numpy as np
-import torch
-from torch.utils.data import Dataset
 
-from benchmarks import harness
+from benchmarks import kept
 from benchmarks.embed import minilm
+from benchmarks.harness import Options, bf16_here
 from benchmarks.text import stsb
-from bertkit import metrics
+from benchmarks.trainer import Labels, Numbers, Padding, Peer, Rows, Spans, Tags
 from bertkit.console import quietly
-from bertkit.data.tags import spans
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import SCORES, Finetune, finetune, read_examples
 from bertkit.storage import write_text
 from bertkit.tasks import find
 
-LOG = harness.RESULTS / "finetune.jsonl"
-PEER = "transformers Trainer, fp32"
 TRAINING, PREDICTION, SCORE = 4.0, 3.0, 0.99
-"""Targets: how many times faster, and the least share of the peer's score."""
+"""Targets beside `Trainer` as it comes: how many times faster, and the least share of its score."""
 
 FEW = 64
 """Rows of a quick run, and of the unmeasured one before each task."""
 WARM = 32
 """Rows that are answered before those whose time is taken."""
+CHECKED = 8
+"""Rows of dev that are answered within the time of training with --speed."""
 
-OVERLAP, BEST, ANSWER_TOKENS = 128, 20, 30
-"""Of squad: tokens that windows share, and which answers are weighed; the defaults of both."""
+Side = Literal["ours", "default", "grouped", "bf16"]
 
-Side = Literal["ours", "peer"]
-SIDES: tuple[Side, Side] = ("ours", "peer")
+
+@dataclass(frozen=True)
+class Way:
+    """How `Trainer` is asked."""
+
+    name: str
+    settings: str
+    training: float
+    """Target: how many times faster ours is."""
+    prediction: float
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    predict: Mapping[str, Any] = field(default_factory=dict)
+    by_length: bool = False
+    """Whether rows are sorted by length before it predicts."""
+
+
+GROUPED = {"train_sampling_strategy": "group_by_length"}
+WAYS: Mapping[Side, Way] = {
+    "default": Way("transformers Trainer, fp32", "fp32, random order", TRAINING, PREDICTION),
+    "grouped": Way(
+        "transformers Trainer, fp32, grouped by length",
+        "fp32, grouped by length",
+        1.5,
+        1.5,
+        GROUPED,
+        {"per_device_eval_batch_size": 32},
+        by_length=True,
+    ),
+    "bf16": Way(
+        "transformers Trainer, bf16, grouped by length",
+        "bf16 autocast, grouped by length",
+        2.0,
+        1.5,
+        {**GROUPED, "bf16": True},
+        {"per_device_eval_batch_size": 32, "bf16_full_eval": True},
+        by_length=True,
+    ),
+}
+
+
+def ways() -> dict[Side, Way]:
+    """Those that this processor has instructions for."""
+    return {side: way for side, way in WAYS.items() if side != "bf16" or bf16_here()}
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the log: one side's run of a task with one seed. Times are in seconds."""
+    """One line of a log: one side's run of a task with one seed. Times are in seconds."""
 
     task: str
     seed: int
     side: Side
     train: float
     predict: float
+    train_fill: float | None
+    """Real tokens of those that were computed, padding included."""
+    predict_fill: float | None
+    precision: str
     scores: dict[str, float]
     """On dev, after the last epoch."""
     answered: dict[str, float]
@@ -86,42 +123,48 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     dev_rows: int
     epochs: int
     date: str
-    machine: harness.Machine
-    threads: int
+    machine: kept.Machine
     versions: dict[str, str]
 
 
-def main(
-    *, quick: bool = False, tasks: str | None = None, seeds: str | None = None, fresh: bool = False
-) -> None:
+def main(options: Options) -> None:
     folder = data_folder()
-    names = chosen(tasks, folder)
-    wanted = numbers(seeds or ("0" if quick else "0,1,2"))
-    turns: list[tuple[int, Side]] = [(seed, side) for seed in wanted for side in SIDES]
-    if quick:
-        with processes() as run:
-            runs = [run(name, *turn, folder, quick=True) for name in names for turn in turns]
-        harness.show("finetune, quick", rows_of(runs))
-        print(markdown(runs))
-        return
-    runs = read_log(LOG)
-    if fresh:
-        runs = [run for run in runs if run.task not in names or run.seed not in wanted]
-    refuse_others([run for run in runs if run.task in names])
-    if fresh:
-        write_text(LOG, "".join(map(line, runs)))
+    names = chosen(options.tasks, folder)
+    seeds = numbers(options.seeds or ("0" if options.quick else "0,1,2"))
+    log = kept.log_of("finetune-speed" if options.speed else "finetune")
+    runs = [] if options.quick else read_log(log)
+    if options.fresh:
+        runs = [run for run in runs if run.task not in names or run.seed not in seeds]
+    kept.refuse_others(log, [(run.machine, run.versions) for run in runs])
+    book = options.book(
+        "finetune",
+        lambda what, _: what.split(",")[0] in names and (" rows" in what) == options.speed,
+    )
+    if options.fresh and log.exists() and not options.quick:
+        write_text(log, "".join(map(line, runs)))
+    if not bf16_here():
+        book.leave_out("no bf16 rows of the peer: this processor has no bf16 instructions")
     with processes() as run:
         for name in names:
+            asked = [side for side, way in ways().items() if options.only in way.name]
+            turns = [(seed, side) for seed in seeds for side in ("ours", *asked)]
             done = {(r.seed, r.side) for r in runs if r.task == name}
             todo = [turn for turn in turns if turn not in done]
-            for side in SIDES if todo else ():
-                run(name, 0, side, folder, quick=True)
-            for turn in todo:
-                runs.append(run(name, *turn, folder))
-                with LOG.open("a", encoding="utf-8") as log:
-                    log.write(line(runs[-1]))
-            harness.write(f"finetune-{name}", rows_of([r for r in runs if r.task == name]))
-    print(markdown(runs))
+            warmed: set[str] = set()
+            for seed, side in todo:
+                if options.late:
+                    break
+                if side not in warmed and not options.quick:
+                    warmed.add(side)
+                    run(name, 0, side, folder, "quick")
+                how = "quick" if options.quick else "speed" if options.speed else "whole"
+                runs.append(run(name, seed, side, folder, how))
+                if not options.quick:
+                    kept.append(log, line(runs[-1]))
+            book.add(*rows_of([r for r in runs if r.task == name], speed=options.speed))
+    book.close()
+    if not options.speed:
+        print(markdown(runs))
 
 
 # ---- what to run
@@ -152,15 +195,19 @@ def numbers(seeds: str) -> list[int]:
     return sorted({int(part) for part in seeds.split(",")})
 
 
-def read(work: Work, folder: Path, *, quick: bool) -> list[list[Any]]:
+Much = Literal["quick", "speed", "whole"]
+
+
+def read(work: Work, folder: Path, much: Much) -> list[list[Any]]:
     """The examples of train and of dev."""
     found = []
-    for file, wanted in zip(work.files, work.rows, strict=True):
+    most = {"quick": (FEW, FEW), "speed": work.timed, "whole": work.rows}[much]
+    for file, wanted in zip(work.files, most, strict=True):
         if work.peer is Numbers:
             rows = stsb(folder / file)
         else:
             rows = read_examples(find(work.task), folder / file)
-        found.append(rows[: FEW if quick else wanted])
+        found.append(rows[:wanted])
     return found
 
 
@@ -171,7 +218,7 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-# ---- the two sides
+# ---- the sides
 
 
 class Measured(NamedTuple):
@@ -179,6 +226,8 @@ class Measured(NamedTuple):
 
     train: float
     predict: float
+    train_fill: float
+    predict_fill: float
     scores: dict[str, float]
     answered: dict[str, float]
 
@@ -188,45 +237,49 @@ def processes() -> Iterator[Callable[..., Run]]:
     """`measure`, in a process for each side: what one sets, such as how memory is held, is not
     to help the other."""
     with ExitStack() as stack:
-        pools = {
-            side: stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-            for side in SIDES
-        }
+        pools: dict[str, ProcessPoolExecutor] = {}
 
-        def run(name: str, seed: int, side: Side, *rest: Any, **options: Any) -> Run:
-            return pools[side].submit(measure, name, seed, side, *rest, **options).result()
+        def run(name: str, seed: int, side: Side, *rest: Any) -> Run:
+            if side not in pools:
+                pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+                pools[side] = stack.enter_context(pool)
+            return pools[side].submit(measure, name, seed, side, *rest).result()
 
         yield run
 
 
-def measure(name: str, seed: int, side: Side, folder: Path, *, quick: bool = False) -> Run:
-    """One side's run of a task, on its first rows and for one epoch if `quick`."""
+def measure(name: str, seed: int, side: Side, folder: Path, much: Much) -> Run:
+    """One side's run of a task: its first rows for one epoch, but for the whole."""
     work = WORKS[name]
-    epochs = 1 if quick else work.epochs
+    epochs = work.epochs if much == "whole" else 1
     rows = [0, 0]
 
     def examples() -> list[list[Any]]:
-        found = read(work, folder, quick=quick)
+        found = read(work, folder, much)
         rows[:] = map(len, found)
         return found
 
+    whole = much == "whole"
     with quietly():
-        found = (ours if side == "ours" else peers)(work, examples, epochs, seed)
+        if side == "ours":
+            found = ours(work, examples, epochs, seed, whole=whole)
+        else:
+            found = peers(work, examples, epochs, seed, WAYS[side], whole=whole)
     gc.collect()
     run = Run(
         task=name,
         seed=seed,
         side=side,
         **found._asdict(),
+        precision="bf16" if bf16_here() and side in ("ours", "bf16") else "fp32",
         train_rows=rows[0],
         dev_rows=rows[1],
         epochs=epochs,
-        date=datetime.now().astimezone().isoformat(timespec="seconds"),
-        machine=harness.machine(),
-        threads=torch.get_num_threads(),
-        versions=versions(),
+        date=kept.now(),
+        machine=kept.machine(),
+        versions=kept.versions(),
     )
-    if not quick:
+    if much != "quick":
         said = "  ".join(f"{score} {run.scores[score]:.4f}" for score in work.scores)
         print(
             f"{name}, seed {seed}, {side}: training {run.train:.1f} s, "
@@ -236,7 +289,9 @@ def measure(name: str, seed: int, side: Side, folder: Path, *, quick: bool = Fal
     return run
 
 
-def ours(work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed: int) -> Measured:
+def ours(
+    work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed: int, *, whole: bool
+) -> Measured:
     """`finetune`, then the answers of the folder it wrote."""
     settings = Finetune(
         epochs=epochs,
@@ -250,282 +305,103 @@ def ours(work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed:
         out = Path(folder) / "model"
         start = time.perf_counter()
         train, dev = examples()
-        finetune(work.task, minilm(), train=train, dev=dev, out=out, settings=settings)
+        checked = dev if whole else dev[:CHECKED]
+        finetune(work.task, minilm(), train=train, dev=checked, out=out, settings=settings)
         trained = time.perf_counter() - start
-        kept = json.loads((out / SCORES).read_text(encoding="utf-8"))
+        known = json.loads((out / SCORES).read_text(encoding="utf-8"))
         answer = answering(out, work.task, precision="auto")
     policy = answer.task.long_of_files()
     answer.answers(dev[:WARM], long=policy)
     start = time.perf_counter()
     answers = answer.answers(dev, long=policy)
     predicted = time.perf_counter() - start
-    last = kept["epochs"][-1]
-    return Measured(trained, predicted, last, answer.task.score(answers, dev))
+    answered = answer.task.score(answers, dev)
+    last = known["epochs"][-1]["scores"] if whole else answered
+    return Measured(trained, predicted, 1.0, 1.0, last, answered)  # it computes no padding
 
 
-def peers(work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed: int) -> Measured:
+def peers(
+    work: Work,
+    examples: Callable[[], list[list[Any]]],
+    epochs: int,
+    seed: int,
+    way: Way,
+    *,
+    whole: bool,
+) -> Measured:
     """`Trainer.train`, then `Trainer.predict` with the same model."""
     import transformers
 
     quiet_transformers()
-    train, dev = examples()
-    transformers.set_seed(seed)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(minilm()))
-    side = work.peer(tokenizer, train, work.length)
-    model = getattr(transformers, side.model).from_pretrained(str(minilm()), **side.outputs())
     with TemporaryDirectory() as folder:
-        arguments = transformers.TrainingArguments(
-            folder,
+        shared: dict[str, Any] = {
+            "output_dir": folder,
+            "seed": seed,
+            "use_cpu": True,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+        }
+        start = time.perf_counter()
+        train, dev = examples()
+        transformers.set_seed(seed)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(minilm()))
+        side = work.peer(tokenizer, train, work.length)
+        model = getattr(transformers, side.model).from_pretrained(str(minilm()), **side.outputs())
+        collator = Padding(getattr(transformers, side.collator)(tokenizer))
+
+        def trainer(**given: Any) -> Any:
+            made = transformers.Trainer(
+                model=model,
+                args=transformers.TrainingArguments(**shared, **given),
+                data_collator=collator,
+                processing_class=tokenizer,
+                train_dataset=Rows(side.rows(train, learn=True))
+                if "num_train_epochs" in given
+                else None,
+            )
+            made.remove_callback(transformers.PrinterCallback)
+            return made
+
+        learner = trainer(
             num_train_epochs=epochs,
             per_device_train_batch_size=work.batch_size,
             learning_rate=work.learning_rate,
-            seed=seed,
-            use_cpu=True,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
+            **way.arguments,
         )
-        start = time.perf_counter()
-        trainer = transformers.Trainer(
-            model=model,
-            args=arguments,
-            data_collator=getattr(transformers, side.collator)(tokenizer),
-            train_dataset=Rows(side.rows(train, learn=True)),
-            processing_class=tokenizer,
-        )
-        trainer.remove_callback(transformers.PrinterCallback)
-        trainer.train()
-        trained = time.perf_counter() - start
+        learner.train()
+        learner.save_model(folder)
+        train_fill = collator.fill()
+        # apart, since a learner that groups by length also answers in that order
+        predictor = trainer(**way.predict)
 
         def predict(asked: list[Any]) -> list[Any]:
             rows = side.rows(asked, learn=False)
-            return side.answers(trainer.predict(Rows(rows)).predictions, asked)
+            places = list(range(len(rows)))
+            if way.by_length:
+                places.sort(key=lambda place: -len(rows[place]["input_ids"]))
+            found = predictor.predict(Rows([rows[place] for place in places])).predictions
+            return side.answers(unsorted(found, places), asked)
 
+        if not whole:
+            predict(dev[:CHECKED])
+        trained = time.perf_counter() - start
         predict(dev[:WARM])
+        collator.fill()
         start = time.perf_counter()
         answers = predict(dev)
         predicted = time.perf_counter() - start
     scores = side.score(answers, dev)
-    return Measured(trained, predicted, scores, scores)
+    return Measured(trained, predicted, train_fill, collator.fill(), scores, scores)
 
 
-# ---- the peer, task by task
-
-
-class Rows(Dataset[dict[str, Any]]):
-    """What the model reads, one dict a row."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self.rows[place]
-
-
-class Peer(ABC):
-    """How a task is done with transformers, written after its example scripts."""
-
-    model: str
-    collator = "DataCollatorWithPadding"
-
-    def __init__(self, tokenizer: Any, train: Sequence[Any], length: int) -> None:
-        self.tokenizer, self.length, self.labels = tokenizer, length, self.labels_of(train)
-        self.index = {label: place for place, label in enumerate(self.labels)}
-
-    def labels_of(self, train: Sequence[Any]) -> list[str]:
-        """The names of the model's outputs."""
-        return sorted({example.label for example in train})
-
-    def outputs(self) -> dict[str, int]:
-        return {"num_labels": len(self.labels)}
-
-    @abstractmethod
-    def rows(self, examples: Sequence[Any], *, learn: bool) -> list[dict[str, Any]]:
-        """What the model reads, tokenized, and with `learn` its targets."""
-
-    @abstractmethod
-    def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        """An answer for each example, from the logits of what `rows` gave last."""
-
-    @abstractmethod
-    def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """By bertkit's metrics, so that the same answers score the same."""
-
-
-class Labels(Peer):
-    """A label for a text or a pair, as run_glue does it."""
-
-    model = "AutoModelForSequenceClassification"
-
-    def rows(self, examples: Sequence[Any], *, learn: bool) -> list[dict[str, Any]]:
-        pairs = [example.pair for example in examples]
-        found = self.tokenizer(
-            [example.text for example in examples],
-            None if pairs[0] is None else pairs,
-            truncation=True,
-            max_length=self.length,
-        )
-        rows = by_row(found)
-        for row, example in zip(rows, examples, strict=True) if learn else ():
-            row["labels"] = self.target(example.label)
-        return rows
-
-    def target(self, label: str) -> float:
-        return self.index[label]
-
-    def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        return [self.labels[place] for place in predictions.argmax(-1).tolist()]
-
-    def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        return metrics.classification(
-            answers, [example.label for example in examples], sorted(self.labels)
-        )
-
-
-class Numbers(Labels):
-    """A number for a pair: one output, which transformers takes for a regression."""
-
-    def labels_of(self, train: Sequence[Any]) -> list[str]:
-        return ["score"]
-
-    def target(self, label: str) -> float:
-        return float(label)
-
-    def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        found: list[Any] = predictions[:, 0].tolist()
-        return found
-
-    def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        return metrics.regression(answers, [float(example.label) for example in examples])
-
-
-class Tags(Peer):
-    """A tag for each word, at its first piece, as run_ner does it."""
-
-    model = "AutoModelForTokenClassification"
-    collator = "DataCollatorForTokenClassification"
-    firsts: Sequence[dict[int, int]] = ()
-    """The place of each word's first piece, for each row."""
-
-    def labels_of(self, train: Sequence[Any]) -> list[str]:
-        return sorted({tag for example in train for tag in example.tags})
-
-    def rows(self, examples: Sequence[Any], *, learn: bool) -> list[dict[str, Any]]:
-        found = self.tokenizer(
-            [example.words for example in examples],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=self.length,
-        )
-        rows, self.firsts = by_row(found), []
-        for place, (row, example) in enumerate(zip(rows, examples, strict=True)):
-            first: dict[int, int] = {}
-            for token, word in enumerate(found.word_ids(place)):
-                if word is not None:
-                    first.setdefault(word, token)
-            self.firsts.append(first)
-            if learn:
-                labels = [-100] * len(row["input_ids"])
-                for word, token in first.items():
-                    labels[token] = self.index[example.tags[word]]
-                row["labels"] = labels
-        return rows
-
-    def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        best = predictions.argmax(-1)
-        return [
-            [
-                self.labels[row[first[word]]] if word in first else "O"
-                for word in range(len(example.places))
-            ]
-            for row, first, example in zip(best, self.firsts, examples, strict=True)
-        ]
-
-    def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """Raises: AssertionError when seqeval finds another F1: then neither means anything."""
-        from seqeval.metrics import f1_score  # type: ignore[import-untyped]
-
-        wanted = [example.tags for example in examples]
-        scores = metrics.entities([*map(spans, answers)], [*map(spans, wanted)])
-        theirs = float(f1_score(wanted, answers))
-        assert abs(scores["f1"] - theirs) < 1e-9, f"F1 {scores['f1']}, seqeval's {theirs}"
-        return scores
-
-
-class Spans(Peer):
-    """Part of a context that answers a question, as run_qa does it.
-
-    The least work that comes to its answers: nothing is padded beyond the batch, and neither
-    probabilities nor files are made.
-    """
-
-    model = "AutoModelForQuestionAnswering"
-    owner: Sequence[int] = ()
-    """The example of each window."""
-    places: Sequence[list[tuple[int, int] | None]] = ()
-    """For each token of each window its characters in the context, None outside of it."""
-
-    def labels_of(self, train: Sequence[Any]) -> list[str]:
-        return ["start", "end"]
-
-    def rows(self, examples: Sequence[Any], *, learn: bool) -> list[dict[str, Any]]:
-        found = self.tokenizer(
-            [example.question.lstrip() for example in examples],
-            [example.context for example in examples],
-            truncation="only_second",
-            max_length=self.length,
-            stride=OVERLAP,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-        self.owner = found.pop("overflow_to_sample_mapping")
-        self.places = [
-            [
-                place if which == 1 else None
-                for place, which in zip(places, found.sequence_ids(window), strict=True)
-            ]
-            for window, places in enumerate(found.pop("offset_mapping"))
-        ]
-        rows = by_row(found)
-        for row, number, places in zip(rows, self.owner, self.places, strict=True) if learn else ():
-            row["start_positions"], row["end_positions"] = covered(places, examples[number])
-        return rows
-
-    def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        best = [(-np.inf, "")] * len(examples)
-        for start, end, number, places in zip(*predictions, self.owner, self.places, strict=True):
-            context = examples[number].context
-            for first in np.argsort(start)[-BEST:].tolist():
-                for last in np.argsort(end)[-BEST:].tolist():
-                    if not first <= last < min(first + ANSWER_TOKENS, len(places)):
-                        continue
-                    opens, closes = places[first], places[last]
-                    score = start[first] + end[last]
-                    if opens and closes and score > best[number][0]:
-                        best[number] = (score, context[opens[0] : closes[1]])
-        return [text for _, text in best]
-
-    def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        return metrics.squad(answers, [[text for text, _ in e.answers] for e in examples])
-
-
-def covered(places: Sequence[tuple[int, int] | None], example: Any) -> tuple[int, int]:
-    """The first and last token of the first answer, or [CLS] where the window lacks some of it."""
-    text, start = example.answers[0]
-    end = start + len(text)
-    shown = [(token, place) for token, place in enumerate(places) if place is not None]
-    if shown[0][1][0] > start or shown[-1][1][1] < end:
-        return 0, 0
-    inside = [token for token, (opens, closes) in shown if opens < end and closes > start]
-    return inside[0], inside[-1]
-
-
-def by_row(found: Any) -> list[dict[str, Any]]:
-    """A tokenizer's columns as rows."""
-    return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+def unsorted(found: Any, places: Sequence[int]) -> Any:
+    """Predictions in the order of their rows again."""
+    if isinstance(found, tuple):
+        return tuple(unsorted(each, places) for each in found)
+    again = found.copy()
+    again[places] = found
+    return again
 
 
 # ---- the works
@@ -546,6 +422,8 @@ class Work:
     """The longest sequence, in tokens."""
     batch_size: int = 32
     learning_rate: float = 5e-5
+    timed: tuple[int, int] = (640, 200)
+    """Rows of each file that --speed measures with."""
 
 
 WORKS = {
@@ -556,6 +434,7 @@ WORKS = {
         epochs=1,
         scores=("accuracy",),
         rows=(10_000, None),
+        timed=(1280, 256),
     ),
     "mrpc": Work(
         "classify",
@@ -577,6 +456,7 @@ WORKS = {
         ("conll2003/train.txt", "conll2003/valid.txt"),
         epochs=1,
         scores=("f1",),
+        timed=(800, 256),
     ),
     "squad": Work(
         "answer",
@@ -588,6 +468,7 @@ WORKS = {
         length=384,
         batch_size=16,
         learning_rate=3e-4,
+        timed=(96, 96),
     ),
 }
 
@@ -605,32 +486,13 @@ def line(run: Run) -> str:
     return msgspec.json.encode(run).decode() + "\n"
 
 
-def refuse_others(runs: Sequence[Run]) -> None:
-    """Raises: SystemExit for runs that may not stand beside those to come."""
-    here, installed = harness.machine(), versions()
-    now = here.cpu, here.cores, here.gpu, torch.get_num_threads()
-    for run in runs:
-        there = run.machine
-        kept = {name: installed.get(name) for name in run.versions}  # more may have come since
-        if (there.cpu, there.cores, there.gpu, run.threads) != now or run.versions != kept:
-            raise SystemExit(
-                f"{LOG}: holds runs of another machine, of other versions or with other threads; "
-                "start over with --fresh"
-            )
-
-
-def versions() -> dict[str, str]:
-    return harness.versions() | {"accelerate": metadata.version("accelerate")}
-
-
-def pairs(runs: Sequence[Run], name: str) -> list[tuple[Run, Run]]:
-    """Ours and the peer's run of a task with each seed that both have."""
+def pairs(runs: Sequence[Run], name: str, side: Side) -> list[tuple[Run, Run]]:
+    """Ours and one peer's run of a task with each seed that both have."""
     sides = {(r.seed, r.side): r for r in runs if r.task == name}
-    seeds = sorted({seed for seed, _ in sides})
     return [
-        (sides[seed, "ours"], sides[seed, "peer"])
-        for seed in seeds
-        if {(seed, "ours"), (seed, "peer")} <= sides.keys()
+        (sides[seed, "ours"], sides[seed, side])
+        for seed in sorted({seed for seed, _ in sides})
+        if {(seed, "ours"), (seed, side)} <= sides.keys()
     ]
 
 
@@ -639,44 +501,74 @@ def times(both: Sequence[tuple[Run, Run]], what: str) -> list[float]:
     return [median(getattr(run, what) for run in side) for side in zip(*both, strict=True)]
 
 
-def rows_of(runs: Sequence[Run]) -> list[harness.Row]:
-    """Of each task the medians of both times, and the means of its first score."""
+def rows_of(runs: Sequence[Run], *, speed: bool) -> list[kept.Row]:
+    """Of each task and peer the medians of both times, and the means of the first score."""
     found = []
     for name, work in WORKS.items():
-        both = pairs(runs, name)
-        if not both:
-            continue
-        for title, what, target in (
-            ("training", "train", TRAINING),
-            ("prediction", "predict", PREDICTION),
-        ):
+        for side, way in WAYS.items():
+            both = pairs(runs, name, side)
+            if not both:
+                continue
+            run, other = both[0]
+            part = f" {run.train_rows:,} rows" if speed else ""
+            asked = f" {run.dev_rows:,} rows" if speed else " dev"
+            more = f"to the answers of {CHECKED} rows" if speed else "to a saved folder"
+            scored = "" if speed else ", dev scored after each epoch"
+            batch = f"{work.batch_size} rows a step; from files {more}"
             found.append(
-                harness.row(
-                    f"{name}, {title}",
-                    *times(both, what),
-                    peer_name=PEER,
+                kept.row(
+                    f"{name}, training{part}",
+                    *times(both, "train"),
+                    peer_name=way.name,
                     unit="s",
-                    target=target,
+                    target=way.training,
                     better="lower",
+                    how=(
+                        kept.How(f"{run.precision}, {batch}{scored}", run.train_fill),
+                        kept.How(f"{way.settings}, {batch}", other.train_fill),
+                    ),
                 )
             )
-        score = work.scores[0]
-        means, said = zip(
-            *(over_seeds(side, score) for side in zip(*both, strict=True)), strict=True
-        )
-        if means[1] == 0:  # a quick run may find nothing
-            continue
-        found.append(
-            harness.row(
-                f"{name}, {score} (seeds: {len(both)}): {said[0]}, the peer's {said[1]}",
-                *means,
-                peer_name=PEER,
-                unit="",
-                target=SCORE,
-                better="higher",
+            order = "sorted by length, 32 a batch" if way.by_length else "in order, 8 a batch"
+            found.append(
+                kept.row(
+                    f"{name}, answering{asked}",
+                    *times(both, "predict"),
+                    peer_name=way.name,
+                    unit="s",
+                    target=way.prediction,
+                    better="lower",
+                    how=(
+                        kept.How(run.precision, run.predict_fill),
+                        kept.How(f"{other.precision}, {order}", other.predict_fill),
+                    ),
+                )
             )
-        )
+            if not speed:
+                found += scores_of(name, both, way)
     return found
+
+
+def scores_of(name: str, both: Sequence[tuple[Run, Run]], way: Way) -> list[kept.Row]:
+    """The row of a task's first score, unless a quick run found nothing."""
+    score = WORKS[name].scores[0]
+    means, said = zip(*(over_seeds(side, score) for side in zip(*both, strict=True)), strict=True)
+    if means[1] == 0:
+        return []
+    return [
+        kept.row(
+            f"{name}, {score}",
+            *means,
+            peer_name=way.name,
+            unit="",
+            target=SCORE,
+            better="higher",
+            how=(
+                kept.How(f"{both[0][0].precision}, seeds: {len(both)}, {said[0]}"),
+                kept.How(f"{way.settings}, seeds: {len(both)}, {said[1]}"),
+            ),
+        )
+    ]
 
 
 def over_seeds(side: Sequence[Run], score: str) -> tuple[float, str]:
@@ -690,20 +582,21 @@ def over_seeds(side: Sequence[Run], score: str) -> tuple[float, str]:
 def markdown(runs: Sequence[Run]) -> str:
     """The same as a table for a page."""
     lines = [
-        "| task | rows × epochs | score | bertkit | `Trainer` | training, s | ratio | "
-        "prediction, s | ratio |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| task | rows × epochs | score | bertkit | peer | training, s | ratio | "
+        "prediction, s | ratio | peer |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, work in WORKS.items():
-        both = pairs(runs, name)
-        if not both:
-            continue
-        run = both[0][0]
-        cells = [name, f"{run.train_rows:,} × {run.epochs}", "<br>".join(work.scores)]
-        for side in zip(*both, strict=True):
-            cells.append("<br>".join(over_seeds(side, score)[1] for score in work.scores))
-        for what in ("train", "predict"):
-            a, b = times(both, what)
-            cells += [f"{a:.1f}, {b:.1f}", f"{b / a:.1f} ×"]
-        lines.append(f"| {' | '.join(cells)} |")
+        for peer, way in WAYS.items():
+            both = pairs(runs, name, peer)
+            if not both:
+                continue
+            run = both[0][0]
+            cells = [name, f"{run.train_rows:,} × {run.epochs}", "<br>".join(work.scores)]
+            for side in zip(*both, strict=True):
+                cells.append("<br>".join(over_seeds(side, score)[1] for score in work.scores))
+            for what in ("train", "predict"):
+                a, b = times(both, what)
+                cells += [f"{a:.1f}, {b:.1f}", f"{b / a:.1f} ×"]
+            lines.append(f"| {' | '.join([*cells, way.name])} |")
     return "\n".join(lines)

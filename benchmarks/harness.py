@@ -1,111 +1,72 @@
-"""Measure two ways of doing the same work in turn; keep the result with the machine it is from."""
+"""Measure two ways of doing the same work in turn."""
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime
-from importlib import metadata
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import msgspec
-from rich.console import Console
-from rich.table import Table
-
-from bertkit.checkpoint.tuned import processor
-from bertkit.storage import write_json
+from benchmarks.kept import Book, How, Row, asked, row
 
 Found = TypeVar("Found")
 
-RESULTS = Path(__file__).parent / "results"
 
-PACKAGES = (
-    "bertkit",
-    "torch",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "transformers",
-    "sentence-transformers",
-    "datasets",
-    "onnxruntime",
-    "openvino",
-    "lancedb",
-    "faiss-cpu",
-    "accelerate",
-)
-"""Packages whose versions belong to a result, where they are installed."""
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks of a benchmark."""
 
+    quick: bool = False
+    fresh: bool = False
+    only: str = ""
+    minutes: float | None = None
+    tasks: str | None = None
+    seeds: str | None = None
+    rows: int | None = None
+    speed: bool = False
+    began: float = field(default_factory=time.monotonic)
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison. `ratio` says how many times better ours is, so `ratio >= target` is good.
+    def book(self, name: str, forget: Callable[[str, str], bool] | None = None) -> Book:
+        """The rows that are kept of a benchmark, less those that are to be measured again: with
+        --fresh those that `forget` names, by default those of --only."""
 
-    Units: ours and peer in `unit`; ratio and target have none.
-    """
+        def again(what: str, peer: str) -> bool:
+            return self.fresh and (forget or partial(asked, self.only))(what, peer)
 
-    what: str
-    ours: float
-    peer: float
-    peer_name: str
-    unit: str
-    ratio: float
-    target: float
-    holds: bool
+        return Book(name, quick=self.quick, forget=again, only=self.only)
+
+    @property
+    def late(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self.minutes is not None and time.monotonic() - self.began > 60 * self.minutes
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on besides the code."""
+def bf16_here() -> bool:
+    """Whether this processor has bf16 instructions; where it has not, such rows are left out."""
+    from bertkit.nn import precision  # here: preparing a corpus is measured without torch
 
-    cpu: str
-    cores: int
-    memory_gib: float
-    gpu: str | None
-    system: str
+    return precision.has_bf16("cpu")
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One file in `results/`."""
-
-    name: str
-    date: str
-    machine: Machine
-    versions: dict[str, str]
-    rows: list[Row]
-
-
-def row(
-    what: str,
-    ours: float,
-    peer: float,
-    *,
-    peer_name: str,
-    unit: str,
-    target: float,
-    better: Literal["higher", "lower"],
-) -> Row:
-    """A row from two figures in the same unit; a limit to keep is a peer with target 1.
-
-    The ratio is ours / peer where higher is better (tokens/s, cosine) and peer / ours where lower
-    is better (s, bytes/token): at or above the target is always good.
-    """
-    ratio = ours / peer if better == "higher" else peer / ours
-    return Row(
-        what=what,
-        ours=ours,
-        peer=peer,
-        peer_name=peer_name,
-        unit=unit,
-        ratio=ratio,
-        target=target,
-        holds=ratio >= target,
-    )
+def turns(
+    calls: Mapping[str, Callable[[], Found]], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, list[Found]]]:
+    """Seconds and answers of each side, in turn (A B C A B C …), after a call that is not kept."""
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    answers: dict[str, list[Found]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            answer = call()
+            times[name].append(time.perf_counter() - start)
+            answers[name].append(answer)
+    return times, answers
 
 
 def compare(
@@ -115,37 +76,29 @@ def compare(
     *,
     peer_name: str,
     unit: str,
-    work: float | tuple[float, float] | None,
+    work: float | None,
     target: float,
+    how: tuple[How, How],
     repeats: int = 3,
 ) -> Row:
     """Time ours and peer in turn (A B A B …) after one unmeasured call of each; medians count.
 
-    `work` is what one call gets done, in the unit before "/s": one number for both sides, or
-    (ours, peer) where a call does more on one side. The row then holds rates, and its ratio is
-    our rate over the peer's. With `work=None` the row holds seconds a call (unit "s"), where
-    lower is better, and its ratio is the peer's seconds over ours.
+    `work` is what one call gets done, in the unit before "/s". The row then holds rates, and its
+    ratio is our rate over the peer's. With `work=None` the row holds seconds a call (unit "s"),
+    where lower is better, and its ratio is the peer's seconds over ours.
     """
-    ours()
-    peer()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for call, kept in zip((ours, peer), times, strict=True):
-            start = time.perf_counter()
-            call()
-            kept.append(time.perf_counter() - start)
-    a, b = (median(kept) for kept in times)
-    if work is None:
-        return row(what, a, b, peer_name=peer_name, unit=unit, target=target, better="lower")
-    done = work if isinstance(work, tuple) else (work, work)
+    times, _ = turns({"ours": ours, "peer": peer}, repeats)
+    a, b = (median(kept) for kept in times.values())
+    ours_side, peer_side = (a, b) if work is None else (work / a, work / b)
     return row(
         what,
-        done[0] / a,
-        done[1] / b,
+        ours_side,
+        peer_side,
         peer_name=peer_name,
         unit=unit,
         target=target,
-        better="higher",
+        better="lower" if work is None else "higher",
+        how=how,
     )
 
 
@@ -165,79 +118,3 @@ def milliseconds(
         call(query)
         found.append((time.perf_counter() - start) * 1000)
     return found[-len(queries) :]
-
-
-def write(name: str, rows: Sequence[Row], *, folder: Path = RESULTS) -> Path:
-    """Keep the rows as `results/<name>.json` with machine, versions and date, and print them."""
-    result = Result(
-        name=name,
-        date=datetime.now().astimezone().isoformat(timespec="seconds"),
-        machine=machine(),
-        versions=versions(),
-        rows=list(rows),
-    )
-    path = folder / f"{name}.json"
-    write_json(path, msgspec.to_builtins(result))
-    show(name, rows)
-    return path
-
-
-def show(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows as a table."""
-    table = Table(title=name, title_justify="left")
-    table.add_column("what")
-    table.add_column("peer")
-    for heading in ("ours", "peer's", "unit", "ratio", "target"):
-        table.add_column(heading, justify="right")
-    table.add_column("holds")
-    for r in rows:
-        table.add_row(
-            r.what,
-            r.peer_name,
-            short(r.ours),
-            short(r.peer),
-            r.unit,
-            f"{short(r.ratio)}×",
-            f"≥ {r.target:g}×",
-            "[green]yes[/]" if r.holds else "[red]no[/]",
-        )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
-
-
-def short(value: float) -> str:
-    """A figure with the digits a reader wants: 18,058 but 2.31, 0.9999 and 2.6e-07."""
-    if value != 0 and abs(value) < 1e-3:
-        return f"{value:.1e}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4f}" if abs(value) < 1 else f"{value:.2f}"
-
-
-def machine() -> Machine:
-    """This machine."""
-    gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return Machine(
-        cpu=processor(),
-        cores=os.cpu_count() or 1,
-        memory_gib=round(gibibytes, 1),
-        gpu=_gpu(),
-        system=f"{platform.system()} {platform.machine()}",
-    )
-
-
-def versions() -> dict[str, str]:
-    """Python's version and those of the packages that are installed here."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _gpu() -> str | None:
-    torch = sys.modules.get("torch")  # a benchmark without torch must not load it to be described
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return str(torch.cuda.get_device_name())

@@ -12,18 +12,20 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks import harness, text
+from benchmarks import kept, text
 from benchmarks.embed import (
     CALIBRATION,
     LOWEST_COSINE,
     MARGIN,
-    PEERS,
-    PRECISIONS,
+    NO_BF16,
     Numbers,
     minilm,
+    peers,
+    precisions,
     prepare,
     side,
 )
+from benchmarks.harness import Options, apart, bf16_here, milliseconds
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS, COUNT, WARM = 32, 200, 40
@@ -31,35 +33,53 @@ CLOSE = 0.95
 """Within 5 % of a peer counts as being as fast."""
 
 
-def main(*, quick: bool = False) -> None:
+def main(options: Options) -> None:
+    book = options.book("latency")
+    if not bf16_here():
+        book.leave_out(NO_BF16)
     tokenizer = Tokenizer.load(minilm())
     queries = [s for s in text.sentences(1024) if len(tokenizer.encode(s)) <= TOKENS]
-    queries = queries[: 20 if quick else COUNT]
+    queries = queries[: 20 if options.quick else COUNT]
+    todo = [
+        (name, p)
+        for name, p in peers()
+        if any(book.wanted(f"one query, {p}, p{share}", name) for share in (50, 99))
+    ]
     with TemporaryDirectory() as place:
-        seen = text.sentences(1024 + CALIBRATION)[1024:]
-        prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"] + MARGIN)
-        mine = {p: harness.apart(times, "bertkit", p, queries, place) for p in PRECISIONS}
-        rows = [
-            harness.row(
-                f"one query, {precision}, p{share}",
-                float(np.percentile(mine[precision], share)),
-                float(np.percentile(found, share)),
-                peer_name=name,
-                unit="ms",
-                target=CLOSE,
-                better="lower",
-            )
-            for name, precision in PEERS
-            for found in [harness.apart(times, name, precision, queries, place)]
-            for share in (50, 99)
-        ]
-    if quick:
-        harness.show("latency, quick", rows)
-    else:
-        harness.write("latency", rows)
+        if todo:
+            seen = text.sentences(1024 + CALIBRATION)[1024:]
+            # runtimes wait by spinning: what makes their graphs ends before anything is timed
+            apart(prepared, place, seen)
+        mine = {
+            p: apart(times, "bertkit", p, queries, place)
+            for p in precisions()
+            if p in {q for _, q in todo}
+        }
+        for name, precision in todo:
+            found, settings = apart(times, name, precision, queries, place)
+            own, own_settings = mine[precision]
+            for share in (50, 99):
+                book.add(
+                    kept.row(
+                        f"one query, {precision}, p{share}",
+                        float(np.percentile(own, share)),
+                        float(np.percentile(found, share)),
+                        peer_name=name,
+                        unit="ms",
+                        target=CLOSE,
+                        better="lower",
+                        how=(kept.How(own_settings, 1.0), kept.How(settings, 1.0)),
+                    )
+                )
+    book.close()
 
 
-def times(name: str, precision: Numbers, queries: list[str], place: str) -> list[float]:
-    """Milliseconds of each query, after some that do not count."""
-    embed = side(name, precision, minilm(), Path(place))
-    return harness.milliseconds(lambda query: embed([query]), queries, warm=WARM)
+def prepared(place: str, seen: list[str]) -> None:
+    prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"] + MARGIN, alone=True)
+
+
+def times(name: str, precision: Numbers, queries: list[str], place: str) -> tuple[list[float], str]:
+    """Milliseconds of each query, after some that do not count, and how it was computed."""
+    opened = side(name, precision, minilm(), Path(place))
+    found = milliseconds(lambda query: opened.embed([query]), queries, warm=WARM)
+    return found, f"{opened.settings.split(', at most')[0].split(', 32')[0]}, one text at a time"

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, text
+from benchmarks import harness, kept, text
 from benchmarks.embed import minilm
+from benchmarks.harness import Options
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
 from bertkit.data.sentences import split
@@ -38,17 +39,16 @@ DISK = 2.2
 """Bytes a token may take on disk, with boundaries, manifest and the tokenizer's own copy."""
 
 
-def main(*, quick: bool = False) -> None:
+def main(options: Options) -> None:
+    book, megabytes = options.book("prepare"), 3.0 if options.quick else MEGABYTES
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as name:
-        rows = compare(Path(name), 3.0 if quick else MEGABYTES, repeats=1 if quick else 3)
-    if quick:
-        harness.show("prepare, quick", rows)
-    else:
-        harness.write("prepare", rows)
+        if book.wanted(f"prepare {megabytes:.0f} MB of text", PEER):
+            book.add(*compare(Path(name), megabytes, repeats=1 if options.quick else 3))
+    book.close()
 
 
-def compare(folder: Path, megabytes: float, *, repeats: int) -> list[harness.Row]:
+def compare(folder: Path, megabytes: float, *, repeats: int) -> list[kept.Row]:
     """Speed and size. Raises: AssertionError if the two sides disagree on a single id."""
     source = _write(folder / "text", _texts(megabytes))
     size = sum(len(d.text.encode()) for d in documents([source])) / 1e6
@@ -59,7 +59,7 @@ def compare(folder: Path, megabytes: float, *, repeats: int) -> list[harness.Row
     assert np.array_equal(np.concatenate(list(shards)), theirs), "the two sides' ids differ"
     return [
         harness.compare(
-            f"prepare {size:.0f} MB of text",
+            f"prepare {megabytes:.0f} MB of text",
             ours,
             peer,
             peer_name=PEER,
@@ -67,12 +67,16 @@ def compare(folder: Path, megabytes: float, *, repeats: int) -> list[harness.Row
             work=size,
             target=1.5,
             repeats=repeats,
+            how=(
+                kept.How("2 processes, from .jsonl to a corpus"),
+                kept.How("2 processes, from a loaded data set to Arrow"),
+            ),
         ),
-        harness.row(
+        kept.row(
             "prepare: bytes a token on disk",
             corpus.bytes / corpus.tokens,
             DISK,
-            peer_name="limit",
+            peer_name=kept.LIMIT,
             unit="bytes/token",
             target=1.0,
             better="lower",

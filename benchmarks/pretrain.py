@@ -1,28 +1,46 @@
 """Pretraining on the CPU, MLM + NSP: bertkit against transformers' `BertForPreTraining`.
 
-Both sides learn from samples of one prepared corpus of real English, at most 128 tokens long, and
-real tokens are counted. bertkit takes one optimizer step of a shipped configuration, drawing and
-masking its samples within the measured time. The peer takes some steps at its own batch size on
-every nth of the same samples by length: they are in memory, its collator masks and pads them to
-128, and it neither clips gradients nor schedules the learning rate, which bertkit does.
+Both sides learn from samples of one prepared corpus, at most 128 tokens long, and real tokens are
+counted: of running text, whose samples are nearly full, and of short documents, whose samples are
+not. Every call of either side is one optimizer step of the same number of samples, and new ones
+each time. bertkit takes the step of a shipped configuration, drawing, masking and packing its
+samples within the measured time. The peer's samples are in memory; its collator masks and pads
+them, and it neither clips gradients nor schedules the learning rate, which bertkit does.
+
+The peer comes in the ways a user would try: as it is (fp32, random order, padded to 128); grouped
+by length as `Trainer` groups; so under bf16 autocast; so with bf16 weights, on which AdamW steps
+without fp32 masters; so with words predicted at masked places only, which transformers leaves to
+its user; and by `torch.compile`, in one padded shape, the small model alone, since compiling the
+large one takes minutes. Sides of a model and a text take turns, and their medians count.
+
+Running text: novels of the folder that BERTKIT_DATA names, else the Python language reference.
+Short documents: docstrings.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 import torch
+from torch.nn import functional as F
 
-from benchmarks import harness, text
+from benchmarks import kept, text
 from benchmarks.embed import minilm
+from benchmarks.harness import Options, bf16_here, turns
 from bertkit.config import override, read_toml
+from bertkit.console import quietly
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
+from bertkit.data.readers import documents
 from bertkit.data.segments import Sample, Samples
 from bertkit.models.model import build
 from bertkit.nn.precision import resolve
@@ -39,65 +57,168 @@ from bertkit.training.schedule import schedule
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 LENGTH = 128
-MEGABYTES = 1.5
+MEGABYTES, PART = 1.5, 100_000
+"""Of a text, and letters of one novel at most."""
+MEGA = 50
+"""Batches among which samples are grouped by length, as `Trainer` does."""
+
+TEXTS = ("running text", "short documents")
 
 
 @dataclass(frozen=True)
 class Size:
-    """One model to measure, and how its peer is fed."""
+    """One model to measure."""
 
     config: str
+    samples: int
+    """Of an optimizer step of either side; the shipped 256 take minutes where a model is large."""
     peer_batch: int
-    peer_samples: int
-    """Samples the peer learns from in a measured call: a few steps."""
-    targets: tuple[float, float]
-    """Against the peer in fp32, and under bf16 autocast."""
+    rounds: int
+    compiled: bool = False
 
 
 SIZES = (
-    Size("bert-mini", peer_batch=32, peer_samples=64, targets=(10.0, 4.5)),
-    Size("bert-base", peer_batch=8, peer_samples=16, targets=(5.0, 2.2)),
+    Size("bert-mini", samples=128, peer_batch=32, rounds=3, compiled=True),
+    Size("bert-base", samples=32, peer_batch=8, rounds=2),
 )
+TINY = Size("bert-tiny", samples=16, peer_batch=8, rounds=1)
+"""Of a quick run."""
 
 
-def main(*, quick: bool = False) -> None:
-    with TemporaryDirectory() as folder:
-        corpus = make_corpus(Path(folder))
-        rows = [
-            row for size in SIZES[: 1 if quick else None] for row in measure(size, corpus, quick)
+@dataclass(frozen=True)
+class Way:
+    """How the peer computes."""
+
+    name: str
+    target: float
+    numbers: Literal["fp32", "autocast", "bf16"] = "fp32"
+    grouped: bool = True
+    masked_only: bool = False
+    compiled: bool = False
+
+    @property
+    def settings(self) -> str:
+        found = {
+            "fp32": "fp32",
+            "autocast": "bf16 autocast",
+            "bf16": "bf16 weights and AdamW on them",
+        }
+        order = "grouped by length" if self.grouped else f"random order, padded to {LENGTH}"
+        return f"{found[self.numbers]}, {'torch.compile, ' * self.compiled}{order}"
+
+
+def ways(size: Size | None = None) -> list[Way]:
+    """Those that this processor has instructions for, and of some sizes `torch.compile`."""
+    found = [
+        Way("transformers, fp32", 5.0, grouped=False),
+        Way("transformers, fp32, grouped by length", 2.0),
+    ]
+    if bf16_here():
+        found += [
+            Way("transformers, bf16 autocast, grouped by length", 2.5, "autocast"),
+            Way("transformers, bf16 weights, grouped by length", 1.0, "bf16"),
         ]
-    if quick:
-        harness.show("pretrain, quick", rows)
-    else:
-        harness.write("pretrain", rows)
+    best: Literal["autocast", "fp32"] = "autocast" if bf16_here() else "fp32"
+    told = "bf16 autocast" if bf16_here() else "fp32"
+    name = f"transformers, {told}, grouped by length, words at masked places only"
+    found.append(Way(name, 1.0, best, masked_only=True))
+    if size is not None and size.compiled and shutil.which("g++"):
+        name = f"transformers, {told}, torch.compile"
+        found.append(Way(name, 1.0, best, grouped=False, compiled=True))
+    return found
 
 
-def make_corpus(folder: Path) -> Corpus:
+def main(options: Options) -> None:
+    book = options.book("pretrain")
+    if not bf16_here():
+        book.leave_out("no bf16 peers: this processor has no bf16 instructions")
+    book.leave_out("bert-base by torch.compile: not measured, compiling it takes minutes")
+    if not shutil.which("g++"):
+        book.leave_out("bert-mini by torch.compile: this machine has no C++ compiler")
+    for size in (TINY,) if options.quick else SIZES:
+        with TemporaryDirectory() as folder:
+            for kind in TEXTS:
+                what = f"pretraining step, {size.config}, {kind}"
+                if book.wanted(what, *(way.name for way in ways(size))) and not options.late:
+                    corpus = make_corpus(Path(folder) / kind.replace(" ", "-"), kind)
+                    book.add(*measure(what, size, corpus))
+    book.close()
+
+
+def make_corpus(folder: Path, kind: str) -> Corpus:
     """Real documents, tokenized with BERT's own vocabulary of 30,522 pieces."""
+    folder.mkdir()
     source = folder / "text.jsonl"
-    lines = (json.dumps({"text": document}) for document in text.documents(MEGABYTES))
+    found = running() if kind == TEXTS[0] else text.docstrings(MEGABYTES)
+    lines = (json.dumps({"text": document}) for document in found)
     source.write_text("\n".join(lines), encoding="utf-8")
-    return prepare([source], tokenizer=Tokenizer.load(minilm()), out=folder / "corpus")
+    with quietly():
+        return prepare([source], tokenizer=Tokenizer.load(minilm()), out=folder / "corpus")
 
 
-def measure(size: Size, corpus: Corpus, quick: bool) -> list[harness.Row]:
-    """Our step against the peer's steps, in its default precision and under bf16 autocast."""
+def running() -> Iterator[str]:
+    """Novels, or the chapters of the language reference."""
+    novels = Path(os.environ.get("BERTKIT_DATA", ".")) / "prose_novels"
+    if not novels.is_dir():
+        yield from text.reference()
+        return
+    left = MEGABYTES * 1e6
+    for document in documents([novels]):
+        part = document.text[:PART]  # of several novels: a false B is of another document
+        yield part
+        left -= len(part.encode())
+        if left <= 0:
+            return
+
+
+def measure(what: str, size: Size, corpus: Corpus) -> list[kept.Row]:
+    """A row for each way of the peer."""
     config = settings(size, corpus)
-    # one group of samples, again and again: every call then does the same work
-    drawn = samples(config, corpus).batch(0, config.train.batch_size)
-    fed = every_nth(drawn, size.peer_samples)
+    return compared(
+        what,
+        config,
+        corpus,
+        {way: peer(config, corpus, size, way) for way in ways(size)},
+        samples=size.samples,
+        batch=size.peer_batch,
+        rounds=size.rounds,
+    )
+
+
+def compared(
+    what: str,
+    config: PretrainConfig,
+    corpus: Corpus,
+    peers: Mapping[Way, Peer],
+    *,
+    samples: int,
+    batch: int,
+    rounds: int,
+) -> list[kept.Row]:
+    """Steps of ours and of all peers in turn, as a row for each peer."""
+    calls = {"ours": ours(config, corpus), **{way.name: each.step for way, each in peers.items()}}
+    times, tokens = turns(calls, rounds)
+    rates = {
+        name: median(done / took for done, took in zip(tokens[name], times[name], strict=True))
+        for name in calls
+    }
+    precision = "bf16 weights, fp32 masters" if bf16_here() else "fp32"
+    step = f"a step of {samples} new samples"
     return [
-        harness.compare(
-            f"pretraining step, {size.config}",
-            ours(config, corpus),
-            peer(config, fed, batch_size=size.peer_batch, autocast=autocast),
-            peer_name=f"transformers, {'bf16 autocast' if autocast else 'fp32'}",
+        kept.row(
+            what,
+            rates["ours"],
+            rates[way.name],
+            peer_name=way.name,
             unit="tokens/s",
-            work=(sum(map(len, drawn)), sum(map(len, fed))),
-            target=target,
-            repeats=1 if quick else 3,
+            target=way.target,
+            better="higher",
+            how=(
+                kept.How(f"{precision}, {step}", 1.0),  # it computes no padding
+                kept.How(f"{way.settings}, {step}, {batch} at a time", each.fill),
+            ),
         )
-        for autocast, target in zip((False, True), size.targets, strict=True)
+        for way, each in peers.items()
     ]
 
 
@@ -105,7 +226,8 @@ def settings(size: Size, corpus: Corpus) -> PretrainConfig:
     """The shipped configuration, at samples of 128 tokens from the first step to the last."""
     data = read_toml(CONFIGS / f"{size.config}.toml")
     data["sampling"].pop("first_length", None)
-    return read_config(override(data, [("sampling.length", str(LENGTH))]), corpus.tokenizer())
+    changed = [("sampling.length", str(LENGTH)), ("train.batch_size", str(size.samples))]
+    return read_config(override(data, changed), corpus.tokenizer())
 
 
 def samples(config: PretrainConfig, corpus: Corpus) -> Samples:
@@ -114,15 +236,11 @@ def samples(config: PretrainConfig, corpus: Corpus) -> Samples:
     )
 
 
-def every_nth(drawn: Sequence[Sample], wanted: int) -> list[Sample]:
-    """So many of the samples, spread evenly over their lengths, in the order they came."""
-    by_length = sorted(range(len(drawn)), key=lambda place: len(drawn[place]))
-    stride = len(drawn) / wanted
-    return [drawn[place] for place in sorted(by_length[int(i * stride)] for i in range(wanted))]
+# ---- ours
 
 
-def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], object]:
-    """One optimizer step of the recipe a call, of the same samples: draw, mask, pack, learn."""
+def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
+    """One optimizer step of the recipe a call: draw, mask, pack, learn. Answers its real tokens."""
     train, heads, source = config.train, heads_of(config), samples(config, corpus)
     torch.manual_seed(0)
     model = build(config.model, heads)
@@ -132,37 +250,130 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], object]:
         objective = replaced_tokens(config.generator.weight)
     masters = Masters(model, resolve(train.precision, "cpu"))
     beside = next((head for head in heads if head in ("nsp", "sop", "rtd")), None)
+    tokens = 0
+
+    def groups() -> Iterator[Any]:
+        nonlocal tokens
+        for number in count():
+            drawn = source.batch(number * train.batch_size, train.batch_size)
+            tokens = sum(map(len, drawn))
+            yield collate(drawn, head=beside, budget_tokens=train.budget_tokens)
+
     learning = steps(
         masters,
         objective,
-        (
-            collate(
-                source.batch(0, train.batch_size), head=beside, budget_tokens=train.budget_tokens
-            )
-            for _ in count()
-        ),
+        groups(),
         adamw(masters.weights, learning_rate=1e-4, weight_decay=train.weight_decay),
         schedule("constant", steps=1, warmup_steps=0, decay_steps=0),
         clip=train.clip,
         seed=train.seed,
     )
-    return lambda: next(learning)
+
+    def step() -> int:
+        next(learning)
+        return tokens
+
+    return step
 
 
-def peer(
-    config: PretrainConfig, fed: Sequence[Sample], *, batch_size: int, autocast: bool
-) -> Callable[[], None]:
-    """Steps of `BertForPreTraining` over the samples: mask, pad, learn."""
-    from transformers import (
-        AutoTokenizer,
-        BertConfig,
-        BertForPreTraining,
-        DataCollatorForLanguageModeling,
+# ---- the peer
+
+
+class Peer:
+    """A model of transformers that learns by its own loss; the samples lie in memory.
+
+    `loss` is that of a batch. A step learns from `samples` of them, `batch` at a time.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Any]],
+        weights: Iterable[torch.nn.Parameter],
+        loss: Callable[[Any], torch.Tensor],
+        tokenizer: Any,
+        way: Way,
+        *,
+        rate: float,
+        samples: int,
+        batch: int,
+    ) -> None:
+        from transformers import DataCollatorForLanguageModeling
+
+        self.rows, self.loss, self.way, self.parts = rows, loss, way, samples // batch
+        self.optimizer = torch.optim.AdamW(weights, lr=1e-4)
+        self.collator = DataCollatorForLanguageModeling(
+            tokenizer,
+            mlm_probability=rate,
+            pad_to_multiple_of=None if way.grouped else LENGTH,
+        )
+        self.batches = batches([len(row["input_ids"]) for row in rows], batch, way.grouped)
+        self.real = self.all = 0
+
+    def step(self) -> int:
+        """One optimizer step: mask, pad, learn. Answers its real tokens."""
+        tokens = 0
+        for places in islice(self.batches, self.parts):
+            batch = self.collator([self.rows[place] for place in places])
+            autocast = self.way.numbers == "autocast"
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                loss = self.loss(batch)
+            (loss / self.parts).backward()
+            tokens += int(batch["attention_mask"].sum())
+            self.all += batch["attention_mask"].numel()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.real += tokens
+        return tokens
+
+    @property
+    def fill(self) -> float:
+        """The share of real tokens."""
+        return self.real / self.all
+
+
+def batches(lengths: Sequence[int], size: int, grouped: bool) -> Iterator[list[int]]:
+    """Places of samples, a list for each batch; all over again where they end."""
+    from transformers.trainer_pt_utils import get_length_grouped_indices
+
+    chance = torch.Generator().manual_seed(0)
+    while True:
+        order = torch.randperm(len(lengths), generator=chance)
+        if grouped:
+            found = get_length_grouped_indices(lengths, size, MEGA, generator=chance)
+            order = torch.tensor(found)
+        each = order.view(-1, size)
+        # grouped ones would come from the longest to the shortest
+        yield from each[torch.randperm(len(each), generator=chance)].tolist()
+
+
+def peer(config: PretrainConfig, corpus: Corpus, size: Size, way: Way) -> Peer:
+    """`BertForPreTraining` of the same shape, with the first samples that ours draws."""
+    from transformers import AutoTokenizer
+
+    model = bert(config)
+    if way.numbers == "bf16":
+        model.to(torch.bfloat16)
+    called: Any = torch.compile(model, dynamic=False) if way.compiled else model
+    drawn = samples(config, corpus).batch(0, MEGA * size.peer_batch)
+    return Peer(
+        [row_of(sample, ("mlm", "nsp")) for sample in drawn],
+        model.parameters(),
+        lambda batch: masked_loss(model, batch) if way.masked_only else called(**batch).loss,
+        AutoTokenizer.from_pretrained(minilm()),
+        way,
+        rate=config.masking.rate,
+        samples=size.samples,
+        batch=size.peer_batch,
     )
+
+
+def bert(config: PretrainConfig) -> Any:
+    """The same shape in transformers, with random weights."""
+    from transformers import BertConfig, BertForPreTraining
 
     shape = config.model
     torch.manual_seed(0)
-    model = BertForPreTraining(
+    return BertForPreTraining(
         BertConfig(
             vocab_size=shape.vocab,
             hidden_size=shape.hidden,
@@ -174,31 +385,25 @@ def peer(
             attention_probs_dropout_prob=shape.attention_dropout,
         )
     ).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    collator = DataCollatorForLanguageModeling(
-        AutoTokenizer.from_pretrained(minilm()),
-        mlm_probability=config.masking.rate,
-        pad_to_multiple_of=LENGTH,
+
+
+def masked_loss(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of `BertForPreTraining`, with words predicted at masked places only."""
+    targets = ("labels", "next_sentence_label")
+    found = model.bert(**{name: value for name, value in batch.items() if name not in targets})
+    masked = batch["labels"] != -100
+    words = model.cls.predictions(found.last_hidden_state[masked])
+    pairs = model.cls.seq_relationship(found.pooler_output)
+    return F.cross_entropy(words.float(), batch["labels"][masked]) + F.cross_entropy(
+        pairs.float(), batch["next_sentence_label"].view(-1)
     )
-    rows = [row_of(sample, ("mlm", "nsp")) for sample in fed]
-
-    def call() -> None:
-        for start in range(0, len(rows), batch_size):
-            batch = collator(rows[start : start + batch_size])
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return call
 
 
-def row_of(sample: Sample, heads: Sequence[str], *, types: int = 2) -> dict[str, object]:
+def row_of(sample: Sample, heads: Sequence[str], *, types: int = 2) -> dict[str, Any]:
     """A sample as the peer's collator wants it, with nothing masked yet."""
     ids = sample.ids.copy()
     ids[sample.places] = sample.labels
-    row: dict[str, object] = {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
+    row: dict[str, Any] = {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
     if types:
         row["token_type_ids"] = sample.types.tolist()
     pairs = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}

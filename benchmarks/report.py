@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness import RESULTS, Result, Row, short
+from benchmarks.harness import Options
+from benchmarks.kept import LIMIT, RESULTS, Result, Row, short, told
 from bertkit.storage import write_text
 
 STYLE = """
@@ -23,7 +24,7 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid #ddd; text-align: left }
 OURS, SHORT_OF, GOAL = "#1f6f8b", "#b00020", "#222222"
 
 
-def main(*, quick: bool = False) -> None:
+def main(options: Options) -> None:
     results = read(RESULTS)
     path = RESULTS / "report.html"
     write_text(path, page(results))
@@ -31,11 +32,12 @@ def main(*, quick: bool = False) -> None:
 
 
 def read(folder: Path) -> list[Result]:
-    """The results kept in a folder, by name."""
-    return [
+    """The results kept in a folder, by name, those of several processors side by side."""
+    found = [
         msgspec.json.decode(path.read_bytes(), type=Result)
-        for path in sorted(folder.glob("*.json"))
+        for path in sorted(folder.glob("*/*.json"))
     ]
+    return sorted(found, key=lambda result: (result.name, result.processor))
 
 
 def page(results: Sequence[Result]) -> str:
@@ -54,14 +56,19 @@ def page(results: Sequence[Result]) -> str:
 
 def _section(result: Result) -> str:
     machine = result.machine
-    about = [result.date, machine.cpu, f"{machine.cores} cores", f"{machine.memory_gib:g} GiB"]
+    dates = sorted({row.date[:10] for row in result.rows})
+    about = [" to ".join(dict.fromkeys((dates[0], dates[-1])))]
+    about += [machine.cpu, f"{machine.cores} cores", f"{machine.threads} threads"]
+    about += [f"{machine.memory_gib:g} GiB"]
     about += [machine.gpu] if machine.gpu else []
     about += [f"{name} {version}" for name, version in result.versions.items()]
-    compared = [row for row in result.rows if row.peer_name != "limit"]
+    compared = [row for row in result.rows if row.peer_name != LIMIT]
+    notes = "".join(f'<p class="about">{escape(note)}</p>\n' for note in result.notes)
     return (
-        f"<h2>{escape(result.name)}</h2>\n"
+        f"<h2>{escape(result.name)} · {escape(result.processor)}</h2>\n"
         f'<p class="about">{escape(" · ".join(about))}</p>\n'
-        f"{picture(compared, salt=result.name) if compared else ''}\n{_table(result.rows)}"
+        f"{picture(compared, salt=result.name) if compared else ''}\n"
+        f"{_table(result.rows)}\n{notes}"
     )
 
 
@@ -77,6 +84,8 @@ def _table(rows: Sequence[Row]) -> str:
             ("ratio", True),
             ("target", True),
             ("holds", False),
+            ("ours: how", False),
+            ("peer: how", False),
         )
     )
     return f"<table>\n<tr>{heads}</tr>\n{''.join(map(_line, rows))}</table>"
@@ -89,7 +98,8 @@ def _line(row: Row) -> str:
         f'<td class="number">{short(row.ours)}</td><td class="number">{short(row.peer)}</td>'
         f"<td>{escape(row.unit)}</td>"
         f'<td class="number">{short(row.ratio)}×</td><td class="number">≥ {row.target:g}×</td>'
-        f'<td class="{holds}">{holds}</td></tr>\n'
+        f'<td class="{holds}">{holds}</td>'
+        f"<td>{escape(told(row.ours_how))}</td><td>{escape(told(row.peer_how))}</td></tr>\n"
     )
 
 

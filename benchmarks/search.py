@@ -3,8 +3,9 @@
 Both sides go from a .jsonl file of documents on disk and from claims in memory to the ten best
 abstracts of each claim, with all-MiniLM-L6-v2, which reads the first 256 tokens of an abstract. The
 peer encodes documents and claims at its default of 32 a batch and asks faiss, exactly, for all
-claims at once. bertkit computes in the precision of its default, and writes a store to disk, which
-the peer does not.
+claims at once; both compute in the precision of the row. bertkit writes a store to disk, which the
+peer does not. Time is that of the first 1,500 abstracts, the median of three in turn; quality is of
+all of them.
 
 An abstract answers a claim that cites it. What a model learns from 600 claims is scored on the
 other ones. Cranfield's 1,400 abstracts and the sentences of TrecQA are searched too, for quality
@@ -19,6 +20,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -26,12 +28,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks import harness
+from benchmarks import kept
 from benchmarks.embed import minilm
 from benchmarks.finetune import data_folder
+from benchmarks.harness import Options, apart, bf16_here, compare, milliseconds
 from bertkit import metrics
 from bertkit.console import quietly
 from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.index import index
 from bertkit.recipes.judge import evaluate_retrieval, mine
@@ -39,9 +43,15 @@ from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import Searcher
 from bertkit.tasks import find
 from bertkit.tasks.task import Reading
+from bertkit.text.tokenizer import Tokenizer
 
-PEER = "sentence-transformers + faiss (exact)"
+PEER, ZERO_SHOT = "sentence-transformers + faiss (exact)", "zero-shot"
 TOP = 100
+TIMED = 1_500
+"""Abstracts that are indexed and searched for time."""
+DOCUMENTS, QUALITY = f"documents to answers, {TIMED:,} abstracts", "nDCG@10, all claims"
+QUERY = "one query, p50"
+GAINS = ("words too", "fine-tuned on other claims")
 TRAINING = 600
 """Claims that are learned from."""
 
@@ -56,31 +66,41 @@ class World(NamedTuple):
     judgments: Path
 
 
-def main(*, quick: bool = False) -> None:
+def main(options: Options) -> None:
+    quick, book = options.quick, options.book("search")
+    if not bf16_here():
+        book.leave_out("no bf16 row: this processor has no bf16 instructions")
     with TemporaryDirectory() as folder, quietly():
-        world = write(data_folder() / "scifact", Path(folder), 200 if quick else None)
-        rows = compared(world, Path(folder))
-        for name, make in (("Cranfield", cranfield), ("TrecQA", trecqa)):
-            place = Path(folder) / name
-            place.mkdir()
-            rows.append(zero_shot(name, make(data_folder(), place), place))
-        if not quick:
-            harness.write("search", rows)
-        rows += learned(world, Path(folder))
-    if quick:
-        harness.show("search, quick", rows)
-    else:
-        harness.write("search", rows)
+        source, place = data_folder() / "scifact", Path(folder)
+        some = write(source, place / "some", 100 if quick else TIMED)
+        world = write(source, place / "all", 200 if quick else None)
+        numbers: tuple[Precision, ...] = ("fp32", "bf16") if bf16_here() else ("fp32",)
+        for precision in numbers:
+            peer = f"{PEER}, {precision}"
+            if not options.late and book.wanted(DOCUMENTS, peer):
+                book.add(timed(some, place, precision, peer, 1 if quick else 3))
+        store = place / "store"
+        parts: list[tuple[list[tuple[str, str]], Callable[[], list[kept.Row]]]] = [
+            ([(QUALITY, PEER)], lambda: [quality(world, store)]),
+            ([(QUERY, kept.LIMIT), (QUERY, PEER)], lambda: alone(world, store)),
+            ([(f"nDCG@10, {n}", PEER) for n in OTHERS], lambda: zero_shot(place)),
+            ([(f"nDCG@10, {what}", ZERO_SHOT) for what in GAINS], lambda: learned(world, store)),
+        ]
+        for rows, measure in parts:
+            if not options.late and any(book.wanted(*each) for each in rows):
+                book.add(*measure())
+    book.close()
 
 
 # ---- the data
 
 
-def write(source: Path, folder: Path, count: int | None) -> World:
-    """SciFact as files that bertkit and the peer read; `count` documents, or all."""
+def write(source: Path, folder: Path, most: int | None) -> World:
+    """SciFact as files that bertkit and the peer read; `most` documents, or all."""
+    folder.mkdir()
     world = named(folder)
     with gzip.open(source / "corpus.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        documents = list(csv.DictReader(file))[:count]
+        documents = list(csv.DictReader(file))[:most]
     rows = [
         {"id": d["doc_id"], "title": d["title"], "text": " ".join(sentences(d["abstract"]))}
         for d in documents
@@ -169,61 +189,104 @@ def sentences(printed: str) -> list[str]:
 # ---- the two sides
 
 
-def compared(world: World, folder: Path) -> list[harness.Row]:
-    """The same search by both, its quality, and how long one query takes."""
+def timed(world: World, folder: Path, precision: Precision, peer: str, rounds: int) -> kept.Row:
+    """The same search by both."""
     queries = read_queries(world.queries)
-    found: dict[str, dict[str, list[str]]] = {}
-    places = iter(range(100))
+    places = count()
 
     def ours() -> None:
-        place = str(folder / f"store-{next(places)}")
-        index([world.documents], model=minilm(), store=place, long="truncate")
-        searcher = Searcher(place, precision="auto")
-        hits = searcher.many(list(queries.values()), top=TOP)
-        found["ours"] = {q: [h.id for h in some] for q, some in zip(queries, hits, strict=True)}
+        place = str(folder / f"{precision}-{next(places)}")
+        index([world.documents], model=minilm(), store=place, long="truncate", precision=precision)
+        Searcher(place, precision=precision).many(list(queries.values()), top=TOP)
 
-    def peer() -> None:
-        found["peer"] = theirs(world, queries)
-
-    row = harness.compare(
-        "documents to answers, 5,183 abstracts and all claims",
+    return compare(
+        DOCUMENTS,
         ours,
-        peer,
-        peer_name=PEER,
+        lambda: theirs(world, queries, precision),
+        peer_name=peer,
         unit="s",
         work=None,
-        target=3.0,
-        repeats=1,  # minutes each, after one that is not measured
+        target=2.0,
+        repeats=rounds,
+        how=(
+            kept.How(f"{precision}, into a store on disk, median of {rounds}", 1.0),
+            kept.How(
+                f"{precision}, 32 a batch, in memory, median of {rounds}", fill_of(world, queries)
+            ),
+        ),
     )
-    ndcg = {side: scored(world, ids) for side, ids in found.items()}
-    quality = harness.row(
-        "nDCG@10, all claims",
-        ndcg["ours"],
-        ndcg["peer"],
+
+
+def fill_of(world: World, queries: Mapping[str, str]) -> float:
+    """Real tokens of those the peer computes, where it sorts texts by length, 32 a batch."""
+    tokenizer, real, whole = Tokenizer.load(minilm()), 0, 0
+    for texts in (documents_of(world), list(queries.values())):
+        read = tokenizer.encode_batch(texts, max_length=256, truncate="longest")
+        lengths = sorted((len(each.ids) for each in read), reverse=True)
+        real += sum(lengths)
+        batches = (lengths[start : start + 32] for start in range(0, len(lengths), 32))
+        whole += sum(each[0] * len(each) for each in batches)
+    return real / whole
+
+
+def documents_of(world: World) -> list[str]:
+    rows = [json.loads(line) for line in world.documents.open(encoding="utf-8")]
+    return [f"{row['title']}\n{row['text']}".strip() for row in rows]
+
+
+def quality(world: World, store: Path) -> kept.Row:
+    """nDCG@10 of all claims beside the peer's."""
+    queries = read_queries(world.queries)
+    hits = searched(world, store).many(list(queries.values()), top=TOP)
+    found = {q: [h.id for h in some] for q, some in zip(queries, hits, strict=True)}
+    return kept.row(
+        QUALITY,
+        scored(world, found),
+        scored(world, theirs(world, queries)),
         peer_name=PEER,
         unit="",
         target=0.995,
         better="higher",
+        how=(kept.How("precision auto"), kept.How("fp32")),
     )
-    place = folder / "store-0"
-    return [row, quality, *alone(place, list(queries.values()))]
 
 
-def zero_shot(name: str, world: World, folder: Path) -> harness.Row:
-    """nDCG@10 of a search without any learning, beside the peer's."""
-    place = str(folder / "store")
-    index([world.documents], model=minilm(), store=place, long="truncate")
-    ours = evaluate_retrieval(Searcher(place, precision="auto"), world.queries, world.judgments)
-    peer = scored(world, theirs(world, read_queries(world.queries)))
-    return harness.row(
-        f"nDCG@10, {name} (MAP {ours['map']:.3f}, MRR {ours['mrr']:.3f})",
-        ours["ndcg@10"],
-        peer,
-        peer_name=PEER,
-        unit="",
-        target=0.995,
-        better="higher",
-    )
+def searched(world: World, store: Path) -> Searcher:
+    """All documents in a store, made once."""
+    if not store.exists():
+        index([world.documents], model=minilm(), store=str(store), long="truncate")
+    return Searcher(str(store), precision="auto")
+
+
+OTHERS: Mapping[str, Callable[[Path, Path], World]] = {"Cranfield": cranfield, "TrecQA": trecqa}
+
+
+def zero_shot(folder: Path) -> list[kept.Row]:
+    """nDCG@10 of searches without any learning, beside the peer's."""
+    rows = []
+    for name, make in OTHERS.items():
+        place = folder / name
+        place.mkdir()
+        world = make(data_folder(), place)
+        found = searched(world, place / "store")
+        ours = evaluate_retrieval(found, world.queries, world.judgments)
+        peer = scored(world, theirs(world, read_queries(world.queries)))
+        rows.append(
+            kept.row(
+                f"nDCG@10, {name}",
+                ours["ndcg@10"],
+                peer,
+                peer_name=PEER,
+                unit="",
+                target=0.995,
+                better="higher",
+                how=(
+                    kept.How(f"precision auto; MRR {ours['mrr']:.3f}"),
+                    kept.How("fp32"),
+                ),
+            )
+        )
+    return rows
 
 
 def scored(world: World, found: Mapping[str, list[str]]) -> float:
@@ -234,48 +297,56 @@ def scored(world: World, found: Mapping[str, list[str]]) -> float:
     return scores["ndcg@10"]
 
 
-def theirs(world: World, queries: Mapping[str, str]) -> dict[str, list[str]]:
+def theirs(
+    world: World, queries: Mapping[str, str], precision: Precision = "fp32"
+) -> dict[str, list[str]]:
     """The peer's ids of the best documents."""
     import faiss
+    import torch
     from sentence_transformers import SentenceTransformer
 
-    rows = [json.loads(line) for line in world.documents.open(encoding="utf-8")]
-    model = SentenceTransformer(str(minilm()), device="cpu")
+    ids = [json.loads(line)["id"] for line in world.documents.open(encoding="utf-8")]
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    model = SentenceTransformer(str(minilm()), device="cpu", model_kwargs={"dtype": dtype})
 
     def encode(texts: list[str]) -> np.ndarray:
         found = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(found, dtype=np.float32)
 
-    vectors = encode([f"{row['title']}\n{row['text']}".strip() for row in rows])
+    vectors = encode(documents_of(world))
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
     _, best = flat.search(encode(list(queries.values())), TOP)
-    return {
-        q: [rows[i]["id"] for i in some if i >= 0] for q, some in zip(queries, best, strict=True)
-    }
+    return {q: [ids[i] for i in some if i >= 0] for q, some in zip(queries, best, strict=True)}
 
 
-def alone(place: Path, queries: list[str]) -> list[harness.Row]:
+def alone(world: World, store: Path) -> list[kept.Row]:
     """One query at a time, tokenizing and embedding included; each side in fp32 and a process of
     its own."""
-    mine, theirs = (
-        median(harness.apart(times, side, str(place), queries[:200])) for side in ("ours", "peer")
-    )
+    searched(world, store)
+    queries = list(read_queries(world.queries).values())[:200]
+    mine, theirs = (median(apart(times, side, str(store), queries)) for side in SIDES)
+    how = kept.How("fp32, one text at a time", 1.0)
     return [
-        harness.row(
-            "one query, p50",
+        kept.row(
+            QUERY,
             mine,
             other,
             peer_name=name,
             unit="ms",
             target=1.0,
             better="lower",
+            how=(how, how),
         )
-        for name, other in (("limit", 20.0), (PEER, theirs))
+        for name, other in ((kept.LIMIT, 20.0), (PEER, theirs))
     ]
 
 
-def times(side: Literal["ours", "peer"], place: str, queries: list[str]) -> list[float]:
+Side = Literal["ours", "peer"]
+SIDES: tuple[Side, Side] = ("ours", "peer")
+
+
+def times(side: Side, place: str, queries: list[str]) -> list[float]:
     """Milliseconds of each query, after some that do not count."""
     if side == "ours":
         ask: Callable[[str], object] = Searcher(place)
@@ -292,63 +363,46 @@ def times(side: Literal["ours", "peer"], place: str, queries: list[str]) -> list
         def ask(query: str) -> object:
             return flat.search(np.asarray(model.encode([query], show_progress_bar=False)), 10)
 
-    return harness.milliseconds(ask, queries, warm=20)
+    return milliseconds(ask, queries, warm=20)
 
 
 # ---- what learning gives
 
 
-def learned(world: World, folder: Path) -> list[harness.Row]:
-    """nDCG@10 on claims apart: words too, a model that learned from the others, a re-ranker."""
-    start = Searcher(str(folder / "store-0"))
+def learned(world: World, store: Path) -> list[kept.Row]:
+    """nDCG@10 on claims apart: words too, and a model that learned from the others."""
+    start = searched(world, store)
 
     def score(searcher: Searcher, *, hybrid: bool = False) -> float:
         return evaluate_retrieval(searcher, world.dev, world.judgments, hybrid=hybrid)["ndcg@10"]
 
-    before = score(start)
-    rows = {"words too": score(start, hybrid=True)}
-    bi = tuned("similarity", start, world, folder / "bi")
-    place = str(folder / "store-bi")
-    index([world.documents], model=bi, store=place, long="truncate")
-    rows["fine-tuned on other claims"] = score(Searcher(place))
-    cross = tuned("respond", start, world, folder / "cross")
-    rows["re-ranked by a cross-encoder of other claims"] = score(
-        Searcher(place, rerank=cross, precision="auto")
-    )
+    before, words = score(start), score(start, hybrid=True)
+    place = str(store.with_name("store-tuned"))
+    tuned_model = tuned(start, world, store.with_name("tuned"))
+    index([world.documents], model=tuned_model, store=place, long="truncate")
+    found = dict(zip(GAINS, (words, score(Searcher(place, precision="auto"))), strict=True))
     return [
-        harness.row(
+        kept.row(
             f"nDCG@10, {what}",
             value,
             before,
-            peer_name="zero-shot",
+            peer_name=ZERO_SHOT,
             unit="",
             target=1.0,
             better="higher",
+            how=(kept.How("precision auto"), kept.How("precision auto")),
         )
-        for what, value in rows.items()
+        for what, value in found.items()
     ]
 
 
-LEARNERS: Mapping[str, tuple[dict[str, int], Finetune]] = {
-    "similarity": (
-        {"negatives": 2, "skip": 2},
-        Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256),
-    ),
-    "respond": (
-        {"negatives": 4},
-        Finetune(epochs=2, batch_size=16, learning_rate=1e-4, length=256),
-    ),
-}
-"""How each task mines its rows and learns from them."""
-
-
-def tuned(task: Literal["similarity", "respond"], start: Searcher, world: World, out: Path) -> Path:
+def tuned(start: Searcher, world: World, out: Path) -> Path:
     """MiniLM fine-tuned on rows mined from the training claims, a tenth of them kept as dev."""
-    learner, (mining, settings) = find(task), LEARNERS[task]
-    mined = out.with_suffix(".jsonl")
-    mine(start, world.training, world.judgments, mined, learner=task, **mining)  # type: ignore[arg-type]
+    learner, mined = find("similarity"), out.with_suffix(".jsonl")
+    mine(start, world.training, world.judgments, mined, learner="similarity", negatives=2, skip=2)
     examples, _ = learner.read(mined, Reading(), labelled=True)
     cut = len(examples) // 10
+    settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256)
     finetune(
         learner, minilm(), train=examples[cut:], dev=examples[:cut], out=out, settings=settings
     )

@@ -1,8 +1,9 @@
 """A server under load on the same cores: bertkit's against a FastAPI around sentence-transformers.
 
 Each request is one of 1,024 sentences of mixed length, embedded by all-MiniLM-L6-v2 in fp32. The
-peer is what its users write: a route that is no coroutine, and `model.encode` in it. The load comes
-from this process, over kept connections, as raw bytes, so that it costs the server little.
+peers are what its users write: a route that is no coroutine, and `model.encode` in it; and a queue
+that a thread empties, all that waits at once, at most 64 texts. The load comes from this process,
+over kept connections, as raw bytes, so that it costs the server little.
 
 Beside it, how long requests take at half the load that saturates the server. Then, one worker of
 bertkit alone: what becomes of requests at ten times that load for a minute, whether anything brings
@@ -20,21 +21,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import harness, text
+from benchmarks import kept, text
 from benchmarks.embed import minilm, ours
+from benchmarks.harness import Options, apart
 
 CONNECTIONS = 64
 SECONDS = 20.0
 OVERLOAD = 60.0
 BROKEN = 10_000
-PEER = "FastAPI + sentence-transformers"
+FP32 = kept.How("fp32")
+LATE = "p99 at half the load"
 ENGINE, ALONE = "the engine", "5 × one alone, p50"
 
 PEER_APP = """
@@ -58,39 +62,125 @@ def embed(ask: Ask):
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 """
 
+BATCHING_APP = """
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
 
-def main(*, quick: bool = False) -> None:
+model = SentenceTransformer(sys.argv[1], device="cpu")
+waiting = asyncio.Queue()
+
+def encode(texts):
+    return model.encode(texts, batch_size=32, show_progress_bar=False).tolist()
+
+async def work():
+    while True:
+        asked = [await waiting.get()]
+        while not waiting.empty() and len(asked) < 64:
+            asked.append(waiting.get_nowait())
+        try:
+            found = await asyncio.to_thread(encode, [text for text, _ in asked])
+        except Exception as error:
+            for _, answer in asked:
+                answer.set_exception(error)
+            continue
+        for (_, answer), vector in zip(asked, found):
+            answer.set_result(vector)
+
+@asynccontextmanager
+async def life(app):
+    worker = asyncio.create_task(work())
+    yield
+    worker.cancel()
+
+app = FastAPI(lifespan=life)
+
+class Ask(BaseModel):
+    inputs: str | list[str]
+
+@app.post("/embed")
+async def embed(ask: Ask):
+    texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
+    answers = [asyncio.get_running_loop().create_future() for _ in texts]
+    for pair in zip(texts, answers):
+        waiting.put_nowait(pair)
+    return await asyncio.gather(*answers)
+
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+"""
+
+
+class Peer(NamedTuple):
+    """A server beside ours: its program, how it computes, and how many times faster ours is to
+    be."""
+
+    app: str
+    settings: str
+    target: float
+
+
+PEERS: Mapping[str, Peer] = {
+    "FastAPI + sentence-transformers": Peer(
+        PEER_APP, "fp32, one process, a text by itself, threads of the route", 2.0
+    ),
+    "FastAPI + a batching queue + sentence-transformers": Peer(
+        BATCHING_APP, "fp32, one process, at most 64 texts at once, sorted by length", 1.0
+    ),
+}
+
+
+def main(options: Options) -> None:
+    quick, book = options.quick, options.book("serve")
     sentences = text.sentences(96 if quick else 1024)
     seconds, overload, broken = (2.0, 3.0, 300) if quick else (SECONDS, OVERLOAD, BROKEN)
     requests = [ask("/embed", {"inputs": s, "truncate": True}) for s in sentences]
-    engine = harness.apart(engine_rate, sentences)
-    with peer() as address:
-        theirs = asyncio.run(saturate(address, requests_for_peer(sentences), seconds))
-    rows = []
-    for workers in (os.cpu_count() or 1, 1):
-        how = f"{workers} worker" + "s" * (workers > 1)
-        with server(workers) as (address, _):
-            mine = asyncio.run(saturate(address, requests, seconds))
-            p99 = latency(address, requests, mine.rate, seconds, how)
-        rows += [
-            row(f"texts/s under load, {how}, of the engine's own", mine.rate, engine, ENGINE, 0.8),
-            row(f"texts/s under load, {how}", mine.rate, theirs.rate, PEER, 2.0),
-            p99,
-        ]
-    with server(1) as (address, process):
-        rows += overloaded(address, requests, mine.rate, overload, process.pid)
-        rows += hostile(address)
-        rows += fuzzed(address, broken, process.pid)
-    if quick:
-        harness.show("serve, quick", rows)
-    else:
-        harness.write("serve", rows)
+    cores = os.cpu_count() or 1
+    hows = {n: f"{n} worker{'s' * (n > 1)}" for n in dict.fromkeys((cores, 1))}
+    loads = [f"texts/s under load, {how}" for how in hows.values()]
+    if any(book.wanted(what, ENGINE, *PEERS) for what in loads):
+        engine = apart(engine_rate, sentences)
+        rates = {name: peer_rate(name, sentences, seconds) for name in PEERS}
+        for workers, how in hows.items():
+            with server(workers) as (address, _):
+                mine = asyncio.run(saturate(address, requests, seconds))
+                settings = kept.How(f"fp32, {how}", 1.0)
+                load = f"texts/s under load, {how}"
+                book.add(row(load, mine.rate, engine, ENGINE, 0.8, how=settings))
+                for name, peer in PEERS.items():
+                    theirs = kept.How(peer.settings)
+                    book.add(
+                        row(load, mine.rate, rates[name], name, peer.target, how=(settings, theirs))
+                    )
+                book.add(latency(address, requests, mine.rate, seconds, how))
+    bounds = [("memory after it", "before, and 300 MB"), (BROKEN_BODIES, kept.LIMIT)]
+    bounds += [(f"twice the {name}, time", kept.LIMIT) for name in HOSTILE]
+    if not options.late and any(book.wanted(*each) for each in bounds):
+        with server(1) as (address, process):
+            rate = asyncio.run(saturate(address, requests, seconds)).rate
+            book.add(*overloaded(address, requests, rate, overload, process.pid))
+            book.add(*hostile(address))
+            book.add(*fuzzed(address, broken, process.pid))
+    book.close()
+
+
+BROKEN_BODIES = f"memory grown by {BROKEN:,} broken bodies, none a 5xx"
 
 
 def row(
-    what: str, value: float, other: float, name: str, target: float, *, unit: str = "/s"
-) -> harness.Row:
-    return harness.row(
+    what: str,
+    value: float,
+    other: float,
+    name: str,
+    target: float,
+    *,
+    unit: str = "/s",
+    how: kept.How | tuple[kept.How, kept.How] = FP32,
+) -> kept.Row:
+    return kept.row(
         what,
         value,
         other,
@@ -98,12 +188,20 @@ def row(
         unit=unit,
         target=target,
         better="higher" if unit == "/s" else "lower",
+        how=how if isinstance(how, tuple) else (how, how),
     )
+
+
+def peer_rate(name: str, sentences: Sequence[str], seconds: float) -> float:
+    """Texts a second that a peer answers under load."""
+    with peer(PEERS[name].app) as address:
+        requests = [ask("/embed", {"inputs": s}) for s in sentences]
+        return asyncio.run(saturate(address, requests, seconds)).rate
 
 
 def engine_rate(sentences: list[str]) -> float:
     """Texts a second of the engine alone, many at once; the median of three."""
-    embed = ours(minilm(), "fp32")
+    embed = ours(minilm(), "fp32").embed
     embed(sentences)
     times = []
     for _ in range(3):
@@ -138,10 +236,10 @@ def server(workers: int) -> Iterator[tuple[tuple[str, int], subprocess.Popen[str
 
 
 @contextmanager
-def peer() -> Iterator[tuple[str, int]]:
-    """The peer's, in a process of its own."""
+def peer(app: str) -> Iterator[tuple[str, int]]:
+    """A peer's, in a process of its own."""
     port = random.randint(20_000, 40_000)
-    command = [sys.executable, "-c", PEER_APP, str(minilm()), str(port)]
+    command = [sys.executable, "-c", app, str(minilm()), str(port)]
     with subprocess.Popen(command) as process:
         try:
             for _ in range(300):
@@ -186,10 +284,6 @@ def ask(path: str, body: object, *, raw: bytes | None = None) -> bytes:
     content = json.dumps(body).encode() if raw is None else raw
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
-
-
-def requests_for_peer(sentences: Sequence[str]) -> list[bytes]:
-    return [ask("/embed", {"inputs": s}) for s in sentences]
 
 
 class Connection:
@@ -307,17 +401,17 @@ async def _open(
 
 def latency(
     address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float, how: str
-) -> harness.Row:
+) -> kept.Row:
     alone = asyncio.run(_closed(address, requests, 1, seconds / 2))
     half = asyncio.run(_open(address, requests, rate / 2, seconds))
     single = 1000 * float(np.median(alone.times))
     p99 = 1000 * float(np.percentile(half.times, 99))
-    return row(f"p99 at half the load, {how}", p99, 5 * single, ALONE, 1.0, unit="ms")
+    return row(f"{LATE}, {how}", p99, 5 * single, ALONE, 1.0, unit="ms")
 
 
 def overloaded(
     address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float, pid: int
-) -> list[harness.Row]:
+) -> list[kept.Row]:
     before = resident(pid)
     seen = asyncio.run(_open(address, requests, 10 * rate, seconds))
     after = resident(pid)
@@ -331,7 +425,7 @@ def overloaded(
     return [
         row(f"texts/s at {sent / rate:.1f} × the load", seen.rate, rate, "at its load", 0.8),
         row("memory after it", after, before + 300, "before, and 300 MB", 1.0, unit="MB"),
-        row("first answer after it", recovered, 2.0, "limit", 1.0, unit="s"),
+        row("first answer after it", recovered, 2.0, kept.LIMIT, 1.0, unit="s"),
     ]
 
 
@@ -343,7 +437,7 @@ HOSTILE = {
 }
 
 
-def hostile(address: tuple[str, int]) -> list[harness.Row]:
+def hostile(address: tuple[str, int]) -> list[kept.Row]:
     """Texts of a megabyte, and of the most characters that are taken: half and whole."""
     rows = []
     for name, unit in HOSTILE.items():
@@ -365,12 +459,12 @@ def hostile(address: tuple[str, int]) -> list[harness.Row]:
                 times.append(min(found))
             slowest = max(slowest, *times)
             growth = max(growth, times[1] / times[2])
-        rows.append(row(f"1 MB of {name}, slowest reply", slowest, 1.0, "limit", 1.0, unit="s"))
-        rows.append(row(f"twice the {name}, time", growth, 2.2, "limit", 1.0, unit="×"))
+        rows.append(row(f"1 MB of {name}, slowest reply", slowest, 1.0, kept.LIMIT, 1.0, unit="s"))
+        rows.append(row(f"twice the {name}, time", growth, 2.2, kept.LIMIT, 1.0, unit="×"))
     return rows
 
 
-def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[harness.Row]:
+def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[kept.Row]:
     """Bodies that are broken in a hundred ways; none may be a 5xx."""
     chance = random.Random(0)
     routes = ["/embed", "/v1/embeddings", "/similarity", "/tokenize", "/info", "/none"]
@@ -411,10 +505,10 @@ def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[harness.Row]:
     grown = resident(pid) - before
     return [
         row(
-            f"memory grown by {count:,} broken bodies, none a 5xx",
+            BROKEN_BODIES.replace(f"{BROKEN:,}", f"{count:,}"),
             max(grown, 0.1),
             50,
-            "limit",
+            kept.LIMIT,
             1.0,
             unit="MB",
         )

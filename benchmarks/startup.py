@@ -6,8 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from benchmarks import harness
 from benchmarks.embed import minilm
+from benchmarks.harness import Options, compare
+from benchmarks.kept import How
 
 OURS = """
 import sys, bertkit
@@ -20,23 +21,24 @@ print(SentenceTransformer(sys.argv[1], device="cpu").encode(["A first sentence."
 """
 
 
-def main(*, quick: bool = False) -> None:
-    rows = [
-        harness.compare(
-            "fresh process to the first embedding",
-            _process(OURS),
-            _process(PEER),
-            peer_name="sentence-transformers",
-            unit="s",
-            work=None,
-            target=2.0,
-            repeats=1 if quick else 5,
+def main(options: Options) -> None:
+    book = options.book("startup")
+    what, peer = "fresh process to the first embedding", "sentence-transformers"
+    if book.wanted(what, peer):
+        book.add(
+            compare(
+                what,
+                _process(OURS),
+                _process(PEER),
+                peer_name=peer,
+                unit="s",
+                work=None,
+                target=2.0,
+                repeats=1 if options.quick else 5,
+                how=(How("fp32, a fresh process"), How("fp32, a fresh process")),
+            )
         )
-    ]
-    if quick:
-        harness.show("startup, quick", rows)
-    else:
-        harness.write("startup", rows)
+    book.close()
 
 
 def _process(code: str) -> Callable[[], None]:

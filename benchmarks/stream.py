@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks import harness, text
+from benchmarks import kept, text
 from benchmarks.embed import minilm
+from benchmarks.harness import Options
 
 COUNT = 1_000_000
 LIMIT = 1500.0
@@ -29,26 +30,25 @@ WORDS = 12
 """Of a text at most."""
 
 
-def main(*, quick: bool = False) -> None:
-    count = 20_000 if quick else COUNT
-    with TemporaryDirectory() as name:
-        place = Path(name)
-        one, whole = peak(place, 1), peak(place, count)
-    rows = [
-        harness.row(
-            f"{count:,} short texts, memory beside the model",
-            whole - one,
-            LIMIT,
-            peer_name="limit",
-            unit="MB",
-            target=1.0,
-            better="lower",
+def main(options: Options) -> None:
+    book, count = options.book("stream"), 20_000 if options.quick else COUNT
+    what = f"{count:,} short texts, memory beside the model"
+    if book.wanted(what, kept.LIMIT):
+        with TemporaryDirectory() as name:
+            place = Path(name)
+            one, whole = peak(place, 1), peak(place, count)
+        book.add(
+            kept.row(
+                what,
+                whole - one,
+                LIMIT,
+                peer_name=kept.LIMIT,
+                unit="MB",
+                target=1.0,
+                better="lower",
+            )
         )
-    ]
-    if quick:
-        harness.show("stream, quick", rows)
-    else:
-        harness.write("stream", rows)
+    book.close()
 
 
 def peak(place: Path, count: int) -> float:

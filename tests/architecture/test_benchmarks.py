@@ -1,80 +1,241 @@
-"""Benchmarks: the two sides take turns, ratios mean the same everywhere, kept results agree."""
+"""Benchmarks: the sides take turns, ratios mean the same everywhere, kept results agree."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from benchmarks import harness, report, text
+import torch
+from benchmarks import distill, embed, finetune, harness, kept, pretrain, report, text, trainer
 
-KEPT = sorted(harness.RESULTS.glob("*.json"))
+from bertkit.nn import precision
+
+RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
+HOW = (kept.How("fp32, packed", 1.0), kept.How("fp32, in order", 0.5))
 
 
 def test_sides_take_turns_after_one_unmeasured_call_each() -> None:
     called: list[str] = []
-    harness.compare(
-        "turns",
-        lambda: called.append("A"),
-        lambda: called.append("B"),
-        peer_name="B",
-        unit="calls/s",
-        work=1,
-        target=1.0,
-        repeats=3,
+    times, answers = harness.turns(
+        {name: lambda name=name: called.append(name) or name for name in "ABC"},  # type: ignore[misc]
+        rounds=2,
     )
-    assert "".join(called) == "AB" + "ABABAB"
+    assert "".join(called) == "ABC" + "ABCABC"
+    assert answers == {"A": ["A", "A"], "B": ["B", "B"], "C": ["C", "C"]}
+    assert [len(kept) for kept in times.values()] == [2, 2, 2]
 
 
 def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
-    rate = harness.row("", 30.0, 10.0, peer_name="", unit="x/s", target=3.0, better="higher")
-    time = harness.row("", 10.0, 30.0, peer_name="", unit="s", target=3.5, better="lower")
+    rate = kept.row("", 30.0, 10.0, peer_name="", unit="x/s", target=3.0, better="higher")
+    time = kept.row("", 10.0, 30.0, peer_name="", unit="s", target=3.5, better="lower")
     assert (rate.ratio, rate.holds) == (3.0, True)
     assert (time.ratio, time.holds) == (3.0, False)
 
 
-def test_unequal_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     # by this clock every call takes a second
     monkeypatch.setattr("benchmarks.harness.time.perf_counter", lambda: float(next(ticks)))
 
-    def compare(work: tuple[float, float] | None) -> harness.Row:
+    def compare(work: float | None) -> kept.Row:
         return harness.compare(
-            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0
+            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0, how=HOW
         )
 
-    row = compare((400.0, 100.0))
-    assert (row.ours, row.peer, row.ratio) == (400.0, 100.0, 4.0)
-    row = compare(None)
-    assert (row.ours, row.peer, row.ratio) == (1.0, 1.0, 1.0)
+    assert (compare(400.0).ours, compare(400.0).ratio) == (400.0, 1.0)
+    assert (compare(None).ours, compare(None).ratio) == (1.0, 1.0)
+
+
+def rows() -> tuple[kept.Row, kept.Row]:
+    fast = kept.row(
+        "a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher", how=HOW
+    )
+    close = kept.row("c", 2.1, 2.2, peer_name=kept.LIMIT, unit="b", target=1, better="lower")
+    return fast, close
 
 
 def test_a_result_is_kept_whole_and_drawn(tmp_path: Path) -> None:
-    fast = harness.row("a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher")
-    close = harness.row("c", 2.1, 2.2, peer_name="limit", unit="b", target=1, better="lower")
-    path = harness.write("toy", [fast, close], folder=tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.json"]
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    assert kept["rows"][0]["ratio"] == 3.0
-    assert {"python", "torch", "bertkit"} <= set(kept["versions"])
+    book = kept.Book("toy", folder=tmp_path)
+    book.leave_out("no <bf16> rows")
+    book.add(*rows())
+    assert [p.relative_to(tmp_path) for p in tmp_path.rglob("*.*")] == [
+        Path(kept.processor_class()) / "toy.json"
+    ]
+    found = json.loads(book.path.read_text(encoding="utf-8"))
+    assert found["processor"] == kept.processor_class()
+    assert found["rows"][0]["ratio"] == 3.0
+    assert found["rows"][0]["peer_how"] == {"settings": "fp32, in order", "fill": 0.5}
+    assert found["notes"] == ["no <bf16> rows"]
+    assert {"python", "torch", "bertkit"} <= set(found["versions"])
     page = report.page(report.read(tmp_path))
     assert "a &lt;b&gt;" in page
+    assert "fp32, in order; fill 0.50" in page
+    assert "no &lt;bf16&gt; rows" in page
     assert page.count("<svg") == 1
     assert "http" not in page.replace("http://www.w3.org", "")  # names of the SVG language
     assert "src=" not in page
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_processors_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("amd-epyc-avx2", "intel-xeon-avx512"):
+        monkeypatch.setattr(kept, "processor_class", lambda name=name: name)
+        kept.Book("toy", folder=tmp_path).add(*rows())
+    found = report.read(tmp_path)
+    assert [result.processor for result in found] == ["amd-epyc-avx2", "intel-xeon-avx512"]
+    page = report.page(found)
+    assert page.index("toy · amd-epyc-avx2") < page.index("toy · intel-xeon-avx512")
+
+
+def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
+    fast, close = rows()
+    book = kept.Book("toy", folder=tmp_path)
+    assert book.wanted(*fast.key)
+    book.add(fast)
+    again = kept.Book("toy", folder=tmp_path)
+    assert not again.wanted(*fast.key)
+    assert again.wanted(*close.key)
+    again.add(close)
+    assert [*kept.Book("toy", folder=tmp_path).rows] == [fast.key, close.key]
+    some = kept.Book("toy", folder=tmp_path, forget=partial(kept.asked, "A <B>, peer"))
+    assert [*some.rows] == [close.key]
+    assert some.wanted(*fast.key)
+
+
+def test_only_the_rows_that_are_asked_for_are_wanted(tmp_path: Path) -> None:
+    book = kept.Book("toy", folder=tmp_path, only="FP32")
+    assert book.wanted("embed, fp32", "OpenVINO")
+    assert book.wanted("embed", "OpenVINO, bf16", "OpenVINO, fp32")
+    assert not book.wanted("embed, bf16", "OpenVINO")
+
+
+def test_rows_of_other_versions_or_threads_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.Book("toy", folder=tmp_path).add(*rows())
+    with monkeypatch.context() as other:
+        other.setattr(kept, "versions", lambda: {"python": "2.7"})
+        with pytest.raises(SystemExit, match="--fresh"):
+            kept.Book("toy", folder=tmp_path)
+        kept.Book("toy", folder=tmp_path, forget=lambda what, peer: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    with pytest.raises(SystemExit, match="--fresh"):
+        kept.Book("toy", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "found"),
+    [
+        ("Intel(R) Xeon(R) Processor", "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_tile",
+         "intel-xeon-avx512-vnni-bf16-amx"),
+        ("Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz", "avx2 avx512f avx512_vnni",
+         "intel-xeon-platinum-8259cl-avx512-vnni"),
+        ("AMD EPYC 7B13 64-Core Processor", "avx avx2", "amd-epyc-7b13-avx2"),
+        ("arm", "asimd bf16", "arm-bf16"),
+    ],
+)  # fmt: skip
+def test_a_class_says_which_instructions_there_are(
+    name: str, flags: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    assert kept.processor_class(name, flags) == found
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert kept.processor_class(name, flags) == f"{found}-at-most-avx2"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_rows_that_a_processor_cannot_run_are_left_out(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_bf16", lambda device: there)
+    assert ("bf16" in embed.precisions()) == there
+    assert (("OpenVINO", "bf16") in embed.peers()) == there
+    assert ("OpenVINO", "int8") in embed.peers()
+    assert ("bf16" in finetune.ways()) == there
+    assert any("bf16" in way.settings for way in pretrain.ways()) == there
+    assert any(way.masked_only for way in pretrain.ways())
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_kept_results_agree_with_themselves(path: Path) -> None:
-    result = msgspec.json.decode(path.read_bytes(), type=harness.Result)
-    assert result.name == path.stem
+    result = msgspec.json.decode(path.read_bytes(), type=kept.Result)
+    assert (result.processor, result.name) == (path.parent.name, path.stem)
     assert result.rows
+    assert len({row.key for row in result.rows}) == len(result.rows)
     for row in result.rows:
         assert row.ratio == pytest.approx(row.ours / row.peer) or row.ratio == pytest.approx(
             row.peer / row.ours
         )
         assert row.holds == (row.ratio >= row.target)
+        if row.unit in ("s", "ms") or row.unit.endswith("/s"):
+            assert row.peer_name == kept.LIMIT or (row.ours_how.settings and row.peer_how.settings)
+
+
+@pytest.mark.parametrize("path", sorted(kept.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
+def test_kept_runs_are_read(path: Path) -> None:
+    from benchmarks import families
+
+    read = {"finetune": finetune, "distill": distill, "families": families}
+    assert read[path.stem.removesuffix("-speed")].read_log(path)  # type: ignore[attr-defined]
+
+
+# ---- peers
+
+
+LENGTHS = [3, 17, 90, 5, 44, 120, 8, 61] * 32
+
+
+def test_grouping_by_length_leaves_less_padding_and_loses_no_sample() -> None:
+    def epoch(grouped: bool) -> tuple[float, list[int]]:
+        found = pretrain.batches(LENGTHS, 8, grouped)
+        each = [next(found) for _ in range(len(LENGTHS) // 8)]
+        widest = sum(max(LENGTHS[place] for place in batch) * len(batch) for batch in each)
+        return sum(LENGTHS) / widest, sorted(place for batch in each for place in batch)
+
+    fill, places = epoch(True)
+    mixed, others = epoch(False)
+    assert places == others == list(range(len(LENGTHS)))
+    assert fill > 0.95
+    assert mixed < 0.6
+
+
+def test_the_loss_at_masked_places_is_the_models_own() -> None:
+    from transformers import BertConfig, BertForPreTraining
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = BertForPreTraining(BertConfig(vocab_size=20, intermediate_size=8, **small)).eval()
+    ids = torch.randint(1, 20, (3, 6))
+    labels = torch.where(torch.rand(3, 6) < 0.5, ids, -100)
+    batch = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+        "labels": labels,
+        "next_sentence_label": torch.tensor([0, 1, 0]),
+    }
+    own = model(**batch).loss
+    torch.testing.assert_close(pretrain.masked_loss(model, batch), own)
+    batch["next_sentence_label"] = torch.tensor([1, 0, 1])
+    assert not torch.isclose(pretrain.masked_loss(model, batch), own)
+
+
+def test_padding_is_counted() -> None:
+    collator = trainer.Padding(lambda rows: {"attention_mask": torch.tensor(rows)})
+    collator([[1, 1, 1, 1], [1, 0, 0, 0]])  # type: ignore[list-item]
+    assert collator.fill() == 5 / 8
+    collator([[1, 1, 0, 0]])  # type: ignore[list-item]
+    assert collator.fill() == 1 / 2
+
+
+def test_predictions_return_to_the_order_of_their_rows() -> None:
+    places = [2, 0, 1]
+    first, second = finetune.unsorted((np.array([20, 0, 10]), np.array([2, 0, 1])), places)
+    assert first.tolist() == [0, 10, 20]
+    assert second.tolist() == [0, 1, 2]
 
 
 def test_text_is_the_same_every_time() -> None:
