@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "tuned"
 
 
+def apart(count: int) -> dict[str, list[Example]]:
+    """Rows that choose, and others that are scored."""
+    return {"data": rows(count), "dev": rows(2 * count)[count:]}
+
+
 def file(path: Path) -> Path:
     lines = ["text\tlabel", *(f"{row.text}\t{row.label}" for row in rows(24))]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -91,18 +97,36 @@ def test_the_least_important_go_and_each_layer_keeps_one() -> None:
     assert least(scores, 2, dead=[(1, 2)]) == [(1, 1), (2, 2)]
 
 
+def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) -> None:
+    """Other rows to choose by change what heads weigh, not the score before; and the reverse."""
+    one, two = rows(4), [replace(row, label="good") for row in rows(30)[9:23:3]]
+    first = prune(tuned, data=one, dev=rows(24), out=tmp_path / "first", count=4)
+    other = prune(tuned, data=two, dev=rows(24), out=tmp_path / "other", count=4)
+    assert first["importance"] != other["importance"]
+    assert first["before"] == other["before"]
+    again = prune(tuned, data=one, dev=two, out=tmp_path / "again", count=4)
+    assert again["importance"] == first["importance"]
+    assert (again["before"]["rows"], first["before"]["rows"]) == (len(two), 24)
+    ready = bertkit.pipeline("classify", tuned)
+    features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", learn=True)
+    weighed = importance(ready.loaded.model, ready.task, features)
+    np.testing.assert_allclose(first["importance"], weighed, atol=1e-4)
+    with pytest.raises(ConfigError, match="would be chosen by the rows that score them"):
+        prune(tuned, data=one, dev=one, out=tmp_path / "no", count=4)
+
+
 def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
-    first = prune(tuned, data=rows(16), out=tmp_path / "one", count=2)["heads"]
+    first = prune(tuned, **apart(16), out=tmp_path / "one", count=2)["heads"]
     assert spare(load(tmp_path / "one").model) == spare(load(tuned).model) - 2
-    again = prune(tmp_path / "one", data=rows(16), out=tmp_path / "two", count=2)["heads"]
+    again = prune(tmp_path / "one", **apart(16), out=tmp_path / "two", count=2)["heads"]
     assert not {tuple(head) for head in first} & {tuple(head) for head in again}
     with pytest.raises(ConfigError, match="can spare 1 to 2"):
-        prune(tmp_path / "two", data=rows(16), out=tmp_path / "three", count=3)
+        prune(tmp_path / "two", **apart(16), out=tmp_path / "three", count=3)
 
 
 def test_a_pruned_folder_opens_elsewhere_and_says_the_same(tuned: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
-    found = prune(tuned, data=rows(24), out=tmp_path / "out", count=4)
+    found = prune(tuned, data=rows(16), dev=rows(24), out=tmp_path / "out", count=4)
     assert len(found["heads"]) == 4
     assert np.shape(found["importance"]) == (3, 3)
     text = rows(3)[2].text
@@ -123,7 +147,7 @@ def bertkit_scores(folder: Path) -> dict[str, float]:
 
 
 def test_pruned_heads_stay_dead_when_fine_tuned(tuned: Path, tmp_path: Path) -> None:
-    prune(tuned, data=rows(24), out=tmp_path / "out", heads=[(1, 2), (3, 1)])
+    prune(tuned, dev=rows(24), out=tmp_path / "out", heads=[(1, 2), (3, 1)])
     data = {"train": rows(32), "dev": rows(16)}
     finetune(Classify, tmp_path / "out", **data, out=tmp_path / "again", settings=SETTINGS)
     before, after = (load(tmp_path / name).model for name in ("out", "again"))
@@ -137,7 +161,7 @@ def test_pruned_heads_stay_dead_when_fine_tuned(tuned: Path, tmp_path: Path) -> 
 
 
 def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
-    found = prune(tuned, data=rows(24), out=tmp_path / "out", layers=[1, 3])
+    found = prune(tuned, dev=rows(24), out=tmp_path / "out", layers=[1, 3])
     assert found["layers"] == [1, 3]
     old, new = load(tuned).model.state_dict(), load(tmp_path / "out").model.state_dict()
     assert load(tmp_path / "out").model.config.layers == 2
@@ -150,9 +174,11 @@ def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
     ("parts", "message"),
     [
         ({}, "say one"),
-        ({"count": 2, "layers": [1]}, "say one"),
-        ({"count": 7}, "count: 7 heads; the model can spare 1 to 6"),
-        ({"count": 0}, "count: 0 heads"),
+        ({"count": 2, "layers": [1], "data": rows(4)}, "say one"),
+        ({"count": 7, "data": rows(4)}, "count: 7 heads; the model can spare 1 to 6"),
+        ({"count": 0, "data": rows(4)}, "count: 0 heads"),
+        ({"count": 2}, "data: rows that choose heads"),
+        ({"layers": [1], "data": rows(4)}, "data: rows that choose heads"),
         ({"heads": [(1, 1), (1, 2), (1, 3)]}, "all of layer 1; a layer keeps one"),
         ({"heads": [(4, 1)]}, "heads: 4.1; name LAYER.HEAD, from 1.1 to 3.3"),
         ({"layers": [2, 1]}, r"layers: \[2, 1\]; name layers from 1 to 3"),
@@ -163,7 +189,7 @@ def test_refusals_leave_nothing(
     parts: dict[str, object], message: str, tuned: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        prune(tuned, data=rows(8), out=tmp_path / "out", **parts)  # type: ignore[arg-type]
+        prune(tuned, dev=rows(8), out=tmp_path / "out", **parts)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
@@ -179,10 +205,14 @@ def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
 
 
 def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["prune", str(tuned), "--data", str(file(tmp_path / "dev.tsv"))]
+    words = ["prune", str(tuned), "--dev", str(file(tmp_path / "dev.tsv"))]
     assert cli.run([*words, "--head", "1.2", "--head", "2.3", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["heads"] == [[1, 2], [2, 3]]
     assert found["before"]["rows"] == 24
     assert cli.run([*words, "--head", "x", "--out", str(tmp_path / "no")]) == 2
     assert "write LAYER.HEAD" in capsys.readouterr().err
+    same = ["--data", str(tmp_path / "dev.tsv"), "--count", "1", "--out", str(tmp_path / "no")]
+    assert cli.run([*words, *same]) == 2
+    assert "by the rows that score them" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.int8 import FILE, read_int8
+from bertkit.engine.engine import Engine
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
+from bertkit.recipes import quantize as recipe
 from bertkit.recipes.quantize import quantize
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -25,6 +29,18 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def _available() -> None:
     if unavailable():
         pytest.skip(str(unavailable()))
+
+
+@pytest.fixture
+def rough(tiny: Path, tmp_path: Path) -> Path:
+    """A model with weights so large that integers cost it something beyond rounding."""
+    loaded = load(tiny)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in loaded.model.encoder.blocks.parameters():
+            weight.add_(torch.randn_like(weight) * 0.5)
+    save(tmp_path / "rough", loaded.model, loaded.tokenizer, loaded.family)
+    return tmp_path / "rough"
 
 
 def texts(path: Path, count: int) -> Path:
@@ -51,19 +67,49 @@ def test_the_quality_is_measured_and_kept(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_layers_stay_until_the_quality_is_reached(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)  # all but integers is exact
     file = texts(tmp_path / "t.txt", 100)
-    loose = quantize(tiny, [file], out=tmp_path / "loose", lowest=0.5)
+    loose = quantize(rough, [file], out=tmp_path / "loose", lowest=0.5)
     assert loose["left"] == []
-    asked = loose["lowest_cosine"] + 0.1 * (1.0 - loose["lowest_cosine"])
-    strict = quantize(tiny, [file], out=tmp_path / "strict", lowest=asked)
-    assert strict["lowest_cosine"] >= asked
+    strict = quantize(rough, [file], out=tmp_path / "strict", lowest=0.9999)
     assert strict["left"]
+    assert strict["lowest_cosine"] > loose["lowest_cosine"]
     with pytest.raises(DataError, match=r"no layer bears integers at a cosine of 1.1"):
-        quantize(tiny, [file], out=tmp_path / "none", lowest=1.1)
+        quantize(rough, [file], out=tmp_path / "none", lowest=1.1)
     assert not (tmp_path / "none").exists()
+
+
+def test_what_chooses_layers_does_not_report(
+    rough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four texts one is measured on; what calibrates and what chooses never sees it."""
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
+    file = texts(tmp_path / "t.txt", 80)
+    seen: list[set[bytes]] = []
+    run, calibrate = Engine.run, recipe.calibrate
+
+    def running(self: Engine, encodings: Any, *rest: Any) -> Any:
+        seen.append({e.ids.tobytes() for e in encodings})
+        return run(self, encodings, *rest)
+
+    def calibrating(model: Any, batches: Any) -> Any:
+        used = {s.numpy().tobytes() for b in batches for s in b.ids.split(b.layout.lengths)}
+        seen.append(used)
+        return calibrate(model, batches)
+
+    monkeypatch.setattr(Engine, "run", running)
+    monkeypatch.setattr(recipe, "calibrate", calibrating)
+    said = quantize(rough, [file], out=tmp_path / "out", lowest=0.9999)
+    tokenizer = load(rough).tokenizer
+    lines = file.read_text(encoding="utf-8").splitlines()
+    measured = {e.ids.tobytes() for e in tokenizer.encode_batch(lines[::4])}
+    assert said["texts"] == 20
+    assert seen[-1] == measured
+    used = seen[2:-1]  # after the vectors in fp32 of both parts
+    assert len(used) > 2
+    assert not any(one & measured for one in used)
 
 
 def test_too_few_texts_are_refused(tiny: Path, tmp_path: Path) -> None:

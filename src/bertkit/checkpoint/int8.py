@@ -22,8 +22,8 @@ FILE = "int8.safetensors"
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured when the model was made to compute in integers.
 
-    `fingerprint` is the model's, before; cosines are of vectors of `texts` texts that were not
-    looked at, with those in fp32; `left` names the layers that stay in bf16.
+    `fingerprint` is the model's, before; cosines are of vectors of `texts` texts, by which nothing
+    was calibrated or chosen, with those in fp32; `left` names the layers that stay in bf16.
     """
 
     fingerprint: str

@@ -120,8 +120,9 @@ prune = command(
     _prune,
     "Take heads or layers from a fine-tuned model, and see what that costs; prints JSON.",
     {
-        "data": (Path, "Labelled examples, to weigh heads by and to score before and after."),
+        "dev": (Path, "Labelled examples, to score before and after."),
         "out": FILES["out"],
+        "data": (Path | None, "Other labelled examples, to weigh heads by; with --count.", None),
         "count": (Count | None, "Take as many heads: those that matter least.", None),
         "head": (list[str], "Take this head instead, as LAYER.HEAD from 1; once for each.", []),
         "layer": (list[int], "Keep this layer instead, and no other, from 1; once for each.", []),

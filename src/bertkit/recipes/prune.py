@@ -32,8 +32,9 @@ BUDGET_TOKENS = 4096
 def prune(
     model: str | Path,
     *,
-    data: Path | str | Sequence[Any],
+    dev: Path | str | Sequence[Any],
     out: Path,
+    data: Path | str | Sequence[Any] | None = None,
     count: int | None = None,
     heads: Sequence[Head] = (),
     layers: Sequence[int] = (),
@@ -43,13 +44,24 @@ def prune(
     """Write a fine-tuned model to `out` without some of its parts, and return what that costs.
 
     Either the `count` heads go that matter least on labelled `data`, or the `heads` named, or all
-    layers but those named. A head that is gone is zeros: the folder has its old shape and opens
-    everywhere, fine-tuning leaves the head dead, and bertkit's engine does not compute it.
-    Raises: ConfigError for parts that are not there, or for all heads of a layer, before work.
+    layers but those named. Labelled `dev` is scored before and after, and chooses nothing. A head
+    that is gone is zeros: the folder has its old shape and opens everywhere, fine-tuning leaves the
+    head dead, and bertkit's engine does not compute it.
+    Raises: ConfigError for parts that are not there, for all heads of a layer, and for `data` that
+    is `dev`, before work.
     """
     refuse_used(out)
     if sum((count is not None, bool(heads), bool(layers))) != 1:
         raise ConfigError("say one: how many heads to take, which heads, or which layers to keep")
+    if (count is None) != (data is None):
+        raise ConfigError(
+            "data: rows that choose heads go with how many to take (count), and with nothing else"
+        )
+    if data is not None and _same(data, dev):
+        raise ConfigError(
+            "data: heads would be chosen by the rows that score them (dev); give others, such as a "
+            "part of what the model was fine-tuned on"
+        )
     ready = answering(model, task)
     network = ready.loaded.model
     if layers:
@@ -61,17 +73,18 @@ def prune(
             f"count: {count} heads; the model can spare 1 to {spare(network)}, for each layer "
             "keeps one"
         )
-    if isinstance(data, str | Path):
-        data = read_examples(type(ready.task), data, reading)
-    found: dict[str, Any] = {"before": evaluate(ready, data)}
+    rows = _read(ready, dev, reading)
+    weighing = [] if data is None else _read(ready, data, reading)
+    found: dict[str, Any] = {"before": evaluate(ready, rows)}
     if count is not None:
-        scores = importance(network, ready.task, _features(ready, data))
+        ready.task.check(weighing)
+        scores = importance(network, ready.task, _features(ready, weighing))
         heads = least(scores, count, dead(network))
         lighter = without_heads(network, heads)
         found["importance"] = np.round(scores, 4).tolist()
     found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in heads]}
     loaded = replace(ready.loaded, model=lighter)
-    found["after"] = evaluate(Answer(ready.task, loaded), data)
+    found["after"] = evaluate(Answer(ready.task, loaded), rows)
     save_changed(loaded, lighter, out)
     return found
 
@@ -136,6 +149,20 @@ def least(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) ->
         if len(gone) < count + len(dead) and not full and (layer, head) not in dead:
             gone.append((layer, head))
     return sorted(set(gone) - set(dead))
+
+
+def _same(data: Path | str | Sequence[Any], dev: Path | str | Sequence[Any]) -> bool:
+    if isinstance(data, str | Path) and isinstance(dev, str | Path):
+        return Path(data).resolve() == Path(dev).resolve()
+    return data is dev
+
+
+def _read(
+    ready: Answer[Any], rows: Path | str | Sequence[Any], reading: Reading | None
+) -> Sequence[Any]:
+    if isinstance(rows, str | Path):
+        return read_examples(type(ready.task), rows, reading)
+    return rows
 
 
 def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:

@@ -23,7 +23,8 @@ from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
 
 SMALLEST = 64
-"""Texts that calibration needs at least; a quarter of them are kept to measure on."""
+"""Texts that are needed at least: half to calibrate, a quarter to choose layers by, and a quarter
+to measure on."""
 
 MOST = 1024
 """Texts that are looked at; more change nothing."""
@@ -38,7 +39,8 @@ def quantize(
     """Write the model to `out` with what it needs to compute in integers; the quality lost.
 
     Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
-    as they are, as many as it takes for every vector to keep a cosine of `lowest` to its fp32 one.
+    as they are, as many as it takes for every vector of a quarter of the texts to keep a cosine of
+    `lowest` to its fp32 one; what is returned was measured on another quarter.
     Raises: DataError for too few texts, DeviceError where the machine has no such layers.
     """
     refuse_used(out)
@@ -54,32 +56,31 @@ def quantize(
         )
     found = found[:: -(-len(found) // MOST)]
     encodings = loaded.tokenizer.encode_batch(found, max_length=loaded.length, truncate="longest")
-    held = encodings[::4]
-    seen = [e for place, e in enumerate(encodings) if place % 4]
+    held, choosing, seen = encodings[::4], encodings[2::4], encodings[1::2]
     whole = without_dead_heads(loaded.model)
     engine = Engine(whole)
     pooling = loaded.pooling or Pooling()
-    exact = engine.run(held, pooling)
+    exact = [engine.run(part, pooling) for part in (choosing, held)]
     inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
 
-    def reach(chosen: Mapping[str, Inputs]) -> NDArray[np.float32]:
+    def reach(chosen: Mapping[str, Inputs]) -> float:
         ready = Engine(whole, precision="auto", int8=chosen)
-        return cosines(ready.run(held, pooling), exact)
+        return float(cosines(ready.run(choosing, pooling), exact[0]).min())
 
     kept, left = dict(inputs), []
-    reached = reach(kept)
-    if reached.min() < lowest:
-        alone = {name: float(reach({name: one}).min()) for name, one in inputs.items()}
+    if reach(kept) < lowest:
+        alone = {name: reach({name: one}) for name, one in inputs.items()}
         for name in sorted(alone, key=lambda name: alone[name]):
             left.append(name)
             del kept[name]
-            reached = reach(kept)
-            if reached.min() >= lowest:
+            if reach(kept) >= lowest:
                 break
     if not kept:
         raise DataError(
             f"{model}: no layer bears integers at a cosine of {lowest}; ask for less (--lowest)"
         )
+    vectors = Engine(whole, precision="auto", int8=kept).run(held, pooling)
+    reached: NDArray[np.float32] = cosines(vectors, exact[1])
     quality = Quality(
         fingerprint=loaded.fingerprint(),
         texts=len(held),
@@ -90,6 +91,11 @@ def quantize(
     save_changed(loaded, loaded.model, out)
     write_int8(out, kept, quality)
     say(f"{out}: {len(kept)} of {len(inputs)} layers in integers")
+    if quality.lowest_cosine < lowest:
+        say(
+            f"lowest cosine {quality.lowest_cosine:.4f} on texts that chose nothing, below the "
+            f"{lowest} asked for; give more texts, or ask for more (--lowest)"
+        )
     return {
         "layers": len(kept),
         "left": left,
