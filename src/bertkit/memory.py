@@ -20,7 +20,7 @@ def hold() -> None:
 
     glibc gives large blocks back to the kernel and asks anew for each tensor; on CPUs fetching
     their pages was a quarter of the time of a small training step (docs/log.md). The process stays
-    as large as it once was. Other allocators are left as they are.
+    as large as it once was, until `give_back`. Other allocators are left as they are.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -28,6 +28,19 @@ def hold() -> None:
         return
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, -1)
+
+
+def give_back() -> None:
+    """Give the kernel what malloc keeps of memory that was freed, in all its arenas.
+
+    Each thread that ever read a long text keeps what that took, and `hold` has none of it given
+    back by itself. Other allocators are left as they are.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return
+    trim(0)
 
 
 def keep_few_shapes() -> None:

@@ -38,6 +38,9 @@ PART = 4096
 MASKS = 256
 """Masks whose pieces are looked for at a time: each has a number for every piece there is."""
 
+NUMBER = 64
+"""Bytes of a number of an answer: as Python has it, and as text."""
+
 STREAM = 256
 """Items of a stream read before the first of them is answered."""
 
@@ -71,6 +74,8 @@ class Work:
     item: Any = None
     more: int = 0
     """What it costs beside reading: as much as so many tokens."""
+    answer_bytes: int = 0
+    """How much memory its answer takes, where that is much for its tokens."""
 
     @property
     def tokens(self) -> int:
@@ -205,7 +210,8 @@ class Embed(_Pipeline):
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> list[Work]:
         """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
-        return self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
+        works = self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
+        return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""

@@ -18,9 +18,10 @@ from bertkit.errors import BertkitError, CheckpointError, did_you_mean
 from bertkit.serve import schema
 from bertkit.serve.asking import refusal, reply
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import DEFECT, LIVE, Gate, Refused
+from bertkit.serve.gate import LIVE, Gate
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
+from bertkit.serve.refused import DEFECT, Refused
 from bertkit.serve.routes import ROUTES, Route
 from bertkit.serve.served import House
 from bertkit.serve.window import add_window

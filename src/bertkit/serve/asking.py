@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
@@ -12,13 +13,19 @@ from fastapi import Request, Response
 from bertkit.errors import BertkitError, CheckpointError, SearchError
 from bertkit.pipelines import Work
 from bertkit.serve.batcher import Batcher, Full
-from bertkit.serve.gate import Refused, busy, too_much
+from bertkit.serve.budget import KEPT, READ, Budget, pieces
 from bertkit.serve.limits import Limits, Visitor
+from bertkit.serve.refused import Refused, busy, too_much
 from bertkit.serve.schema import Ask
 from bertkit.serve.served import House
 
 INLINE = 4_000
-"""Characters that are tokenized at once; more go to a thread, so that others are served."""
+"""Pieces that are read at once; more go to a thread, so that others are served."""
+
+PART = 1 << 17
+"""Pieces that a thread reads at a time, or those of one item: what it takes is had once."""
+
+T = TypeVar("T")
 
 
 def invalid(sentence: str, field: str) -> Refused:
@@ -45,6 +52,7 @@ class Asking:
         self.house: House = held.house
         self.batcher: Batcher = held.batcher
         self.limits: Limits = held.limits
+        self.budget: Budget = self.state["budget"]
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Any]:
         """The name and pipeline that are asked for. Raises: Refused for a model without it."""
@@ -70,7 +78,7 @@ class Asking:
 
         Raises: Refused for what is too much, or too long and not to be cut; Full.
         """
-        characters = self.check(items, field)
+        sizes = self.check(items, field)
         self.batcher.room()  # before the work of tokenizing
         policies = pipeline.task.long if getattr(pipeline, "task", None) else ("error", "truncate")
         if truncate and "truncate" not in policies:
@@ -78,11 +86,11 @@ class Asking:
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
-        def prepare() -> list[Work]:
-            found: list[Work] = pipeline.prepare(items, long=long, **asked)
+        def prepare(part: Sequence[Any]) -> list[Work]:
+            found: list[Work] = pipeline.prepare(part, long=long, **asked)
             return found
 
-        works = prepare() if characters <= INLINE else await asyncio.to_thread(prepare)
+        works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
             raise invalid(
@@ -92,8 +100,64 @@ class Asking:
             )
         tokens = sum(work.tokens for work in works)
         self.batcher.room(tokens)  # who has to come again is not charged
+        self.hold(sum(work.answer_bytes for work in works))
         self.charge(tokens, len(works))
         return await self.batcher.answers(pipeline, works), cut
+
+    async def read(
+        self,
+        items: Sequence[Any],
+        sizes: Sequence[int],
+        prepare: Callable[[Sequence[Any]], list[T]],
+        tokens: Callable[[T], int],
+    ) -> list[T]:
+        """What `prepare` makes of the items, some at a time; a thread does, if they are long.
+
+        The memory for it is taken before, and that for what they become is the request's.
+        Raises: Refused for more tokens than may wait, or than there is memory for; what `prepare`
+        does.
+        """
+        most, whole = self.limits.queue_tokens, sum(sizes)
+        taken = READ * min(whole, max(PART, *sizes)) + KEPT * min(whole, most)
+        gone = threading.Event()
+
+        def parts() -> list[T]:
+            found: list[T] = []
+            read = begin = 0
+            while begin < len(items) and not gone.is_set():
+                end, size = begin + 1, sizes[begin]
+                while end < len(items) and size + sizes[end] <= PART:
+                    size += sizes[end]
+                    end += 1
+                more = prepare(items[begin:end])
+                read += sum(map(tokens, more))
+                if read > most:
+                    raise too_much(f"more than {most:,} tokens, which are the most")
+                found += more
+                begin = end
+            return found
+
+        self.budget.take(taken)
+        if whole <= INLINE:
+            try:
+                found = parts()
+            finally:
+                self.budget.give(taken)
+        else:
+            reading = asyncio.ensure_future(asyncio.to_thread(parts))
+            # a thread goes on when who asked is gone
+            reading.add_done_callback(lambda _: self.budget.read(taken))
+            try:
+                found = await asyncio.shield(reading)
+            finally:
+                gone.set()
+        self.hold(KEPT * sum(map(tokens, found)))
+        return found
+
+    def hold(self, count: int) -> None:
+        """Take memory until the request is answered. Raises: Refused where that is too little."""
+        self.budget.take(count)
+        self.state["held"] += count
 
     async def plain(
         self, ability: str, ask: Ask, items: Sequence[Any], *, one: bool, **asked: Any
@@ -104,20 +168,30 @@ class Asking:
         found, cut = await self.answers(pipeline, items, field="inputs", truncate=truncate, **asked)
         return reply(found[0] if one else found, cut)
 
-    def check(self, items: Sequence[Any], field: str) -> int:
-        """How many characters they have. Raises: Refused for too many, or too many items."""
+    def check(self, items: Sequence[Any], field: str) -> list[int]:
+        """How many pieces each has at most. Raises: Refused for a text, or a list, that is too
+        long, or that is no text."""
         if len(items) > self.limits.items:
             raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
-        total, most = 0, self.limits.text_characters
+        most, sizes = self.limits.text_characters, []
         for place, item in enumerate(items):
-            for text in strings(item):
-                total += len(text)
-                if len(text) > most:
-                    raise too_much(
-                        f"a text of {len(text):,} characters, and {most:,} are the most",
-                        f"{field}.{place}",
-                    )
-        return total
+            texts = strings(item)
+            if len(texts) > self.limits.queue_tokens:  # each has a token at least
+                raise too_much(
+                    f"{len(texts):,} texts, and {self.limits.queue_tokens:,} tokens are the most",
+                    f"{field}.{place}",
+                )
+            long = max(map(len, texts), default=0)
+            if long > most:
+                raise too_much(
+                    f"a text of {long:,} characters, and {most:,} are the most",
+                    f"{field}.{place}",
+                )
+            try:
+                sizes.append(pieces(item))
+            except UnicodeEncodeError:
+                raise invalid("half of a surrogate pair is no character", field) from None
+        return sizes
 
     def charge(self, tokens: int, items: int) -> None:
         """Take tokens from what the key has left. Raises: Refused where that is too little."""

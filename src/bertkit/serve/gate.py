@@ -17,48 +17,19 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
+from bertkit.serve.budget import BODY, Budget
 from bertkit.serve.limits import Keys, Limits, Visitor
 from bertkit.serve.metrics import Metrics
+from bertkit.serve.refused import DEFECT, Refused, busy, too_much
 
 LIVE = "/health/live"
 """The one route that is open to everyone."""
 
+PART = 64 << 10
+"""Bytes of a reply that are given to the connection at a time."""
 
-class Refused(Exception):
-    """An answer that is no answer: a status, a sentence, and the field it is about."""
-
-    def __init__(
-        self,
-        status: int,
-        sentence: str,
-        *,
-        kind: str,
-        field: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.kind, self.field = status, sentence, kind, field
-        self.headers = headers or {}
-
-    def body(self, path: str) -> bytes:
-        """As TEI writes errors or, of its routes, OpenAI."""
-        said: dict[str, Any] = {"error": self.sentence, "error_type": self.kind}
-        if self.field is not None:
-            said["field"] = self.field
-        if path.startswith("/v1/"):
-            said = {"error": {"message": self.sentence, "type": self.kind, "param": self.field}}
-        return msgspec.json.encode(said)
-
-
-def too_much(sentence: str, field: str | None = None) -> Refused:
-    return Refused(413, sentence, kind="too_large", field=field)
-
-
-def busy(seconds: int, sentence: str) -> Refused:
-    return Refused(429, sentence, kind="overloaded", headers={"retry-after": str(seconds)})
-
-
-DEFECT = Refused(500, "the server failed at this; its log has the request's id", kind="defect")
+PARTS = 16
+"""Parts that a client has to take within `timeout`, or the connection ends."""
 
 
 class Gate:
@@ -77,6 +48,7 @@ class Gate:
         hosts: Collection[str] | None = None,
     ) -> None:
         self.limits, self.keys, self.metrics, self.hosts = limits, keys, metrics, hosts
+        self.budget = Budget(limits.memory_bytes, metrics)
         self.app: Any = None
         self.routes: frozenset[str] = frozenset()
         self.draining = False
@@ -96,6 +68,7 @@ class Gate:
             return
         start, status, headers = time.perf_counter(), 0, dict(scope["headers"])
         state: dict[str, Any] = {"id": uuid.uuid4().hex[:16], "who": None, "items": 0, "tokens": 0}
+        state |= {"budget": self.budget, "held": 0, "parts": 0}
         scope["state"] = state
         self.open += 1
         self.metrics.open.set(self.open)
@@ -111,9 +84,16 @@ class Gate:
                     (b"cache-control", b"no-store"),
                     (b"content-security-policy", b"frame-ancestors 'none'"),
                 ]
-            elif not message.get("more_body"):
-                state["sent"] = True
-            await send(message)
+                await send(message)
+                return
+            body = memoryview(message.get("body", b""))
+            for start in range(0, max(1, len(body)), PART):
+                more = message.get("more_body", False) or start + PART < len(body)
+                state["sent"] = not more
+                part = bytes(body[start : start + PART])
+                # waits for a client that has not taken what came before
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                state["parts"] += 1
 
         try:
             await self._admitted(scope, headers, receive, sending)
@@ -129,6 +109,7 @@ class Gate:
         finally:
             self.open -= 1
             self.metrics.open.set(self.open)
+            self.budget.give(state["held"])
             self._note(scope, state, status, time.perf_counter() - start)
 
     async def _admitted(
@@ -150,7 +131,7 @@ class Gate:
         wait = who.requests.take()
         if wait:
             raise busy(wait, f"this key has had its requests of a minute; again in {wait} s")
-        body = await self._body(headers, receive)
+        body = await self._body(headers, receive, scope["state"])
         await self._run(scope, body, receive, send)
 
     def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> Visitor:
@@ -174,7 +155,9 @@ class Gate:
             raise Refused(403, f"this key is not for {path[:80]}", kind="forbidden")
         return who
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
+    async def _body(
+        self, headers: dict[bytes, bytes], receive: Any, state: dict[str, Any]
+    ) -> bytes:
         """The whole body. Raises: Refused when it is too long, or takes too long."""
         most = self.limits.body_bytes
         long = too_much(f"the body is longer than {most:,} bytes; send less at once")
@@ -188,9 +171,12 @@ class Gate:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _Gone
-                    body += message.get("body", b"")
-                    if len(body) > most:
+                    part = message.get("body", b"")
+                    if len(body) + len(part) > most:
                         raise long
+                    self.budget.take(BODY * len(part))
+                    state["held"] += BODY * len(part)
+                    body += part
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
@@ -201,7 +187,10 @@ class Gate:
             ) from None
 
     async def _run(self, scope: Any, body: bytes, receive: Any, send: Any) -> None:
-        """Let the application answer, for as long as the client is there and there is time."""
+        """Let the application answer, for as long as the client is there and there is time.
+
+        Of a reply that has begun the client has to take some in that time, and again.
+        """
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Any:
@@ -213,16 +202,21 @@ class Gate:
 
         answer = asyncio.ensure_future(self.app(scope, replay, send))
         left = asyncio.ensure_future(gone())
+        state, parts = scope["state"], 0
         try:
-            done, _ = await asyncio.wait(
-                (answer, left),
-                timeout=self.limits.timeout,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            while True:
+                done, _ = await asyncio.wait(
+                    (answer, left),
+                    timeout=self.limits.timeout,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if done or state["parts"] < parts + PARTS:
+                    break
+                parts = state["parts"]
             if not done:
                 said = f"no answer within {self.limits.timeout:g} s, for others are before"
                 raise busy(5, f"{said}; try again")
-            if left in done and not scope["state"].get("sent"):
+            if left in done and not state.get("sent"):
                 raise _Gone
             await answer
         finally:

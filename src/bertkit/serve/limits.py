@@ -36,6 +36,8 @@ class Limits(Settings, frozen=True):
     """Tokens that may wait; a request for which there is no room is told when to come again."""
     batch_tokens: Count = 4_096
     """Tokens that go through a model together."""
+    memory_bytes: Count = 1 << 30
+    """Bytes that requests may hold together, beside the models and the batch that one computes."""
     requests: Count = 512
     """Requests that are open at once."""
     timeout: Seconds = 30.0

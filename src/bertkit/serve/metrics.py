@@ -44,6 +44,12 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self.memory = Gauge(
+            "bertkit_memory_bytes",
+            "Bytes of memory that requests may come to hold.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.batch = Histogram(
             "bertkit_batch_tokens", "Tokens of a batch.", buckets=TOKENS, registry=registry
         )

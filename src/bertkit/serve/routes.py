@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -240,10 +239,12 @@ async def tokenize(ask: schema.TokenizeAsk, request: Request) -> Response:
     """The pieces of texts, and where they stand in them."""
     asking, texts = Asking(request), _listed(ask.inputs)
     _, served = asking.pipeline("tokenize", ask.model)
-    asking.check(texts, "inputs")
-    rows = await asyncio.to_thread(
-        _tokens, served.loaded.tokenizer, texts, special=ask.add_special_tokens
-    )
+    tokenizer = served.loaded.tokenizer
+
+    def tokens(part: Sequence[str]) -> list[list[schema.Token]]:
+        return _tokens(tokenizer, part, special=ask.add_special_tokens)
+
+    rows = await asking.read(texts, asking.check(texts, "inputs"), tokens, len)
     asking.charge(sum(map(len, rows)), len(rows))
     return reply(rows)
 

@@ -30,6 +30,9 @@ from bertkit.view.explain import MASKED_TOKENS, explain, read
 
 PROBE = "A known sentence gives a known vector."
 
+PAGE = 6
+"""Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
+
 ROUTES = {"classify": "predict", "tag": "ner", "answer": "answer", "choose": "choose"}
 """The route of each task that has one; `respond` is asked by /rerank."""
 
@@ -156,7 +159,9 @@ class Look:
             tokens = len(encoding)
             copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
             copies += bool(heads)
-            works.append(Work([Feature(encoding, 0)], (text, pair, heads), tokens * copies))
+            shape = self.loaded.model.config
+            size = PAGE * shape.layers * (shape.heads + 3) * tokens**2
+            works.append(Work([Feature(encoding, 0)], (text, pair, heads), tokens * copies, size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:

@@ -19,7 +19,7 @@ from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.retrieval.search import Searcher
 from bertkit.serve.asking import Asking, refusal
-from bertkit.serve.gate import Refused
+from bertkit.serve.refused import Refused
 from bertkit.serve.served import usable
 from bertkit.view import answers, runs
 from bertkit.view.contexts import Word, compared
@@ -284,7 +284,10 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
 
     def with_samples(folder: Path, run: runs.Run) -> str:
         if folder not in samples:  # the same however long it runs
-            samples[folder] = samples_of_run(run.record, SAMPLES)
+            try:
+                samples[folder] = samples_of_run(run.record, SAMPLES)
+            except BertkitError as error:
+                return f'<p role="alert">{escape(f"{folder}: no samples are shown: {error}")}</p>'
         return runs.with_samples(run, samples[folder])
 
     @app.get("/training", include_in_schema=False)

@@ -13,7 +13,7 @@ from bertkit.data.words import Range, find
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import word_states
 from bertkit.errors import DataError
-from bertkit.pipelines import Work
+from bertkit.pipelines import NUMBER, Work
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
 
@@ -61,7 +61,10 @@ class Word:
             encodings, _ = encode(
                 self.loaded.tokenizer, texts, length=self.loaded.length, long=long
             )
-            works.append(Work([Feature(encoding, 0) for encoding in encodings], (texts, found)))
+            features = [Feature(encoding, 0) for encoding in encodings]
+            layers = self.loaded.model.config.layers + 1
+            size = NUMBER * layers * len(texts) ** 2
+            works.append(Work(features, (texts, found), answer_bytes=size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Contexts]:

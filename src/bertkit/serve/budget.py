@@ -1,0 +1,82 @@
+"""The memory that requests hold: taken before it is used, and refused where too little is left.
+
+A request takes what it may become by the worst text of its size, and gives back what it did not.
+Figures are of glibc's malloc, measured on WordPiece (docs/log.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from typing import Any
+
+from bertkit import memory
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.refused import busy, too_much
+
+BODY = 8
+"""Bytes held for each byte of a body: as it came, as JSON, as what is asked."""
+
+READ = 1024
+"""Bytes held for each piece while texts are read: the library's, and offsets and words of it."""
+
+KEPT = 2048
+"""Bytes held for each token until its request is answered, the answer included."""
+
+TRIM = 64 << 20
+"""Bytes that were read and let go of, after which malloc is asked for what it still keeps."""
+
+
+class Budget:
+    """Bytes that all requests of a process may hold; for the event loop's thread alone."""
+
+    def __init__(self, most: int, metrics: Metrics) -> None:
+        self.most, self.metrics = most, metrics
+        self.used = self._loose = 0
+
+    def take(self, count: int) -> None:
+        """Raises: Refused for more than there is, or is left."""
+        if count > self.most:
+            raise too_much(
+                f"this would take {count >> 20:,} MB of memory, and {self.most >> 20:,} are what "
+                "there is (memory_bytes); send fewer or shorter texts"
+            )
+        if self.used + count > self.most:
+            raise busy(1, "other requests hold the memory that this one needs; try again in 1 s")
+        self._use(count)
+
+    def give(self, count: int) -> None:
+        """Give back what was taken."""
+        self._use(-count)
+
+    def read(self, count: int) -> None:
+        """Give back what a thread of its own read with, and the process what malloc keeps of it."""
+        self.give(count)
+        self._loose += count
+        if self._loose >= TRIM:
+            self._loose = 0
+            asyncio.get_running_loop().run_in_executor(None, memory.give_back)
+
+    def _use(self, count: int) -> None:
+        self.used += count
+        self.metrics.memory.set(self.used)
+
+
+def pieces(item: Any) -> int:
+    """How many pieces an item has at most, whatever the vocabulary: a text, a pair, or a text that
+    is read with each of several others.
+
+    A piece holds a character at least as the vocabulary's rules write it, of which decomposing
+    gives most (one Hangul syllable is three letters, U+FDFA eighteen), or a byte.
+    Raises: UnicodeEncodeError for half of a surrogate pair.
+    """
+    match item:
+        case None:
+            return 0
+        case str(text):
+            if text.isascii():
+                return len(text)
+            return max(len(text.encode()), len(unicodedata.normalize("NFKD", text)))
+        case (str(text), [*others]):
+            return (pieces(text) + 2) * len(others) + sum(map(pieces, others))
+    return sum(map(pieces, item))
