@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,22 @@ def test_a_finished_run_resumes_to_itself(run: tuple[Path, dict[str, float]], co
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.suffix != ".svg"}
     assert pretrain(SETTINGS, corpus=corpus, out=out, resume=True) == scores
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_a_run_goes_on_over_a_damaged_journal(
+    run: tuple[Path, dict[str, float]],
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run[0], out)
+    whole = (out / "journal.jsonl").read_bytes()
+    for line in (b"\xff", b"[1]", b"3", b'{"step": "1"}', b'{"loss": 1.0}', b'{"step": NaN}'):
+        (out / "journal.jsonl").write_bytes(line + b"\n" + whole)
+        assert pretrain(SETTINGS, corpus=corpus, out=out, resume=True) == run[1]
+        assert "journal.jsonl: 1 line is damaged, and left out" in capsys.readouterr().err
+        assert (out / "journal.jsonl").read_bytes() == whole
 
 
 def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], corpus: Path) -> None:

@@ -272,6 +272,19 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     found = client.get("/training").text
     assert "Samples of run" in found
     assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
+    record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    for config in ({"train": {"steps": "4"}}, {"sampling": 3}, {"model": [1]}, {"family": "x"}):
+        damaged = json.dumps({**record, "config": {**record["config"], **config}})
+        (tmp_path / "run" / "run.json").write_text(damaged, encoding="utf-8")
+        shown = server(at=House([], None), runs=[tmp_path / "run"]).get("/training")
+        assert shown.status_code == 200
+        assert "no samples are shown: " in shown.text
+    (tmp_path / "run" / "run.json").write_bytes(b"\xff")
+    (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
+    shown = server(at=House([], None), runs=[tmp_path / "run"]).get("/training")
+    assert shown.status_code == 200
+    assert "2 lines are damaged, and left out" in shown.text
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
     shutil.rmtree(corpus)
     alone = server(at=House([], None), runs=[tmp_path / "run"])
     assert "Samples of run" not in alone.get("/training").text

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertkit.training.journal import Journal, draw
+import pytest
+
+from bertkit.errors import TrainingError
+from bertkit.training.journal import Journal, draw, left_out
 
 
 def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
@@ -32,3 +35,22 @@ def test_the_picture_is_the_same_for_the_same_journal(tmp_path: Path) -> None:
     picture = draw(tmp_path).read_text(encoding="utf-8")
     assert picture.count("<path") > 5
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    lines = [b'{"step": 1, "loss": NaN}', b"\xff", b"[]", b'{"step": "2"}', b'{"step": 2}', b'{"s']
+    journal.path.write_bytes(b"\n".join(lines))
+    records, damaged = journal.read()
+    assert [record["step"] for record in records] == [1, 2]
+    assert damaged == 3  # and a line that a kill cut
+    assert journal.rewind(1) == 3
+    assert journal.rewind(1) == 0
+    assert "<svg" in draw(tmp_path).read_text(encoding="utf-8")
+    assert left_out(journal.path, 3).endswith("journal.jsonl: 3 lines are damaged, and left out")
+
+
+def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    with pytest.raises(TrainingError, match=r"journal\.jsonl: cannot be read"):
+        Journal(tmp_path).rewind(0)

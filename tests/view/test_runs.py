@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import CheckpointError
 from bertkit.view.runs import MOST, QUIET, read_run, shown, thin
 
+DAMAGED = [
+    b"\xff\xfe{}",
+    b"{",
+    b"[1]",
+    b"3",
+    b"null",
+    b'"step"',
+    b"{}",
+    b'{"loss": 1.0}',
+    b'{"step": "1"}',
+    b'{"step": null}',
+    b'{"step": true}',
+    b'{"step": -1}',
+    b'{"step": 1.5}',
+    b'{"step": NaN}',
+    b'{"step": 1' + b"0" * 30 + b"}",
+    b'{"step": 1' + b"0" * 5000 + b"}",
+    b'{"step": 1, "loss": "1.0"}',
+    b'{"step": 1, "loss": null}',
+    b'{"step": 1, "loss": [1]}',
+    b'{"step": 1, "learning_rate": {}}',
+    b'{"step": 1, "scores": 1}',
+    b'{"step": 1, "scores": {"f1": "x"}}',
+    b'{"step": 1, "held_out": [1.0]}',
+    b'{"step": 1, "held_out": {"mlm": null}}',
+    b'{"step": 1, "epoch": "1"}',
+    b'{"step": 1, "more": ' + b"[" * 100_000 + b"}",
+]
 
-def folder(place: Path, record: dict[str, Any], *lines: dict[str, Any]) -> Path:
+RECORDS = [
+    b"",
+    b"\xff",
+    b"[]",
+    b"1",
+    b"null",
+    b'{"config": 3}',
+    b'{"config": {"train": [1]}}',
+    b'{"corpus_folder": 1}',
+    b"[" * 100_000,
+    b'{"config": {"train": {"steps": 1' + b"0" * 5000 + b"}}}",
+]
+
+
+def folder(place: Path, record: Any, *lines: Any) -> Path:
     (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (place / "journal.jsonl").write_text(text, encoding="utf-8")
@@ -51,6 +94,78 @@ def test_a_folder_without_a_run(missing: str, tmp_path: Path) -> None:
     (tmp_path / missing).unlink()
     with pytest.raises(CheckpointError, match="no run learns here; name the --out"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda given: repr(given[:40]))
+def test_a_damaged_line_is_left_out_and_said(line: bytes, tmp_path: Path) -> None:
+    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0})
+    with (place / "journal.jsonl").open("ab") as file:
+        file.write(line + b"\n" + b'{"step": 2, "loss": 1.0}\n')
+    run = read_run(place)
+    assert [one["step"] for one in run.lines] == [1, 2]
+    html = shown([run])
+    assert '<p role="alert">' in html
+    assert "journal.jsonl: 1 line is damaged, and left out" in html
+    assert html.count('class="chart"') == 1
+    assert not read_run(folder(tmp_path, {}, {"step": 1, "loss": 2.0})).damaged
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e308", "1e300", "9" * 300])
+def test_numbers_that_are_none_are_not_drawn(value: str, tmp_path: Path) -> None:
+    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    sound = shown([read_run(place)])
+    with (place / "journal.jsonl").open("a") as file:
+        file.write(f'{{"step": 3, "loss": {value}, "learning_rate": {value}}}\n')
+        file.write(f'{{"step": 3, "scores": {{"f1": {value}}}}}\n')
+    html = shown([read_run(place)])
+    assert "numbers that are none (nan, or too large) are not drawn" in html
+    chart = r'<svg class="chart".*?</svg>'
+    assert re.findall(chart, html, re.S) == re.findall(chart, sound, re.S)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda given: repr(given[:40]))
+def test_a_damaged_record_is_said(record: bytes, tmp_path: Path) -> None:
+    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    (place / "run.json").write_bytes(record)
+    run = read_run(place)
+    assert run.record == {}
+    html = shown([run])
+    assert "run.json: damaged; what the run was asked to do is not shown" in html
+    assert html.count('class="chart"') == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["step", "loss", "scores", "held_out", "f1"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    record=json_values | st.fixed_dictionaries({"config": json_values}),
+    lines=st.lists(json_values | st.fixed_dictionaries({"step": json_values, "loss": json_values})),
+    cut=st.tuples(st.integers(0, 60), st.binary(max_size=3)),
+)
+def test_whatever_is_in_the_files_a_page_is_made(
+    record: Any, lines: list[Any], cut: tuple[int, bytes], tmp_path: Path
+) -> None:
+    folder(tmp_path, record, *lines)
+    for name in ("run.json", "journal.jsonl"):
+        place, put = cut
+        sound = (tmp_path / name).read_bytes()
+        shown([read_run(tmp_path)])
+        (tmp_path / name).write_bytes(sound[:place] + put + sound[place + 1 :])
+    assert "<table" in shown([read_run(tmp_path)])
+
+
+def test_lines_as_good_as_level_are_drawn(tmp_path: Path) -> None:
+    for low, high in ((0.0, 5e-324), (1e12, 1e12), (1.0, 1.0 + 2e-16), (-1e12, 1e12)):
+        place = folder(tmp_path, {}, {"step": 1, "loss": low}, {"step": 2**53, "loss": high})
+        assert shown([read_run(place)]).count('class="chart"') == 1
 
 
 @given(st.integers(1, 5000))

@@ -45,7 +45,7 @@ from bertkit.storage import (
 )
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import RUN, Journal
+from bertkit.training.journal import RUN, Journal, left_out
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
@@ -218,8 +218,9 @@ def finetune(
             say(sentence)
         start = restore(folder, masters, optimizer, loaded.family) if folder else 0
         say(f"going on after step {start} of {total}")
-    journal.rewind(start)
-    epochs = [r for r in journal.records() if "epoch" in r]
+    if damaged_lines := journal.rewind(start):
+        say(left_out(journal.path, damaged_lines))
+    epochs = [r for r in journal.records() if "epoch" in r and ready.metric in r.get("scores", {})]
     best = max(epochs, key=lambda r: r["scores"][ready.metric], default=None)
     saved = time.monotonic()
     answers: Sequence[Any] | None = None

@@ -84,7 +84,7 @@ def readable(samples: Samples, sample: Sample) -> Iterator[str]:
 def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
     """The first samples of a pretraining run, from its `run.json`; none if its corpus is gone."""
     corpus = Path(record.get("corpus_folder", ""))
-    if not record.get("corpus_folder") or not corpus.is_dir():
+    if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
         return []
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer()

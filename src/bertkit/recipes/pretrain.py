@@ -38,7 +38,7 @@ from bertkit.recipes.run_file import (
 from bertkit.storage import refuse_used, sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import RUN, Journal, draw
+from bertkit.training.journal import RUN, Journal, draw, left_out
 from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw, muon
@@ -130,7 +130,8 @@ def pretrain(
             start = restore(folder, masters, optimizer, family)
             show(folder)  # a kill may have come before it
         say(f"going on after step {start} of {train.steps}")
-    journal.rewind(start)
+    if damaged_lines := journal.rewind(start):
+        say(left_out(journal.path, damaged_lines))
     if start == 0:
         _save(out, own, masters, generator, tokenizer, family, start_from)
         parameters = sum(w.numel() for w in masters.weights.values())
@@ -144,7 +145,7 @@ def pretrain(
     def score(number: int) -> dict[str, float]:
         if not evaluation or not (number in (0, last) or number % train.evaluate_every == 0):
             return {}
-        known = [r for r in journal.records() if r["step"] == number and "held_out" in r]
+        known = [r for r in journal.records() if r["step"] == number and "held_out_accuracy" in r]
         if not known:  # else a kill came after it
             losses, accuracy = evaluate(scored, judge, evaluation)
             known = [{"step": number, "held_out": losses, "held_out_accuracy": accuracy}]

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from bertkit.errors import TrainingError
 from bertkit.storage import append_text, write_text, writing
 
 RUN, FILE, PICTURE = "run.json", "journal.jsonl", "loss.svg"
 """Of a run's folder: what it was asked to do, what happened, and that as a picture."""
+
+
+LARGEST = 1e12
+"""A number beyond it is no loss, rate or score, and is not drawn."""
+
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class Record(msgspec.Struct):
+    """What a line has to be; it may say more. Numbers may be nan."""
+
+    step: Step
+    epoch: Step = 0
+    loss: float = 0.0
+    learning_rate: float = 0.0
+    held_out: dict[str, float] = {}
+    held_out_accuracy: dict[str, float] = {}
+    scores: dict[str, float] = {}
 
 
 class Journal:
@@ -27,20 +49,54 @@ class Journal:
         append_text(self.path, json.dumps(record) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        found = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:  # the line a kill cut
-                continue
-        return found
+        """Raises: TrainingError for a file that cannot be read."""
+        return self.read()[0]
 
-    def rewind(self, step: int) -> None:
-        """Forget what came after `step`."""
-        kept = [json.dumps(record) + "\n" for record in self.records() if record["step"] <= step]
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """The records, and how many lines are none; one that a kill cut is not counted.
+
+        Raises: TrainingError for a file that cannot be read.
+        """
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return [], 0
+        except OSError as error:
+            raise TrainingError(
+                f"{self.path}: cannot be read ({error.strerror}); move it away to go on without it"
+            ) from None
+        found, damaged = [], 0
+        for place, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line.decode("utf-8"))
+                msgspec.convert(record, Record)
+            except (ValueError, OverflowError, RecursionError, msgspec.ValidationError):
+                damaged += place < len(lines)
+            else:
+                found.append(record)
+        return found, damaged
+
+    def rewind(self, step: int) -> int:
+        """Forget what came after `step`, and damaged lines; how many of those there were."""
+        records, damaged = self.read()
+        kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
         write_text(self.path, "".join(kept))
+        return damaged
+
+
+def left_out(path: Path, damaged: int) -> str:
+    """A sentence on lines that were none."""
+    lines = "1 line is" if damaged == 1 else f"{damaged:,} lines are"
+    return f"{path}: {lines} damaged, and left out"
+
+
+def drawable(value: object) -> bool:
+    """Whether it is a number that a picture can hold."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST  # nan is not
+
+
+def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [point for point in points if drawable(point[1])]
 
 
 def draw(run: Path) -> Path:
@@ -48,8 +104,10 @@ def draw(run: Path) -> Path:
     from matplotlib.figure import Figure
 
     records = Journal(run).records()
-    trained = [(r["step"], r["loss"]) for r in records if "loss" in r]
-    held_out = [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
+    trained = _finite([(r["step"], r["loss"]) for r in records if "loss" in r])
+    held_out = _finite(
+        [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
+    )
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     if trained:

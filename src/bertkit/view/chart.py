@@ -68,7 +68,7 @@ class _Axis:
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = min(values), max(values)
-        if low == high:
+        if high - low <= 1e-12 * max(1.0, abs(low), abs(high)):  # as good as one number
             low, high = low - 0.5, high + 0.5
         self.low, self.start, self.scale = low, start, (end - start) / (high - low)
         step = 10 ** math.floor(math.log10((high - low) / 4))

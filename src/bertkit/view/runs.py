@@ -10,8 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bertkit.errors import CheckpointError
-from bertkit.training.journal import FILE, RUN, Journal
+from bertkit.training.journal import FILE, LARGEST, RUN, Journal, drawable, left_out
 from bertkit.view.answers import figure, table
 from bertkit.view.chart import Point, curves
 
@@ -20,6 +22,23 @@ MOST = 400
 
 QUIET = 600
 """Seconds without a new line after which a run counts as stopped."""
+
+
+NAMED = ("held_out", "scores")
+"""Of a record: numbers with names."""
+
+
+class Asked(msgspec.Struct):
+    """What `train` of a run file has to be."""
+
+    train: dict[str, Any] = {}
+
+
+class Record(msgspec.Struct):
+    """What `run.json` has to be; it says more."""
+
+    config: Asked = msgspec.field(default_factory=Asked)
+    corpus_folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,12 +52,14 @@ class Run:
     """Of the journal."""
     age: float
     """Seconds since the last of them."""
+    damaged: Sequence[str] = ()
+    """A sentence on each file of it that is damaged; what is sound of it is shown."""
 
     @property
     def steps(self) -> int | None:
         """Of the whole run, where that is known: of pretraining."""
         found = self.record.get("config", {}).get("train", {}).get("steps")
-        return found if isinstance(found, int) else None
+        return found if type(found) is int and 0 < found <= LARGEST else None
 
     @property
     def step(self) -> int:
@@ -53,21 +74,35 @@ class Run:
 def read_run(folder: Path) -> Run:
     """Raises: CheckpointError for a folder that no run has written to."""
     try:
-        record = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        written = (folder / RUN).read_bytes()
         age = time.time() - (folder / FILE).stat().st_mtime
-    except (OSError, ValueError):
+    except OSError:
         raise CheckpointError(
             f"{folder}: no run learns here; name the --out of `bertkit pretrain` or `finetune`"
         ) from None
-    lines = [line for line in Journal(folder).records() if isinstance(line.get("step"), int)]
-    return Run(folder.name or str(folder), record, lines, age)
+    damaged = []
+    try:
+        record = json.loads(written.decode("utf-8"))
+        msgspec.convert(record, Record)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        record = {}
+        damaged.append(f"{folder / RUN}: damaged; what the run was asked to do is not shown")
+    lines, none = Journal(folder).read()
+    if none:
+        damaged.append(left_out(folder / FILE, none))
+    numbers = [line[key] for line in lines for key in ("loss", "learning_rate") if key in line]
+    numbers += [v for line in lines for key in NAMED for v in line.get(key, {}).values()]
+    if not all(map(drawable, numbers)):
+        damaged.append(f"{folder / FILE}: numbers that are none (nan, or too large) are not drawn")
+    return Run(folder.name or str(folder), record, lines, age, damaged)
 
 
 def shown(runs: Sequence[Run]) -> str:
     """Their curves, and how far each is, as HTML."""
     rows = [[escape(run.name), f"{run.step:,}{_of(run)}", _state(run), *_last(run)] for run in runs]
     names = ["run", "step", "state", "loss", "held out, or scored"]
-    found = [figure("Runs", "How far each is.", table("Runs", names, rows))]
+    found = [f'<p role="alert">{escape(said)}</p>' for run in runs for said in run.damaged]
+    found += [figure("Runs", "How far each is.", table("Runs", names, rows))]
     for title, y, caption, points in PICTURES:
         lines = {
             f"{run.name}{name}": thin(line)
@@ -95,7 +130,7 @@ def thin(line: Sequence[Point]) -> list[Point]:
 
 
 def _loss(run: Run) -> dict[str, list[Point]]:
-    return {"": [(line["step"], line["loss"]) for line in run.lines if "loss" in line]}
+    return _one(run, "loss")
 
 
 def _held_out(run: Run) -> dict[str, list[Point]]:
@@ -107,8 +142,12 @@ def _scores(run: Run) -> dict[str, list[Point]]:
 
 
 def _rate(run: Run) -> dict[str, list[Point]]:
-    key = "learning_rate"
-    return {"": [(line["step"], line[key]) for line in run.lines if key in line]}
+    return _one(run, "learning_rate")
+
+
+def _one(run: Run, key: str) -> dict[str, list[Point]]:
+    """The line of a number that records have under `key`."""
+    return {"": [(line["step"], line[key]) for line in run.lines if drawable(line.get(key))]}
 
 
 def _named(run: Run, key: str) -> dict[str, list[Point]]:
@@ -116,7 +155,8 @@ def _named(run: Run, key: str) -> dict[str, list[Point]]:
     found: dict[str, list[Point]] = {}
     for line in run.lines:
         for name, value in line.get(key, {}).items():
-            found.setdefault(f" {name}", []).append((line["step"], value))
+            if drawable(value):
+                found.setdefault(f" {name}", []).append((line["step"], value))
     return found
 
 
