@@ -16,6 +16,7 @@ import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.config import plain
+from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
@@ -23,6 +24,7 @@ from bertkit.models.model import build
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds, read_examples
+from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.loop import steps
@@ -247,6 +249,31 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     assert finetune(Classify, base, **data, out=out, settings=settings, resume=True) == whole
     with pytest.raises(ConfigError, match="no run to resume"):
         finetune(Classify, base, **data, out=tmp_path / "none", settings=settings, resume=True)
+
+
+def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_path: Path) -> None:
+    given = [
+        Question("a class ?", "the class of", (("class", 4),) if i % 2 else (), f"q{i}")
+        for i in range(8)
+    ]
+    settings = Finetune(epochs=2, batch_size=4, learning_rate=1e-3, precision="fp32")
+    chosen: list[dict[str, Any]] = [{}, {"null_threshold": 0.0}]
+    for name, options in zip(("tuned", "fixed"), chosen, strict=True):
+        out = tmp_path / name
+        data: dict[str, Any] = {"train": given, "dev": given, "settings": settings}
+        found = finetune_seeds(1, "answer", base, **data, options=options, out=out)
+        kept = json.loads((out / "scores.json").read_text(encoding="utf-8"))
+        begins = {True: "best_", False: ""}[name == "tuned"]
+        assert kept["metric"] == f"{begins}f1"
+        assert {"exact", "f1"} <= {key.removeprefix("best_") for key in found}
+        assert all(key.startswith(begins) or key == "epoch" for key in kept["dev"])
+        assert not begins or "f1" not in kept["dev"]
+        task = Answer.restore((), load(out).settings)
+        assert (task.options.null_threshold == 0.0) == (name == "fixed")
+        again = evaluate(bertkit.pipeline("answer", out, precision="fp32"), given)
+        assert again["f1"] == pytest.approx(kept["dev"][f"{begins}f1"], abs=1e-6)
+        card = (out / "README.md").read_text(encoding="utf-8")
+        assert ("the threshold were chosen on these same rows" in card) == (name == "tuned")
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])

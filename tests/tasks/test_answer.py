@@ -334,6 +334,44 @@ def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
     assert json.loads(msgspec.json.encode(certain))["answer"] == "c d"
 
 
+MARKED = st.lists(
+    st.tuples(
+        st.sampled_from("aeonZÅπи"), st.text(alphabet="\u0301\u0308\u0327\u0303\u0323", max_size=2)
+    ).map("".join),
+    min_size=1,
+    max_size=4,
+).map("".join)
+ELSE = ["👩‍👩‍👧", "❤️", "1️⃣", "東京", "ﬁne", "İstanbul", "Zoë", "किताब", "e\u0301e\u0301 Zoe\u0308"]
+
+
+def certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
+    """What is answered where the tokens of the answer are certain, and the text of these alone."""
+    before = "She is ("
+    context = f"{before}{answer}), and no other."
+    example = Question("Who?", context, ((answer, len(before)),))
+    task = Answer()
+    [feature] = windows(task, tokenizer, [example], 256, learn=True)
+    start, end = feature.target
+    logits = np.zeros((len(feature.encoding), 2), dtype=np.float32)
+    logits[start, 0] = logits[end, 1] = 9.0
+    [found] = task.answers([logits], [feature], [example], nn.Identity())
+    assert context[found.start : found.end] == found.answer
+    offsets = feature.encoding.offsets
+    return found.answer, context[offsets[start, 0] : offsets[end, 1]]
+
+
+@given(answer=st.one_of(MARKED, st.sampled_from(ELSE)))
+@settings(max_examples=150)
+def test_answers_keep_their_combining_marks(trained: Tokenizer, answer: str) -> None:
+    assert certain(trained, answer)[0] == answer
+
+
+def test_control_tokens_alone_lose_the_last_marks(english: list[str]) -> None:
+    for kind in ("wordpiece", "unigram"):
+        folded = train(english[:10], kind=kind, size=400, lowercase=True)
+        assert certain(folded, "Zoe\u0308")[1] == "Zoe"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_of_every_kind_of_tokenizer_are_slices(
     trained: Tokenizer, english: list[str], seed: int

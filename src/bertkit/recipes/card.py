@@ -53,8 +53,8 @@ def write_card(
         "",
         "## Scores on dev",
         "",
-        f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. The "
-        "epoch was chosen on these same rows, so expect a little less on others.",
+        f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
+        f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others.",
         "",
         *_scores(scores, seeds),
         "",
@@ -76,6 +76,10 @@ def write_card(
         *(f"- {key} = {value}" for key, value in {**run["settings"], **task["options"]}.items()),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _chosen(metric: str) -> str:
+    return "The epoch and the threshold were" if metric.startswith("best_") else "The epoch was"
 
 
 def _scores(

@@ -54,6 +54,10 @@ from bertkit.training.state import FOLDER, recover, restore, save_checkpoint
 
 SCORES, SEEDS = "scores.json", "seeds.json"
 
+BEST = "best_"
+"""Begins the names of scores on rows to which the task was tuned: the best that it can have there.
+So does SQuAD's script (`best_f1`)."""
+
 
 class Finetune(Settings, frozen=True):
     """Defaults that work for most tasks of the BERT paper (appendix A.3)."""
@@ -137,6 +141,7 @@ def finetune(
 ) -> dict[str, float]:
     """Fit a task and return the dev scores of the best epoch, whose weights `out` holds.
 
+    Where dev taught the task something, such as a threshold, their names begin with `best_`.
     `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
     files, or examples. A model that is open already stays as it is. `teach` makes another
     objective than the task's, and `more` is what `run.json` says of it. The same command with
@@ -220,8 +225,9 @@ def finetune(
         say(f"going on after step {start} of {total}")
     if damaged_lines := journal.rewind(start):
         say(left_out(journal.path, damaged_lines))
-    epochs = [r for r in journal.records() if "epoch" in r and ready.metric in r.get("scores", {})]
-    best = max(epochs, key=lambda r: r["scores"][ready.metric], default=None)
+    scored = (r for r in journal.records() if "epoch" in r and "scores" in r)
+    epochs = [r for r in scored if _metric(ready, r["scores"]) in r["scores"]]
+    best = max(epochs, key=lambda r: _chosen_by(ready, r["scores"]), default=None)
     saved = time.monotonic()
     answers: Sequence[Any] | None = None
 
@@ -243,6 +249,8 @@ def finetune(
                 if step.number % per_epoch == 0:
                     tuned, given = _asked(ready, masters.whole(), features["dev"], check, settings)
                     scores = tuned.score(given, check)
+                    if tuned is not ready:
+                        scores = {BEST + name: score for name, score in scores.items()}
                     epoch: dict[str, Any] = {
                         "step": step.number,
                         "epoch": step.number // per_epoch,
@@ -251,7 +259,9 @@ def finetune(
                     journal.write(epoch)
                     epochs.append(epoch)
                     say(f"epoch {epoch['epoch']}: {_written(scores)}")
-                    if best is None or scores[ready.metric] > best["scores"][ready.metric]:
+                    if best is None or _chosen_by(ready, scores) > _chosen_by(
+                        ready, best["scores"]
+                    ):
                         save(
                             out,
                             student,
@@ -358,7 +368,7 @@ def _finish(
     scores = {**best["scores"], "epoch": best["epoch"]}
     kept = {
         **record,
-        "metric": task.metric,
+        "metric": _metric(task, scores),
         "dev": scores,
         "epochs": [{"epoch": e["epoch"], **e["scores"]} for e in epochs],
     }
@@ -366,6 +376,14 @@ def _finish(
     write_json(out / SCORES, kept)
     write_card(out, kept)
     return scores
+
+
+def _metric(task: Task[Any, Any], scores: Mapping[str, float]) -> str:
+    return task.metric if task.metric in scores else BEST + task.metric
+
+
+def _chosen_by(task: Task[Any, Any], scores: Mapping[str, float]) -> float:
+    return scores[_metric(task, scores)]
 
 
 def _asked(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Self
@@ -49,7 +50,8 @@ class Options(Settings, frozen=True):
     """Whether a question may have none; guessed from the training file."""
     null_threshold: float | None = None
     """No answer is given where "none" scores higher than the best answer by more than this:
-    a difference of logits. Learned from dev where it has such questions; 0 otherwise."""
+    a difference of logits. The best for dev where it has such questions, whose scores are then
+    named `best_`; 0 otherwise."""
 
 
 class SpanAnswer(msgspec.Struct, frozen=True):
@@ -244,7 +246,7 @@ class Answer(Task[Question, Answered]):
         for i in np.argsort(-scores, kind="stable").tolist():
             if len(best) == options.best:
                 break
-            best.setdefault((int(starts[i]), int(ends[i])), float(scores[i]))
+            best.setdefault((int(starts[i]), _whole(context, int(ends[i]))), float(scores[i]))
         null = min(float(logits[0].sum()) for logits in outputs)
         truncated = windows[0].encoding.truncated
         if not best:  # only white space has tokens
@@ -269,8 +271,9 @@ class Answer(Task[Question, Answered]):
     def tuned(self, answers: Sequence[Answered], examples: Sequence[Question]) -> Self:
         """With the `null_threshold` of the highest F1, unless one was chosen.
 
-        Source: the evaluation script of SQuAD 2.0, `find_best_thresh`; here the threshold lies
-        halfway between two questions.
+        It is the best for these very questions, so that their scores with it are `best_f1` and
+        so on, and not those to expect of others. Source: the evaluation script of SQuAD 2.0,
+        `find_best_thresh`; here the threshold lies halfway between two questions.
         """
         options = self.options
         if not options.no_answer or options.null_threshold is not None:
@@ -358,6 +361,16 @@ def _visible(text: str) -> NDArray[np.int64]:
     seen = np.ones(len(text), dtype=np.bool_)
     seen[[found.start() for found in re.finditer(r"\s", text)]] = False
     return np.flatnonzero(seen)
+
+
+def _whole(text: str, end: int) -> int:
+    """Behind the marks that belong to the last character: ë may be e and a combining diaeresis.
+
+    Tokenizers that fold accents leave them out of their pieces, so that no token ends behind them.
+    """
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
 
 
 def _trimmed(

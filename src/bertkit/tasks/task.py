@@ -272,7 +272,10 @@ class Task(ABC, Generic[E, A]):
         return options
 
     def tuned(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
-        """The same task with what its dev answers teach it, such as a threshold."""
+        """The same task with what its dev answers teach it, such as a threshold.
+
+        Scores of the same rows are then named `best_`: they were chosen on them.
+        """
         return self
 
     @abstractmethod
