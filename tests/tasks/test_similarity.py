@@ -302,10 +302,14 @@ def test_what_is_learned_behind_prompts_is_asked_behind_them(
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_scored_pairs_have_one_prompt_which_becomes_the_default(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", ["cosine", "cosent"])
+def test_scored_pairs_have_one_prompt_which_becomes_the_default(
+    loss: str, base: Path, tmp_path: Path
+) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
     data = {"train": pairs(20, labelled=True), "dev": pairs(10, labelled=True)}
-    settings, options = msgspec.structs.replace(SETTINGS, epochs=1), {"prompt": "red a "}
+    settings = msgspec.structs.replace(SETTINGS, epochs=1)
+    options = {"prompt": "red a ", "loss": loss}
     out = tmp_path / "out"
     finetune("similarity", base, out=out, settings=settings, options=options, **data)
     theirs = peer.SentenceTransformer(str(out), device="cpu")

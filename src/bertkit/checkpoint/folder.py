@@ -52,8 +52,8 @@ class Loaded:
     """The longest sequence the folder is meant for, in tokens."""
 
     def fingerprint(self) -> str:
-        """A hash of all that decides a text's vector, beside how states are pooled: tokenizer,
-        shape, and weights."""
+        """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
+        tokenizer, shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         shape = msgspec.structs.asdict(self.model.config)
         shape = {name: value for name, value in shape.items() if name not in OF_TRAINING}

@@ -49,7 +49,7 @@ def embedder(loaded: Loaded, precision: Inference, similarity: Similarity, promp
 
 
 def fingerprint(embed: Embed) -> str:
-    """A hash of all that decides a text's vector, precision aside."""
+    """A hash of all that decides a text's vector, its prompt and precision aside."""
     return f"{embed.loaded.fingerprint()}-{embed.pooling.mode}"
 
 

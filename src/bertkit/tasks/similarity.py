@@ -82,9 +82,9 @@ class Options(Settings, frozen=True):
     (Kusupati et al. 2022)."""
     prompt: str | None = None
     """What stands before the first text of a row: a name of the folder's prompts, or a text such as
-    "query: ". By default the folder's for queries; of `cosine`, its default one."""
+    "query: ". By default the folder's for queries; of scored pairs, its default one."""
     pair_prompt: str | None = None
-    """The same before the other texts. By default the folder's for documents; of `cosine`, what
+    """The same before the other texts. By default the folder's for documents; of scored pairs, what
     stands before the first."""
 
 
@@ -200,7 +200,7 @@ class Similarity(Task[Example, Likeness]):
             options = msgspec.structs.replace(
                 options, dense=held.width(0), activation=held.dense.activation
             )
-        prompts, alike = held.prompts, options.loss in (None, "cosine")
+        prompts, alike = held.prompts, options.loss in (None, *SCORED)
         first = prompts.find(options.prompt, None if alike else QUERY)
         second = first if alike else prompts.find(None, DOCUMENT)
         if options.pair_prompt is not None:
@@ -220,7 +220,7 @@ class Similarity(Task[Example, Likeness]):
         one, as the default too."""
         options, held = self.options, self.held
         first, second = options.prompt or "", options.pair_prompt or ""
-        if options.loss in (None, "cosine") and first == second == held.find():
+        if options.loss in (None, *SCORED) and first == second == held.find():
             return held
         others = {name: text for name, text in held.named.items() if name not in DOCUMENT}
         named = {**others, QUERY[0]: first, DOCUMENT[0]: second}
