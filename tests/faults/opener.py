@@ -67,7 +67,7 @@ def child(folder: Path) -> tuple[str, str]:
     most = size * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    signal.alarm(4 * SECONDS)  # for what only waits
+    signal.alarm(12 * SECONDS)  # for what only waits
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     try:

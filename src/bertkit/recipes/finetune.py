@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import shutil
 import time
@@ -27,7 +26,7 @@ from bertkit.console import progress, say
 from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
 from bertkit.engine.linear import packed
-from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
@@ -36,6 +35,7 @@ from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.storage import (
     link_or_copy,
+    read_json,
     refuse_used,
     sha256,
     sweep,
@@ -177,7 +177,9 @@ def finetune(
         _check_resumed(out, record)
         if (out / SCORES).exists():
             say(f"{out}: this run is finished")
-            finished: dict[str, float] = _read(out / SCORES)["dev"]
+            ended = _read(out / SCORES)
+            _check_published(out, ended.get("sha256", {}))
+            finished: dict[str, float] = ended["dev"]
             return finished
     torch.manual_seed(settings.seed)
     if isinstance(model, Loaded):
@@ -256,7 +258,6 @@ def finetune(
                         "epoch": step.number // per_epoch,
                         "scores": scores,
                     }
-                    journal.write(epoch)
                     epochs.append(epoch)
                     say(f"epoch {epoch['epoch']}: {_written(scores)}")
                     if best is None or _chosen_by(ready, scores) > _chosen_by(
@@ -272,7 +273,9 @@ def finetune(
                             length=length,
                             weights={n: masters.weights[n] for n, _ in student.named_parameters()},
                         )
+                        epoch["sha256"] = _published(out)
                         best, answers = epoch, given
+                    journal.write(epoch)
                     waited = epoch["epoch"] - best["epoch"]
                     if settings.patience is not None and waited >= settings.patience:
                         say(f"no better for {waited} epochs: stopped")
@@ -294,6 +297,7 @@ def finetune(
         raise
     assert best is not None
     if answers is None:  # the best epoch was before the resumption
+        _check_published(out, best.get("sha256", {}))
         again = load(out, heads={ready.head: ready.build_head}, labels=ready.labels)
         tuned = kind.restore(ready.labels, again.settings)
         _, answers = _asked(tuned, again.model, features["dev"], check, settings)
@@ -371,6 +375,7 @@ def _finish(
         "metric": _metric(task, scores),
         "dev": scores,
         "epochs": [{"epoch": e["epoch"], **e["scores"]} for e in epochs],
+        "sha256": best.get("sha256", {}),
     }
     write_mistakes(out, task, answers, dev)
     write_json(out / SCORES, kept)
@@ -404,8 +409,33 @@ def _asked(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    """Scores that were written. Raises: CheckpointError when they are damaged."""
+    remedy = "start over in another --out"
+    found: dict[str, Any] = read_json(path, CheckpointError, remedy)
+    match found:
+        case {"metric": str(name), "dev": {**scores}} if name in scores:
+            return found
+    raise CheckpointError(f"{path}: damaged; {remedy}")
+
+
+def _published(out: Path) -> dict[str, str]:
+    """The hashes of the model's files, by their places in a run's folder."""
+    own = {out / name for name in (RUN, SCORES, SEEDS)}
+    return {
+        path.relative_to(out).as_posix(): sha256(path)
+        for path in sorted(out.rglob("*"))
+        if path.suffix in (".json", ".txt", ".safetensors")
+        if path not in own and out / FOLDER not in path.parents
+    }
+
+
+def _check_published(out: Path, hashes: Mapping[str, str]) -> None:
+    """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
+    for name, hashed in hashes.items():
+        if not (out / name).is_file() or sha256(out / name) != hashed:
+            raise CheckpointError(
+                f"{out / name}: damaged, or changed since; run again in another --out"
+            )
 
 
 def _data(kind: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str) -> Data:
@@ -432,10 +462,10 @@ def _refuse_used(out: Path, resume: bool) -> None:
 def _check_resumed(out: Path, record: Mapping[str, Any]) -> None:
     """Raises: ConfigError when `out` holds no run, a damaged one or another."""
     try:
-        before = _compared(json.loads((out / RUN).read_text(encoding="utf-8")))
+        before = _compared(read_json(out / RUN, ConfigError, "start over in another --out"))
     except FileNotFoundError:
         raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
     changed = [key for key, value in _compared(record).items() if before.get(key) != value]
     if changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from bertkit.recipes.run_file import (
     heads_of,
     read_config,
 )
-from bertkit.storage import refuse_used, sha256, sweep, write_json
+from bertkit.storage import read_json, refuse_used, sha256, sweep, write_json
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import RUN, Journal, draw, left_out
@@ -43,7 +42,14 @@ from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw, muon
 from bertkit.training.schedule import schedule
-from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
+from bertkit.training.state import (
+    newest_checkpoint,
+    publish,
+    recover,
+    restore,
+    rewritten,
+    save_checkpoint,
+)
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
@@ -128,7 +134,11 @@ def pretrain(
             say(sentence)
         if folder is not None:
             start = restore(folder, masters, optimizer, family)
-            show(folder)  # a kill may have come before it
+            with rewritten(out) as anew:  # whatever has happened to the files since
+                _save(out, own, masters, generator, tokenizer, family)
+                show(folder)
+            for sentence in anew:
+                say(sentence)
         say(f"going on after step {start} of {train.steps}")
     if damaged_lines := journal.rewind(start):
         say(left_out(journal.path, damaged_lines))
@@ -323,11 +333,12 @@ def _checked_run(
         refuse_used(out, resumable=True)
         return record
     try:
-        before = json.loads((out / RUN).read_text(encoding="utf-8"))
+        if not (out / RUN).exists():
+            raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+        before = read_json(out / RUN, ConfigError, "start over in another --out")
         settings, vocabulary, text = before["config"], before["tokenizer"], before["corpus"]
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume") from None
-    except (ValueError, KeyError, TypeError) as error:
+        _flat(settings)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
     if vocabulary != record["tokenizer"]:
         raise DataError(

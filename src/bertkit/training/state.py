@@ -6,8 +6,9 @@ It is written under another name, synced and renamed, so a kill leaves either al
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,10 +18,21 @@ from safetensors.torch import load_file
 from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
-from bertkit.storage import link_or_copy, new_folder, sha256, sweep, write_json, writing
+from bertkit.storage import (
+    link_or_copy,
+    new_folder,
+    read_json,
+    sha256,
+    sweep,
+    write_json,
+    writing,
+)
 from bertkit.training.masters import Masters
 
 FOLDER, OPTIMIZER, MANIFEST = "checkpoints", "optimizer.safetensors", "manifest.json"
+SETTINGS = (".json", ".txt")
+"""How names of a model folder's files end, beside weights."""
+
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """What an optimizer keeps of each weight: AdamW the first two, Muon the third."""
 
@@ -62,13 +74,31 @@ def publish(folder: Path, run: Path) -> None:
         link_or_copy(folder / FILE, partial)
 
 
+@contextmanager
+def rewritten(run: Path) -> Iterator[list[str]]:
+    """A sentence, when the block ends, for each settings file of a folder in whose place it wrote
+    something else: what stood there was damaged. Weights may only have been older."""
+
+    def held() -> dict[Path, str]:
+        return {p: sha256(p) for p in run.iterdir() if p.is_file() and p.suffix in SETTINGS}
+
+    before, sentences = held(), list[str]()
+    yield sentences
+    after = held()
+    sentences += (
+        f"{path}: damaged, and written anew"
+        for path in sorted(before)
+        if before[path] != after[path]
+    )
+
+
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint; None before the first."""
     return next((f for f in reversed(_folders(run)) if _damage(f) is None), None)
 
 
 def recover(run: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, and a sentence for each newer one that is damaged.
+    """The checkpoint to go on from, and a sentence for each one that is damaged.
 
     Damaged ones are renamed `damaged-step-...`, so that rotation never counts them in place of a
     good one; what killed processes left half-written is removed.
@@ -80,10 +110,10 @@ def recover(run: Path) -> tuple[Path | None, list[str]]:
     good = None
     for folder in reversed(_folders(run)):
         reason = _damage(folder)
-        if reason is None:
+        if reason is not None:
+            damage.append((folder, reason))
+        elif good is None:
             good = folder
-            break
-        damage.append((folder, reason))
     if damage and good is None:
         folder, reason = damage[0]
         raise CheckpointError(
@@ -95,7 +125,9 @@ def recover(run: Path) -> tuple[Path | None, list[str]]:
         aside = folder.with_name(f"damaged-{folder.name}")
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-        sentences.append(f"{folder}: {reason}; the one before it is used, this one is now {aside}")
+        newer = good is not None and folder.name > good.name
+        used = "the one before it is used" if newer else "a newer one is used"
+        sentences.append(f"{folder}: {reason}; {used}, this one is now {aside}")
     return good, sentences
 
 
@@ -130,10 +162,15 @@ def _folders(run: Path) -> list[Path]:
 
 def _damage(folder: Path) -> str | None:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        for name, hashed in manifest["sha256"].items():
-            if sha256(folder / name) != hashed:
-                return f"{name} is damaged (its hash differs from the manifest's)"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        manifest = read_json(folder / MANIFEST, CheckpointError, "remove the folder")
+        found = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
+    except (OSError, CheckpointError) as error:
         return f"incomplete ({error})"
+    for name, hashed in found.items():
+        match manifest:
+            case {"step": int(step), "sha256": {**held}} if folder.name == f"step-{step:08d}":
+                if held.get(name) != hashed:
+                    return f"{name} is damaged (its hash differs from the manifest's)"
+            case _:
+                return f"{MANIFEST} is damaged"
     return None
