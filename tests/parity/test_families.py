@@ -28,6 +28,8 @@ VOCAB, PAD = 150, 1
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "bert": {},
+    "ernie": {},
+    "data2vec-text": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
     "roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
     "xlm-roberta": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
     "camembert": {"layer_norm_eps": 1e-5, "type_vocab_size": 1},
@@ -48,7 +50,8 @@ CASES = [
     (family, heads)
     for family in FAMILIES.values()
     for heads in family.architectures
-    if heads not in (frozenset(), {"crf"}, {"mlm", "sop"} if family.name == "bert" else None)
+    if heads
+    not in (frozenset(), {"crf"}, {"mlm", "sop"} if family.name in ("bert", "ernie") else None)
 ]
 NAMES = [f"{family.name}-{'+'.join(sorted(heads))}" for family, heads in CASES]
 PRETRAINED = [(f, h) for f, h in CASES if "mlm" in h]
@@ -301,6 +304,39 @@ def test_loss_and_gradients_equal_in_train_mode(
         if "positions" not in name:
             other = torch.cat([gradients[row] for row in table[name]])
             torch.testing.assert_close(weight.grad, other, atol=1e-5, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("bert", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("albert", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("distilbert", {"sinusoidal_pos_embds": True, "activation": "gelu_new"}),
+    ],
+)
+def test_other_names_of_what_we_have_are_read(
+    name: str, more: dict[str, Any], tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    family, heads = FAMILIES[name], frozenset({"mlm"})
+    theirs = their_model(family, heads, more)
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    assert ours.config.activation == "gelu_tanh"
+    assert difference(ours, theirs, family) <= 1e-5
+    wrong = build(structs.replace(ours.config, activation="gelu"), ("mlm",)).eval()
+    wrong.load_state_dict(ours.state_dict(), strict=False)
+    assert difference(wrong, theirs, family) > 1e-4
+    save(tmp_path / "again", ours, tokenizer, family)
+    again = getattr(transformers, family.architectures[heads]).from_pretrained(tmp_path / "again")
+    assert difference(ours, again.eval(), family) <= 1e-5
+
+
+def test_sinusoidal_positions_learn_as_theirs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
+    theirs = their_model(DISTILBERT, frozenset({"mlm"}), {"sinusoidal_pos_embds": True})
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    found = ours.encoder.embedding.positions.weight
+    wanted = theirs.distilbert.embeddings.position_embeddings.weight
+    assert torch.equal(found, wanted)
+    assert found.requires_grad == wanted.requires_grad
 
 
 @pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)

@@ -25,7 +25,7 @@ from bertkit.checkpoint.weights import (
     write_tensors,
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.families import FAMILIES, Family
+from bertkit.families import FAMILIES, OTHERS, Family
 from bertkit.models.config import OF_TRAINING, TransformerConfig
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
@@ -278,10 +278,12 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(FAMILIES)
-        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) else ""
+        has = OTHERS.get(kind) if isinstance(kind, str) else None
+        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and has is None else ""
         raise CheckpointError(
-            f"{path}: model_type = {kind!r}, a family that bertkit has not (it has {known})"
-            + (f"; {near}" if near.endswith("?") else "; convert the model to one of them")
+            f"{path}: model_type = {kind!r}, an architecture that bertkit has not"
+            + (f", with {has}" if has else "")
+            + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
         )
     return config, FAMILIES[kind]
 

@@ -5,27 +5,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertkit.families.albert import ALBERT
-from bertkit.families.bert import BERT
+from bertkit.families.bert import BERT, ERNIE
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.modernbert import MODERNBERT
-from bertkit.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, DISTILBERT, ELECTRA, MODERNBERT)
+    for family in (
+        BERT,
+        ERNIE,
+        ROBERTA,
+        XLM_ROBERTA,
+        CAMEMBERT,
+        DATA2VEC_TEXT,
+        ALBERT,
+        DISTILBERT,
+        ELECTRA,
+        MODERNBERT,
+    )
 }
 """By the `model_type` of their `config.json`."""
+
+OTHERS: Mapping[str, str] = {
+    name: reason
+    for reason, names in {
+        "relative positions": ("mpnet", "deberta", "deberta-v2", "xlnet", "funnel", "t5"),
+        "its own rotary positions": ("nomic_bert", "new", "eurobert", "roformer", "esm"),
+        "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
+        "layers of another shape": (
+            "ibert",
+            "megatron-bert",
+            "mobilebert",
+            "rembert",
+            "roberta-prelayernorm",
+            "squeezebert",
+            "xlm-roberta-xl",
+            "xmod",
+        ),
+        "places on a page": ("layoutlm", "lilt", "markuplm"),
+        "a decoder": ("bart", "bert-generation", "gpt2", "mbart"),
+    }.items()
+    for name in names
+}
+"""Architectures that are none of these, and what they have."""
 
 __all__ = [
     "ALBERT",
     "BERT",
     "CAMEMBERT",
+    "DATA2VEC_TEXT",
     "DISTILBERT",
     "ELECTRA",
+    "ERNIE",
     "FAMILIES",
     "MODERNBERT",
+    "OTHERS",
     "ROBERTA",
     "XLM_ROBERTA",
     "Family",

@@ -1,4 +1,7 @@
-"""BERT. Devlin et al. 2019; names and settings as Hugging Face folders have them."""
+"""BERT, and ERNIE, which has its shape where it knows no tasks.
+
+Devlin et al. 2019, Sun et al. 2019; names and settings as Hugging Face folders have them.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +16,46 @@ from bertkit.families.family import (
     module,
 )
 
-_POOLER = module("pooler.transform.dense", "bert.pooler.dense")
-_PAIR = {**_POOLER, **module("out", "cls.seq_relationship")}
-_CLASSIFIER = {**_POOLER, **module("out", "classifier")}
 
-BERT = Family(
-    name="bert",
-    settings={**BERT_SETTINGS, "head_dropout": "classifier_dropout"},
-    must_be={"position_embedding_type": "absolute", **AN_ENCODER},
-    body={**embeddings("bert.embeddings."), **bert_layers("bert.encoder.layer.{}.")},
-    prefix="bert.",
-    heads={
-        "mlm": {
-            **module("dense", "cls.predictions.transform.dense"),
-            **module("norm", "cls.predictions.transform.LayerNorm"),
-            "bias": "cls.predictions.bias",
+def _family(name: str, architecture: str, **must_be: bool) -> Family:
+    pooler = module("pooler.transform.dense", f"{name}.pooler.dense")
+    pair = {**pooler, **module("out", "cls.seq_relationship")}
+    classifier = {**pooler, **module("out", "classifier")}
+    return Family(
+        name=name,
+        settings={**BERT_SETTINGS, "head_dropout": "classifier_dropout"},
+        must_be={"position_embedding_type": "absolute", **AN_ENCODER, **must_be},
+        body={**embeddings(f"{name}.embeddings."), **bert_layers(f"{name}.encoder.layer.{{}}.")},
+        prefix=f"{name}.",
+        heads={
+            "mlm": {
+                **module("dense", "cls.predictions.transform.dense"),
+                **module("norm", "cls.predictions.transform.LayerNorm"),
+                "bias": "cls.predictions.bias",
+            },
+            "nsp": pair,
+            "sop": pair,
+            "pooler": module("transform.dense", f"{name}.pooler.dense"),
+            "classify": classifier,
+            "choose": classifier,
+            "answer": module("out", "qa_outputs"),
+            "tag": module("out", "classifier"),
+            "crf": {**module("out", "classifier"), **CRF},
         },
-        "nsp": _PAIR,
-        "sop": _PAIR,
-        "pooler": module("transform.dense", "bert.pooler.dense"),
-        "classify": _CLASSIFIER,
-        "choose": _CLASSIFIER,
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
-    },
-    derived={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    ignored=("bert.embeddings.position_ids",),
-    architectures=architectures(
-        "Bert",
-        (frozenset({"pooler"}), "BertModel"),
-        (frozenset({"nsp"}), "BertForNextSentencePrediction"),
-        (frozenset({"mlm", "nsp"}), "BertForPreTraining"),
-        (frozenset({"mlm", "sop"}), "BertForPreTraining"),
-    ),
-)
+        derived={
+            "cls.predictions.decoder.weight": f"{name}.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        ignored=(f"{name}.embeddings.position_ids",),
+        architectures=architectures(
+            architecture,
+            (frozenset({"pooler"}), f"{architecture}Model"),
+            (frozenset({"nsp"}), f"{architecture}ForNextSentencePrediction"),
+            (frozenset({"mlm", "nsp"}), f"{architecture}ForPreTraining"),
+            (frozenset({"mlm", "sop"}), f"{architecture}ForPreTraining"),
+        ),
+    )
+
+
+BERT = _family("bert", "Bert")
+ERNIE = _family("ernie", "Ernie", use_task_id=False)

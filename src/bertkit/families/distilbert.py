@@ -1,4 +1,7 @@
-"""DistilBERT: half of BERT's layers, and no segments. Sanh et al. 2019."""
+"""DistilBERT: half of BERT's layers, and no segments. Sanh et al. 2019.
+
+Its `sinusoidal_pos_embds` says how positions began; they stand in the weights, and learn.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,6 @@ DISTILBERT = Family(
     },
     defaults={"layers": 6, "head_dropout": 0.2, "answer_dropout": 0.1},
     activation="activation",
-    must_be={"sinusoidal_pos_embds": False},
     body={
         **embeddings("distilbert.embeddings.", types=False),
         **module("encoder.blocks.{}.attention.qkv", *_QKV),

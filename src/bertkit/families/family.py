@@ -17,8 +17,14 @@ from bertkit.models.config import TransformerConfig
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu"}
-"""Theirs -> ours."""
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+"""Theirs -> ours; of two names of one function the last is written."""
 
 DEFAULTS_TO = {"embedding": "hidden", "head_dropout": "dropout"}
 """Settings that mean another one's value where they are left out."""

@@ -1,4 +1,4 @@
-"""RoBERTa, and what is shaped like it: XLM-R, CamemBERT. Liu et al. 2019."""
+"""RoBERTa, and what is shaped like it: XLM-R, CamemBERT, data2vec of texts. Liu et al. 2019."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.families.family import (
 )
 
 
-def _family(name: str, architecture: str, vocab: int) -> Family:
+def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") -> Family:
     return Family(
         name=name,
         vocab=vocab,
@@ -23,21 +23,21 @@ def _family(name: str, architecture: str, vocab: int) -> Family:
         defaults={"pad": 1},
         must_be={"position_embedding_type": "absolute", **AN_ENCODER},
         positions_after_pad=True,
-        body={**embeddings("roberta.embeddings."), **bert_layers("roberta.encoder.layer.{}.")},
-        prefix="roberta.",
+        body={**embeddings(f"{prefix}embeddings."), **bert_layers(f"{prefix}encoder.layer.{{}}.")},
+        prefix=prefix,
         heads={
             "mlm": {
                 **module("dense", "lm_head.dense"),
                 **module("norm", "lm_head.layer_norm"),
                 "bias": "lm_head.bias",
             },
-            "pooler": module("transform.dense", "roberta.pooler.dense"),
+            "pooler": module("transform.dense", f"{prefix}pooler.dense"),
             "classify": {
                 **module("pooler.transform.dense", "classifier.dense"),
                 **module("out", "classifier.out_proj"),
             },
             "choose": {
-                **module("pooler.transform.dense", "roberta.pooler.dense"),
+                **module("pooler.transform.dense", f"{prefix}pooler.dense"),
                 **module("out", "classifier"),
             },
             "answer": module("out", "qa_outputs"),
@@ -45,10 +45,10 @@ def _family(name: str, architecture: str, vocab: int) -> Family:
             "crf": {**module("out", "classifier"), **CRF},
         },
         derived={
-            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+            "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
             "lm_head.decoder.bias": "lm_head.bias",
         },
-        ignored=("roberta.embeddings.position_ids",),
+        ignored=(f"{prefix}embeddings.position_ids",),
         architectures=architectures(architecture, (frozenset({"pooler"}), f"{architecture}Model")),
     )
 
@@ -56,3 +56,4 @@ def _family(name: str, architecture: str, vocab: int) -> Family:
 ROBERTA = _family("roberta", "Roberta", 50_265)
 XLM_ROBERTA = _family("xlm-roberta", "XLMRoberta", 250_002)
 CAMEMBERT = _family("camembert", "Camembert", 32_005)
+DATA2VEC_TEXT = _family("data2vec-text", "Data2VecText", 50_265, "data2vec_text.")
