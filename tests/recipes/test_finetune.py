@@ -20,10 +20,12 @@ from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
+from bertkit.models.heads import CRFTagger
 from bertkit.models.model import build
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds, read_examples
+from bertkit.tasks import tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
@@ -274,6 +276,54 @@ def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_pa
         assert again["f1"] == pytest.approx(kept["dev"][f"{begins}f1"], abs=1e-6)
         card = (out / "README.md").read_text(encoding="utf-8")
         assert ("the threshold were chosen on these same rows" in card) == (name == "tuned")
+
+
+def sentences(count: int) -> list[tag.Example]:
+    text, places = "the class number of", [(0, 3), (4, 9), (10, 16), (17, 19)]
+    return [
+        tag.Example(text, places, ["O", "B-x", "I-x", "O"], f"rows:{i + 1}") for i in range(count)
+    ]
+
+
+def test_a_crf_moves_as_far_as_it_must_and_resumes(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Finetune(
+        epochs=4,
+        batch_size=4,
+        learning_rate=1e-3,
+        layer_decay=0.9,
+        frozen_layers=1,
+        precision="fp32",
+        save_minutes=0.0,
+    )
+    given: dict[str, Any] = {
+        "train": sentences(8),
+        "dev": sentences(2),
+        "settings": settings,
+        "options": {"crf": True},
+    }
+    # the best epoch is the last
+    scored = iter(range(100))
+    monkeypatch.setattr(tag.Tag, "score", lambda *_: {"f1": float(next(scored))})
+    finetune(tag.Tag, base, **given, out=tmp_path / "whole")
+    head = load(tmp_path / "whole").model.heads["crf"]
+    assert isinstance(head, CRFTagger)
+    # the most that AdamW can move a weight in 8 steps at the rate of the others
+    assert head.crf.transitions.abs().max() > 8 * settings.learning_rate
+
+    def stopping(*words: Any, **named: Any) -> Any:
+        for step in steps(*words, **named):
+            yield step
+            if step.number == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe, "steps", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tag.Tag, base, **given, out=tmp_path / "stopped")
+    monkeypatch.setattr(recipe, "steps", steps)
+    finetune(tag.Tag, base, **given, out=tmp_path / "stopped", resume=True)
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])

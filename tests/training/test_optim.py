@@ -7,7 +7,7 @@ import torch
 
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.training.optim import adamw, muon
+from bertkit.training.optim import CRF_RATE, adamw, muon
 
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
@@ -45,6 +45,23 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
         below = next((b for part, b in DEPTHS.items() if name.startswith(part)), 0)
         assert rates[id(weight)] == 0.1 * 0.5**below, name
     assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+
+
+def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:
+    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
+    weights = dict(build(config, ("crf",), labels=("O", "B-x", "I-x")).named_parameters())
+    for layer_decay in (1.0, 0.5):
+        optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=layer_decay)
+        groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
+        assert len(groups) == len(weights)
+        for name in ("transitions", "start", "end"):
+            group = groups[id(weights[f"heads.crf.crf.{name}"])]
+            assert (group["lr"], group["weight_decay"]) == (0.1 * CRF_RATE, 0.0)
+        for name in ("heads.crf.out.weight", "encoder.blocks.1.feedforward.up.weight"):
+            group = groups[id(weights[name])]
+            assert group["lr"] in (0.1, 0.1 * layer_decay)
+            assert group["weight_decay"] == 0.5
+        assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
 
 
 DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}

@@ -76,7 +76,9 @@ class Options(Settings, frozen=True):
     """How tags are written and chosen."""
 
     crf: bool = False
-    """Whether a CRF scores whole sequences of tags, and forbids those that break the scheme."""
+    """Whether a CRF scores whole sequences of tags, and forbids those that break the scheme. Its
+    scores of neighboring tags begin at 0, learn at 100 times the learning rate, and do not decay.
+    """
     scheme: Literal["iob2", "bioes", "none"] | None = None
     """How the model's tags mark entities, whatever the files do; as the training file by default,
     IOB1 becoming IOB2. none: tags that mark no entities, such as parts of speech."""
