@@ -80,6 +80,21 @@ def test_the_norm_above_all_layers_learns_as_fast_as_the_head() -> None:
     assert rates[id(below)] == pytest.approx(0.1 * 0.5**3)
 
 
+def orthogonal(step: torch.Tensor) -> bool:
+    """But for the few turns of Newton and Schulz, and as large as a step of AdamW."""
+    sizes = torch.linalg.svdvals(step) / (0.2 * max(step.shape) ** 0.5)
+    return bool((sizes > 0.4).all() and (sizes < 1.4).all())
+
+
+def test_betas_are_those_asked_for() -> None:
+    weights = {"encoder.blocks.0.w": torch.ones(2, 2), "b": torch.ones(2)}
+    for make in (adamw, muon):
+        optimizer = make(weights, learning_rate=0.1, weight_decay=0.5, betas=(0.8, 0.98))
+        betas = [group["betas"] for group in optimizer.param_groups if "betas" in group]
+        assert betas
+        assert set(betas) == {(0.8, 0.98)}
+
+
 def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
     config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
     weights = dict(build(config, ("mlm",)).named_parameters())
@@ -95,11 +110,31 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
         state = {"momentum_buffer"} if matrix else {"step", "exp_avg", "exp_avg_sq"}
         assert set(optimizer.state[weight]) == state, name
         step = (weight.detach() - before[name]) / 0.1
-        if matrix:  # orthogonal but for the few turns of Newton and Schulz
-            sizes = torch.linalg.svdvals(step) / (0.2 * max(step.shape) ** 0.5)
-            assert (sizes > 0.4).all(), name
-            assert (sizes < 1.4).all(), name
+        if matrix:
+            for part in step.chunk(3 if name.endswith("qkv.weight") else 1):
+                assert orthogonal(part), name
         else:  # a first step of AdamW is of size one
             assert torch.allclose(step.abs(), torch.ones(()), atol=1e-2), name
     optimizer.zero_grad()
     assert all(weight.grad is None for weight in weights.values())
+
+
+def test_control_queries_keys_and_values_as_one_matrix_are_not_orthogonal_each() -> None:
+    weight = torch.zeros(24, 8, requires_grad=True)
+    weight.grad = torch.randn(24, 8)
+    torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
+    assert not all(orthogonal(part) for part in weight.detach().chunk(3))
+
+
+def test_muon_keeps_a_momentum_for_each_stack() -> None:
+    """So that a checkpoint holds it under the weight's own name."""
+    name = "encoder.blocks.0.attention.qkv.weight"
+    weights = {name: torch.zeros(24, 8, requires_grad=True), "b": torch.zeros(2)}
+    optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
+    gradients = torch.randn(2, 24, 8)
+    for gradient in gradients:
+        weights[name].grad = gradient.clone()
+        optimizer.step()
+    kept = optimizer.state[weights[name]]["momentum_buffer"]
+    assert torch.allclose(kept, 0.05 * (0.95 * gradients[0] + gradients[1]), atol=1e-6)
+    assert [w for w in optimizer.state if w.ndim == 2] == [weights[name]]

@@ -111,7 +111,10 @@ def pretrain(
     scored, judge = (own, masked_words) if generator is None else (model, objective)
     masters = Masters(model, dtype)
     optimizer = OPTIMIZERS[train.optimizer](
-        masters.weights, learning_rate=train.learning_rate, weight_decay=train.weight_decay
+        masters.weights,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
     )
     plan = schedule(
         train.schedule,

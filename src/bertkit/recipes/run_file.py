@@ -19,6 +19,8 @@ from bertkit.objectives.distill import Terms
 from bertkit.objectives.replace import Generator
 from bertkit.text.tokenizer import Tokenizer
 
+Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
+
 
 class Train(Settings, frozen=True):
     """How long, how fast, how often."""
@@ -43,6 +45,8 @@ class Train(Settings, frozen=True):
     decay_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps of the final decay of `wsd`."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """How much AdamW keeps at each step of the mean gradient and of its square."""
     clip: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
     seed: Seed = 0

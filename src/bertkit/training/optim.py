@@ -16,6 +16,9 @@ CRF_RATE = 100.0
 """How many times faster a CRF's scores learn: they are logits that begin at zero, and steps as
 small as those of pretrained weights would leave them there."""
 
+STACKED = "qkv.weight"
+"""The end of the name of a stack of three matrices."""
+
 
 def adamw(
     weights: Mapping[str, Tensor],
@@ -59,24 +62,56 @@ def adamw(
 
 
 def muon(
-    weights: Mapping[str, Tensor], *, learning_rate: float, weight_decay: float
+    weights: Mapping[str, Tensor],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.999),
 ) -> torch.optim.Optimizer:
     """Muon for the matrices of the layers, whose steps it makes orthogonal; AdamW for the rest.
 
+    Those of queries, keys and values, which are stored as one, are three to it.
     Its steps are as large as AdamW's, so that both go by one learning rate. Source: Jordan et al.
     2024; Liu et al. 2025, section 2.2, for their size.
     """
     matrices = {n: w for n, w in weights.items() if n.startswith("encoder.blocks.") and w.ndim == 2}
     rest = {name: w for name, w in weights.items() if name not in matrices}
     return _Together(
-        torch.optim.Muon(
-            matrices.values(),
+        _Muon(
+            [w for n, w in matrices.items() if not n.endswith(STACKED)],
+            stacked=[w for n, w in matrices.items() if n.endswith(STACKED)],
             lr=learning_rate,
             weight_decay=weight_decay,
             adjust_lr_fn="match_rms_adamw",
         ),
-        adamw(rest, learning_rate=learning_rate, weight_decay=weight_decay),
+        adamw(rest, learning_rate=learning_rate, weight_decay=weight_decay, betas=betas),
     )
+
+
+class _Muon(torch.optim.Muon):
+    """Muon to which a stack of three matrices is three."""
+
+    def __init__(self, single: list[Tensor], *, stacked: list[Tensor], **settings: Any) -> None:
+        super().__init__([*single, *stacked], **settings)
+        self.stacked = stacked
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        (group,) = self.param_groups
+        whole, parts = group["params"], []
+        for w in self.stacked:
+            if w.grad is None:
+                continue
+            kept = self.state[w].setdefault("momentum_buffer", torch.zeros_like(w))
+            for part, grad, buffer in zip(
+                w.detach().chunk(3), w.grad.chunk(3), kept.chunk(3), strict=True
+            ):
+                part.grad, self.state[part] = grad, {"momentum_buffer": buffer}
+                parts.append(part)
+        group["params"] = [*whole[: len(whole) - len(self.stacked)], *parts]
+        super().step()  # type: ignore[no-untyped-call]
+        group["params"] = whole
+        for part in parts:
+            del self.state[part]
 
 
 class _Together(torch.optim.Optimizer):
