@@ -44,7 +44,7 @@ def drawn(masker: Masker, count: int, length: int = 128):  # type: ignore[no-unt
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
 def test_rates_hold(tokenizer: Tokenizer, unit: str, rate: float) -> None:
     masker = Masker(Masking(rate=rate, unit=unit), tokenizer)  # type: ignore[arg-type]
-    chosen, masked, swapped, kept, candidates = 0, 0, 0, 0, 0
+    chosen, masked, swapped, kept, candidates, squares = 0, 0, 0, 0, 0, 0
     for ids, seen, places in drawn(masker, 400):
         candidates += int((ids >= 5).sum())
         chosen += len(places)
@@ -52,10 +52,12 @@ def test_rates_hold(tokenizer: Tokenizer, unit: str, rate: float) -> None:
         same = seen[places] == ids[places]
         kept += int(same.sum())
         swapped += int((~same & (seen[places] != 4)).sum())
+        # what is drawn at once counts once: a span, or a token
+        squares += sum(len(run) ** 2 for run in runs(places)) if unit == "span" else len(places)
         untouched = np.setdiff1d(np.arange(len(ids)), places)
         assert (seen[untouched] == ids[untouched]).all()
     assert abs(chosen / candidates - rate) < 0.02
-    bound = 5 * (0.16 / chosen) ** 0.5
+    bound = 5 * (0.16 * squares) ** 0.5 / chosen
     assert abs(masked / chosen - 0.8) < bound
     # one in a hundred random pieces is the one that stood there
     assert abs(swapped / chosen - 0.1 * 0.99) < bound
@@ -104,6 +106,49 @@ def test_spans_are_longer_than_single_words(tokenizer: Tokenizer) -> None:
         return sum(sizes) / sum(cuts)
 
     assert stretches("span") > 2.0 * stretches("token")
+
+
+def runs(places: np.ndarray) -> list[np.ndarray]:
+    """Places that stand side by side."""
+    return np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+
+
+def test_spans_have_the_lengths_of_their_paper(tokenizer: Tokenizer) -> None:
+    """3.8 words: geometric with p = 0.2, cut at ten and made to add up to one again."""
+    chances = 0.2 * 0.8 ** np.arange(10)
+    mean = float((chances * np.arange(1, 11)).sum() / chances.sum())
+    assert round(mean, 3) == 3.797
+    piled = np.append(chances[:9], 1 - chances[:9].sum())
+    control = float((piled * np.arange(1, 11)).sum())  # longer ones cut to ten
+    masker = Masker(Masking(rate=0.01, unit="span"), tokenizer)
+    ids = np.random.default_rng(0).integers(5, 65, 20_000)  # every piece a word
+    sizes = []
+    for sample in range(20):
+        _, places = masker(ids, generator(0, 0, sample, Purpose.MASK))
+        sizes += [len(run) for run in runs(places)]
+    assert max(sizes) <= 20  # two that touch
+    assert abs(np.mean(sizes) - mean) < 0.3
+    assert abs(np.mean(sizes) - control) > 0.3
+
+
+def mixed(masker: Masker) -> float:
+    """Of the stretches of chosen tokens, how many are masked in part."""
+    found = [
+        len(set((seen[run] == 4).tolist())) == 2
+        for _, seen, places in drawn(masker, 200)
+        for run in runs(places)
+    ]
+    return float(np.mean(found))
+
+
+def test_a_span_is_masked_as_one(tokenizer: Tokenizer) -> None:
+    assert mixed(Masker(Masking(unit="span"), tokenizer)) == 0.0
+
+
+def test_control_words_and_ngrams_are_drawn_token_by_token(tokenizer: Tokenizer) -> None:
+    """As in google-research/bert and google-research/albert, whose n-grams are mixed alike."""
+    assert mixed(Masker(Masking(unit="ngram"), tokenizer)) > 0.2
+    assert mixed(Masker(Masking(unit="word"), tokenizer)) > 0.1
 
 
 def test_the_same_key_masks_the_same(tokenizer: Tokenizer) -> None:

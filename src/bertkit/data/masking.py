@@ -19,7 +19,8 @@ class Masking(Settings, frozen=True):
     """Share of a sample's tokens that are chosen."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
     """Tokens; whole words (google-research/bert, 2019); spans of words (SpanBERT); or n-grams of
-    one to three words (ALBERT)."""
+    one to three words (ALBERT). Whether a chosen token becomes [MASK], another or none is drawn for
+    each token, as the code of BERT and ALBERT does; for spans once for all of a span."""
     mask: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.8
     """Share of the chosen that become [MASK]."""
     random: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
@@ -36,8 +37,9 @@ class Masking(Settings, frozen=True):
             )
 
 
-SPANS = np.append(0.2 * 0.8 ** np.arange(9), 0.8**9)
-"""How likely a span is of 1, 2 … 10 words: geometric with p = 0.2, longer ones cut to 10."""
+SPANS = np.power(0.8, np.arange(10.0))
+"""How likely a span is of 1, 2 … 10 words, up to a factor: geometric with p = 0.2 and no longer
+ones, 3.8 words on average."""
 
 NGRAMS = 1.0 / np.arange(1, 4)
 """How likely an n-gram is of 1, 2 or 3 words, up to a factor."""
@@ -81,6 +83,8 @@ class Masker:
         places = np.sort(places)
         seen = ids.copy()
         draw = rng.random(len(places))
+        if self.settings.unit == "span":  # spans that touch are one, as in the authors' code
+            draw = draw[np.cumsum(np.diff(places, prepend=places[0]) > 1)]
         seen[places[draw < self.settings.mask]] = self.mask
         swapped = places[(draw >= self.settings.mask) & (draw < self._changed)]
         seen[swapped] = rng.choice(self.ordinary, len(swapped))
