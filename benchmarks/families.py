@@ -2,8 +2,9 @@
 
 Every variant is pretrained by bertkit's recipe on the film reviews of `prose_reviews`, cut by one
 WordPiece vocabulary, for as many steps of as many samples; then fine-tuned with three seeds on a
-part of SST-2 and on MRPC. Held-out text is masked alike for all, 15 % of its tokens, so that the
-losses of masked words compare; ELECTRA's is that of its generator, smaller than the others.
+part of SST-2 and on MRPC. Held-out documents are the same for all, and 15 % of their tokens are
+masked; but samples are of each variant's own kind, and BERT's pairs show less of one text around a
+masked word. ELECTRA's loss is that of its generator, smaller than the others.
 
 Speed is that of one optimizer step, measured as `pretrain` does it, beside the same ways of the
 peer. That of ELECTRA is written out here: transformers has a generator and a discriminator, and

@@ -178,10 +178,44 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     assert record["config"]["train"]["keep"] == 1
     with pytest.raises(ConfigError, match=r"train\.seed \(was 0\): changed"):
         pretrain(override(settings, [("train.seed", "1")]), corpus=corpus, out=out, resume=True)
+    betas = override(settings, [("train.betas", "[0.9, 0.98]")])
+    with pytest.raises(ConfigError, match=r"train\.betas \(was \[0\.9, 0\.999\]\): changed"):
+        pretrain(betas, corpus=corpus, out=out, resume=True)
     taught = {**settings, "teacher": {"model": str(out)}}
     taught["sampling"] = {**settings["sampling"], "pairs": "none"}
     with pytest.raises(ConfigError, match=r"teacher \(was None\)"):
         pretrain(taught, corpus=corpus, out=out, resume=True)
+
+
+def test_a_run_of_other_samples_is_not_resumed(corpus: Path, tmp_path: Path) -> None:
+    """As one is that began with an older version; with these draws it goes on."""
+    settings, out = override(SETTINGS, [("train.steps", "2")]), tmp_path / "run"
+    pretrain(settings, corpus=corpus, out=out)
+    pretrain(settings, corpus=corpus, out=out, resume=True)
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    del record["draws"]
+    (out / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ConfigError, match="a version of bertkit that draws other samples"):
+        pretrain(settings, corpus=corpus, out=out, resume=True)
+
+
+def test_every_seed_is_scored_on_the_same_text(corpus: Path, tmp_path: Path) -> None:
+    """So the losses of two seeds compare: the same weights have the same loss."""
+    scores = []
+    for seed in ("1", "2"):
+        start = override(SETTINGS, [("train.seed", seed), ("train.steps", "1")])
+        small = load(pretrained(corpus, tmp_path))
+        pretrain(start, corpus=corpus, out=tmp_path / seed, start_from=small)
+        scores.append(next(iter(Journal(tmp_path / seed).records()))["held_out"])
+    assert scores[0] == scores[1]
+
+
+def pretrained(corpus: Path, place: Path) -> Path:
+    """A model of one step."""
+    out = place / "start"
+    if not out.exists():
+        pretrain(override(SETTINGS, [("train.steps", "1")]), corpus=corpus, out=out)
+    return out
 
 
 def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:

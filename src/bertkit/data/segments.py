@@ -14,12 +14,21 @@ from bertkit.config import Settings
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masker, Masking
 from bertkit.data.order import Permutation, Purpose, generator
+from bertkit.data.windows import windows
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
+DRAWS = 2
+"""Raised whenever the same settings give other samples: a run cannot go on with those."""
 EVALUATION = 2**32
 """The epoch of held-out samples: none that trains."""
+
+PLACES = 64
+"""Windows of other documents among which a false B is chosen."""
+SENTENCE_MARKS = tuple(".!?…。！？")
+WORD_MARKS = "Ġ▁"
+"""Before the first piece of a word, in byte-level BPE and in Unigram vocabularies."""
 
 
 class Sampling(Settings, frozen=True):
@@ -29,8 +38,8 @@ class Sampling(Settings, frozen=True):
     """nsp: A and B, where B follows A or comes from another document; sop: A and B in order or
     swapped; none: one stretch of sentences."""
     across: bool = False
-    """Without pairs, stretches may run over the end of a document (RoBERTa's full-sentences)
-    instead of stopping there (doc-sentences)."""
+    """Without pairs, stretches may run over the end of a document, with a separator there
+    (RoBERTa's full-sentences), instead of stopping (doc-sentences)."""
     length: Annotated[int, Meta(ge=8)] = 128
     """Tokens of a sample at most, special tokens included."""
     first_length: Annotated[int, Meta(ge=8)] | None = None
@@ -63,12 +72,12 @@ class Samples:
 
     A document is cut once into windows of sentences; every epoch draws anew where a window is
     divided into A and B, which other document B comes from, and what is masked. For pairs a window
-    goes on until it fills a sample, and a true pair is cut to size just as a random one is: were
-    true pairs whole sentences that fit, their length alone would give them away. Without pairs a
-    window holds the whole sentences that fit. The draws follow google-research/bert
-    `create_pretraining_data.py` with two differences: a window of one sentence is divided inside
-    it, so that true pairs are really half; and sentences that a random B displaces are not put
-    back but wait for the next epoch.
+    goes on until it fills a sample, and is cut to size; without pairs it holds the whole sentences
+    that fit. The draws follow google-research/bert `create_pretraining_data.py`, but nothing that
+    can be counted tells a true pair from a false one. A true and a false B are both found for every
+    sample, and its lengths are decided before chance takes one of the two. A false B ends a window
+    of another document as the true B ends its own. Sentences that it displaces are not put back
+    but wait for the next epoch.
     """
 
     def __init__(
@@ -85,15 +94,21 @@ class Samples:
         self.corpus, self.tokenizer, self.sampling = corpus, tokenizer, sampling
         self.masking, self.masker = masking, Masker(masking, tokenizer)
         self.documents = np.arange(corpus.documents) if documents is None else documents
+        pieces = tokenizer.pieces(np.arange(tokenizer.vocab_size))
+        self.opens = np.array([piece.lstrip(WORD_MARKS)[:1].isupper() for piece in pieces])
+        self.closes = np.array([piece.endswith(SENTENCE_MARKS) for piece in pieces])
         self.seed, self.length = seed, length or sampling.length
         self.room = self.length - (2 if sampling.pairs == "none" else 3)
-        self.windows = _windows(
+        self.windows = windows(
             corpus,
             self.documents,
             self.room,
             across=self._across,
             fill=sampling.pairs != "none",
+            mirror=sampling.pairs == "sop",
         )
+        full = np.diff(corpus.starts[self.windows], axis=1)[:, 0] >= self.room
+        self.pools = self.windows[~full], self.windows[full]
         if not len(self.windows):
             raise DataError(f"{corpus.folder}: no text to make samples from")
         if sampling.pairs == "nsp" and len(self.documents) < 2:
@@ -144,58 +159,111 @@ class Samples:
         return Sample(seen, np.concatenate(types), places, whole[places], pair)
 
     def _parts(self, index: int, rng: np.random.Generator) -> tuple[list[Ids], int | None]:
-        first, last = self.windows[index]
-        wanted = self.room
-        if rng.random() < self.sampling.short:
-            wanted = int(rng.integers(2, self.room + 1))
-        ends = self.corpus.starts[first + 1 : last + 1] - self.corpus.starts[first]
-        last = first + 1 + int(np.searchsorted(ends, wanted))
-        last = min(last, int(self.windows[index][1]))
+        first, last, wanted = self._window(index, rng)
         if self.sampling.pairs == "none":
-            return _cut([self._tokens(first, last)], self.room, rng), None
-        a, b = self._divide(int(first), last, rng)
+            return _cut([self._running(first, last)], self.room, rng), None
+        a, b = self._divide(first, last, rng)
         other = int(rng.random() < 0.5)
         if self.sampling.pairs == "sop":
             return _cut([b, a] if other else [a, b], self.room, rng), other
-        if other:
-            b = self._elsewhere(int(first), len(b), len(a) + len(b) >= self.room, rng)
-        return _cut([a, b], self.room, rng), other
+        false = self._elsewhere(first, last, wanted, b, rng)
+        size = min(len(b), len(false))
+        b = false if other else b
+        return _cut([a, b[len(b) - size :]], self.room, rng), other
+
+    def _window(self, index: int, rng: np.random.Generator) -> tuple[int, int, int]:
+        """First and last sentence (exclusive) of a sample, and how many tokens it should have.
+
+        One that should be shorter ends with the sentence that reaches so many; for sentence order
+        it may begin with that sentence instead, so that neither part is the longer by it.
+        """
+        first, last = map(int, self.windows[index])
+        if rng.random() >= self.sampling.short:
+            return first, last, self.room
+        wanted, starts = int(rng.integers(2, self.room + 1)), self.corpus.starts
+        if self.sampling.pairs == "sop" and rng.random() < 0.5:
+            reached = int(starts.searchsorted(starts[last] - wanted, side="right")) - 1
+            return max(first, reached), last, wanted
+        return first, min(last, int(starts.searchsorted(starts[first] + wanted))), wanted
 
     def _divide(self, first: int, last: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """A and B, parted between two sentences; inside where there is one.
+
+        How a sentence begins and ends tells which half of it comes first: for sentence order two
+        tokens at each end are left out, its mark and perhaps a quotation mark.
+        """
         if last - first > 1:
             middle = int(rng.integers(first + 1, last))
             return self._tokens(first, middle), self._tokens(middle, last)
         tokens = self._tokens(first, last)
+        if self.sampling.pairs == "sop" and len(tokens) > 5:
+            tokens = tokens[2:-2]
         middle = int(rng.integers(1, len(tokens))) if len(tokens) > 1 else 1
         return tokens[:middle], tokens[middle:]
 
-    def _elsewhere(self, sentence: int, wanted: int, fill: bool, rng: np.random.Generator) -> Ids:
-        """Sentences of about `wanted` tokens from any other document of these.
+    def _elsewhere(
+        self, first: int, last: int, wanted: int, b: Ids, rng: np.random.Generator
+    ) -> Ids:
+        """The end of a window of another document, as like the true B as one of some can be.
 
-        As long as the true B: with `fill` at least that, to be cut as it is; else the number of
-        sentences that comes nearest. Where a document is long enough, so is what is left of it.
+        Both begin with a sentence, or both inside one; their windows are both full, or both end
+        with their document; both begin with a capital letter and end with a sentence mark, or
+        neither does; and their lengths are as near as can be.
         """
-        starts = self.corpus.document_starts
-        own = int(np.searchsorted(starts, sentence, side="right")) - 1
-        place = int(rng.integers(len(self.documents) - 1))
-        other = int(self.documents[place])
-        if other >= own:  # documents ascend: skip our own
-            other = int(self.documents[place + 1])
-        tokens, end = self.corpus.starts, int(starts[other + 1])
-        latest = int(np.searchsorted(tokens, tokens[end] - wanted, side="right")) - 1
-        first = int(rng.integers(starts[other], max(latest, starts[other]) + 1))
-        ends = tokens[first + 1 : end + 1] - tokens[first]
-        count = int(np.searchsorted(ends, wanted))  # sentences that stay below
-        near = count and count < len(ends) and wanted - ends[count - 1] < ends[count] - wanted
-        return self._tokens(first, min(first + count + (0 if near and not fill else 1), end))
+        starts, documents = self.corpus.starts, self.corpus.document_starts
+        own = int(documents.searchsorted(first, side="right"))
+        full = starts[last] - starts[first] >= wanted
+        for pool in (self.pools[int(full)], self.windows):
+            low, high = pool[:, 0].searchsorted(documents[own - 1 : own + 1])
+            if len(pool) > high - low:
+                break
+        drawn = rng.integers(len(pool) - (high - low), size=PLACES)
+        drawn += (drawn >= low) * (high - low)
+        firsts, lasts = pool[drawn].T
+        if wanted < self.room:
+            lasts = np.minimum(lasts, starts.searchsorted(starts[firsts] + wanted))
+        ends = starts[lasts]
+        unlike = np.zeros(PLACES, dtype=bool)
+        if last - first == 1:
+            sentences = lasts - 1
+            begins = np.maximum(ends - len(b), starts[sentences] + 1)
+        else:
+            near = starts.searchsorted(ends - len(b))
+            near -= starts[near] + starts[near - 1] > 2 * (ends - len(b))
+            sentences = np.minimum(np.maximum(near, firsts + 1), lasts - 1)
+            begins = starts[sentences]
+            unlike = lasts - firsts == 1
+        order = np.argsort(np.abs(ends - begins - len(b)) + unlike * self.length, kind="stable")
+        looks = self._looks(b)
+        found = []
+        for place in order:
+            skipped = begins[place] - starts[sentences[place]]
+            found.append(self._tokens(int(sentences[place]), int(lasts[place]))[skipped:])
+            if self._looks(found[-1]) == looks:
+                return found[-1]
+        return found[0]
+
+    def _looks(self, tokens: Ids) -> tuple[bool, bool] | None:
+        """Whether these begin with a capital letter, and end with a sentence mark."""
+        return (self.opens[tokens[0]], self.closes[tokens[-1]]) if len(tokens) else None
+
+    def _running(self, first: int, last: int) -> Ids:
+        """Sentences in a row, with a separator where one document ends and the next begins."""
+        starts, documents = self.corpus.starts, self.corpus.document_starts
+        within = documents.searchsorted([first, last], side="right")
+        ends = documents[within[0] : within[1]]
+        ends = starts[ends[ends < last]] - starts[first]
+        tokens = self._tokens(first, last)
+        return np.insert(tokens, ends, self.tokenizer.sep) if len(ends) else tokens
 
     def _tokens(self, first: int, last: int) -> Ids:
         return self.corpus.slice(first, last).astype(np.int64)
 
 
-def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Ids, Ids]:
+def split_documents(corpus: Corpus, share: float) -> tuple[Ids, Ids]:
     """Documents to train on, and documents held out: at most `share` of the tokens, drawn whole.
 
+    They are the same for every seed of a run, so that losses of two runs are of the same text.
     A document that does not fit any more is passed over; where fewer than two fit, the two
     smallest are held out. With fewer than four documents none is.
     """
@@ -203,7 +271,7 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Ids, Ids]:
     if share == 0.0 or corpus.documents < 4:
         return documents, documents[:0]
     sizes = np.diff(corpus.starts[corpus.document_starts])
-    order = generator(seed, 0, 0, Purpose.SPLIT).permutation(documents)
+    order = generator(0, 0, 0, Purpose.SPLIT).permutation(documents)
     room, chosen = share * corpus.tokens, []
     for document in order[sizes[order] <= room]:
         if sizes[document] <= room:
@@ -213,32 +281,6 @@ def split_documents(corpus: Corpus, share: float, seed: int) -> tuple[Ids, Ids]:
         chosen = list(np.argsort(sizes, kind="stable")[:2])
     held_out = np.sort(chosen[: corpus.documents - 2])
     return np.setdiff1d(documents, held_out), held_out
-
-
-def _windows(corpus: Corpus, documents: Ids, room: int, *, across: bool, fill: bool) -> Ids:
-    """(W, 2) first and last sentence (exclusive) of each window.
-
-    A window takes sentences while they fit, at least one, and with `fill` the one more that fills
-    it. All documents advance together.
-    """
-    starts, limits = corpus.starts, corpus.document_starts
-    place, end = limits[documents], limits[documents + 1]
-    if across and len(documents):
-        # neighbors in a shard are read as one document
-        shards = np.cumsum([shard.documents for shard in corpus.manifest.shards])
-        breaks = np.flatnonzero((np.diff(documents) > 1) | np.isin(documents[1:], shards))
-        place = place[np.concatenate([[0], breaks + 1])]
-        end = end[np.concatenate([breaks, [len(end) - 1]])]
-    found: list[Ids] = []
-    while len(place):
-        last = np.searchsorted(starts, starts[place] + room, side="left" if fill else "right")
-        last = last if fill else last - 1
-        last = np.minimum(np.maximum(last, place + 1), end)
-        found.append(np.stack([place, last], axis=1))
-        going = last < end
-        place, end = last[going], end[going]
-    windows = np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
-    return windows[np.argsort(windows[:, 0], kind="stable")]
 
 
 def _cut(parts: Sequence[Ids], room: int, rng: np.random.Generator) -> list[Ids]:

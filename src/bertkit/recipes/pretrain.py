@@ -15,7 +15,7 @@ from bertkit.console import progress, say
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
-from bertkit.data.segments import Samples, split_documents
+from bertkit.data.segments import DRAWS, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import FAMILIES, Family
@@ -91,7 +91,7 @@ def pretrain(
         )
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     record = _checked_run(out, config, corpus, tokenizer, resume)
-    learn, held_out = split_documents(text, config.sampling.held_out, train.seed)
+    learn, held_out = split_documents(text, config.sampling.held_out)
     source = _Source(text, tokenizer, config, learn, heads)
     evaluation = source.evaluation(held_out)
     open_board = _tensorboard() if train.tensorboard else None
@@ -329,6 +329,7 @@ def _checked_run(
         "corpus": sha256(corpus / "manifest.json"),
         "corpus_folder": str(corpus.resolve()),
         "tokenizer": tokenizer.fingerprint,
+        "draws": DRAWS,
     }
     if out.is_dir():
         sweep(out)
@@ -343,6 +344,11 @@ def _checked_run(
         _flat(settings)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
+    if before.get("draws") != DRAWS:
+        raise ConfigError(
+            f"{out}: began with a version of bertkit that draws other samples; resume it with that "
+            "version, or start another run"
+        )
     if vocabulary != record["tokenizer"]:
         raise DataError(
             f"{corpus}: made with another tokenizer than {out}; resume with its own corpus"

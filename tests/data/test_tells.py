@@ -1,0 +1,170 @@
+"""Pairs do not give themselves away: not by lengths, and not by how A and B begin and end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks import text
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.masking import Masking
+from bertkit.data.order import Purpose, generator
+from bertkit.data.readers import documents
+from bertkit.data.segments import Samples, Sampling
+from bertkit.recipes.prepare import prepare
+from bertkit.text.train import train
+
+KINDS = ("filling", "one sentence", "short", "rest")
+ENOUGH = 1_200
+"""Samples of a kind. Half of them are scored: the area has a standard error of 0.02 at most."""
+
+
+def made(folder: Path, texts: list[str]) -> Corpus:
+    """A corpus with a vocabulary that knows capital letters."""
+    lines = (json.dumps({"text": found}) + "\n" for found in texts)
+    (folder / "text.jsonl").write_text("".join(lines), encoding="utf-8")
+    tokenizer = train(texts[:2_000], kind="wordpiece", size=4_000, lowercase=False)
+    return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Corpus:
+    """Documents of one to eight paragraphs."""
+    parts = [part for page in english for part in page.split("\n\n")]
+    texts, sizes = [], np.random.default_rng(0).choice([1, 2, 3, 8], len(parts))
+    for begin, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):
+        texts.append("\n\n".join(parts[begin : begin + size]))
+    return made(tmp_path_factory.mktemp("english"), [found for found in texts if found.strip()])
+
+
+def kind(samples: Samples, epoch: int, index: int) -> str:
+    """What kind of window a sample comes from."""
+    rng = generator(samples.seed, epoch, index, Purpose.SAMPLE)
+    first, last, wanted = samples._window(index, rng)
+    if last - first == 1:
+        return "one sentence"
+    if wanted < samples.room:
+        return "short"
+    tokens = samples.corpus.starts[last] - samples.corpus.starts[first]
+    return "filling" if tokens >= samples.room else "rest"
+
+
+def areas(samples: Samples, count: int) -> dict[str, float]:
+    """For each kind of window the area under the curve of a classifier that sees no content.
+
+    It learns from half of the windows to tell true pairs from false, and is scored on the other
+    half; 0.5 is chance.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+
+    pieces = samples.tokenizer.pieces(np.arange(samples.tokenizer.vocab_size))
+    looks = np.array([(p[-1:] in ".!?", p[:1].isupper(), p.startswith("##")) for p in pieces])
+    epochs = -(-count // len(samples))
+    order = np.random.default_rng(0).permutation(epochs * len(samples))[:count]
+    kinds, rows, pairs = [], [], []
+    for epoch, index in zip(*map(np.ndarray.tolist, np.divmod(order, len(samples))), strict=True):
+        rng = generator(samples.seed, epoch, index, Purpose.SAMPLE)
+        (a, b), pair = samples._parts(index, rng)
+        ends = [looks[part[[0, -1]]].ravel() if len(part) else np.full(6, 2) for part in (a, b)]
+        rows.append(np.concatenate([[len(a), len(b)], *ends]))
+        kinds.append(kind(samples, epoch, index))
+        pairs.append(pair)
+    x, y, which = np.array(rows), np.array(pairs), np.array(kinds)
+    learn = np.random.default_rng(1).random(len(samples))[order % len(samples)] < 0.5
+    found = {}
+    for name in KINDS:
+        mine = which == name
+        if mine.sum() < ENOUGH:
+            continue
+        model = HistGradientBoostingClassifier(
+            max_iter=40, max_leaf_nodes=15, min_samples_leaf=50, random_state=0
+        ).fit(x[mine & learn], y[mine & learn])
+        scores = model.predict_proba(x[mine & ~learn])[:, 1]
+        found[name] = float(roc_auc_score(y[mine & ~learn], scores))
+    return found
+
+
+def make(corpus: Corpus, *, pairs: str, length: int, short: float = 0.1) -> Samples:
+    sampling = Sampling(pairs=pairs, length=length, short=short)  # type: ignore[arg-type]
+    return Samples(corpus, corpus.tokenizer(), sampling, Masking())
+
+
+def as_the_original(self: Samples, index: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    """A false B fills the sample with whole sentences from anywhere in another document."""
+    from bertkit.data.segments import _cut
+
+    first, last, wanted = self._window(index, rng)
+    a, b = self._divide(first, last, rng)
+    other = int(rng.random() < 0.5)
+    starts, limits = self.corpus.starts, self.corpus.document_starts
+    own = int(np.searchsorted(limits, first, side="right")) - 1
+    document = (own + 1 + int(rng.integers(len(limits) - 2))) % (len(limits) - 1)
+    begin = int(rng.integers(limits[document], limits[document + 1]))
+    end = int(np.searchsorted(starts, starts[begin] + wanted - len(a)))
+    false = self._tokens(begin, min(max(end, begin + 1), int(limits[document + 1])))
+    return _cut([a, false if other else b], self.room, rng), other
+
+
+def test_next_sentence_pairs_cannot_be_told_without_reading(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = make(corpus, pairs="nsp", length=64, short=0.2)
+    found = areas(samples, 18_000)
+    assert set(found) == set(KINDS)
+    assert max(found.values()) < 0.55, found
+    monkeypatch.setattr(Samples, "_parts", as_the_original)
+    told = areas(samples, 18_000)
+    assert min(told["one sentence"], told["rest"]) > 0.65, told
+
+
+def test_sentence_order_cannot_be_told_without_reading_in_one_sentence(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = make(corpus, pairs="sop", length=64)
+    assert areas(samples, 12_000)["one sentence"] < 0.6
+
+    def divide(self: Samples, first: int, last: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+        tokens = self._tokens(first, last)
+        middle = int(rng.integers(1, max(len(tokens), 2)))
+        return tokens[:middle], tokens[middle:]
+
+    monkeypatch.setattr(Samples, "_divide", divide)
+    assert areas(samples, 8_000)["one sentence"] > 0.8
+
+
+def reviews(data_folder: Path) -> list[str]:
+    sources = sorted((data_folder / "prose_reviews").glob("*.jsonl.gz"))
+    return [found.text for found in islice(documents(sources), 6_000)]
+
+
+def novels(data_folder: Path) -> list[str]:
+    sources = sorted((data_folder / "prose_novels").glob("*.txt.gz"))[::4]
+    return [found.text[:500_000] for found in documents(sources)]
+
+
+def docstrings(_: Path) -> list[str]:
+    return text.documents(8)
+
+
+@pytest.fixture(scope="module", params=[reviews, novels, docstrings], ids=lambda f: f.__name__)
+def prose(
+    request: pytest.FixtureRequest, data_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Corpus:
+    read: Callable[[Path], list[str]] = request.param
+    return made(tmp_path_factory.mktemp(read.__name__), read(data_folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [64, 128])
+def test_next_sentence_pairs_of_real_prose_cannot_be_told_without_reading(
+    prose: Corpus, length: int
+) -> None:
+    found = areas(make(prose, pairs="nsp", length=length), 100_000)
+    assert len(found) >= 2
+    assert max(found.values()) < 0.55, found
