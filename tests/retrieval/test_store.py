@@ -168,3 +168,8 @@ def test_a_spec_is_read_or_refused() -> None:
         SearchError, match="x: a store of version 3, and this bertkit reads up to 2"
     ):
         read_spec("x", msgspec.json.encode(later))
+
+
+def test_a_spec_nested_too_deep_is_refused() -> None:
+    with pytest.raises(SearchError, match="x: what it was made with cannot be read"):
+        read_spec("x", '{"a": ' + "[" * 100_000)

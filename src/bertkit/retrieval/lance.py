@@ -30,7 +30,7 @@ from bertkit.retrieval.store import (
     hit,
     read_spec,
 )
-from bertkit.storage import sweep, write_json
+from bertkit.storage import read_bytes, sweep, write_json
 
 SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
 """The file of the spec, the table, and the tag of the version that searches see.
@@ -65,7 +65,7 @@ class LanceStore(Store):
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
-        spec = read_spec(place, (folder / SPEC).read_bytes())
+        spec = read_spec(place, read_bytes(folder / SPEC, SearchError))
         if create is not None:
             spec = agreed(place, spec, create)
         with readable(place):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.data.documents import Kind, Value
 from bertkit.errors import ConfigError, SearchError, did_you_mean
+from bertkit.storage import from_json
 from bertkit.text.long import Long
 
 VERSION, READ = 2, (1, 2)
@@ -166,8 +167,9 @@ def _listed(fields: Mapping[str, Kind]) -> str:
 def read_spec(place: str, text: str | bytes) -> Spec:
     """Raises: SearchError for what is no spec, or one of a later bertkit."""
     try:
-        spec = msgspec.json.decode(text, type=Spec)
-    except msgspec.DecodeError as error:
+        data = text.encode() if isinstance(text, str) else text
+        spec = msgspec.convert(from_json(data), type=Spec)
+    except (msgspec.ValidationError, ValueError) as error:
         raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
     if spec.version not in READ:
         raise SearchError(
