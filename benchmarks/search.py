@@ -336,7 +336,7 @@ def alone(world: World, store: Path) -> list[kept.Row]:
             unit="ms",
             target=1.0,
             better="lower",
-            how=(how, how),
+            how=(how, kept.How() if name == kept.LIMIT else how),
         )
         for name, other in ((kept.LIMIT, 20.0), (PEER, theirs))
     ]

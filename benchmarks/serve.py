@@ -242,14 +242,18 @@ def peer(app: str) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-c", app, str(minilm()), str(port)]
     with subprocess.Popen(command) as process:
         try:
-            for _ in range(300):
+            for _ in range(1500):
                 time.sleep(0.2)
+                if process.poll() is not None:
+                    raise SystemExit(f"the peer's server ended with {process.returncode}")
                 try:
                     reply = asyncio.run(once(("127.0.0.1", port), ask("/embed", {"inputs": "a"})))
                 except OSError:
                     continue
                 assert reply.status == 200
                 break
+            else:
+                raise SystemExit("the peer's server did not come up in five minutes")
             yield "127.0.0.1", port
             process.terminate()
             process.wait()
