@@ -138,7 +138,7 @@ def pretrain(
         if folder is not None:
             start = restore(folder, masters, optimizer, family)
             with rewritten(out) as anew:  # whatever has happened to the files since
-                _save(out, own, masters, generator, tokenizer, family)
+                _save(out, own, masters, generator, tokenizer, family, start_from)
                 show(folder)
             for sentence in anew:
                 say(sentence)
