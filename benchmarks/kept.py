@@ -147,10 +147,10 @@ class Book:
         quick: bool = False,
         forget: Callable[[str, str], bool] = lambda what, peer: False,
         only: str = "",
-        folder: Path = RESULTS,
+        folder: Path | None = None,
     ) -> None:
         self.name, self.quick, self.only = name, quick, only
-        self.path = folder / processor_class() / f"{name}.json"
+        self.path = (folder or RESULTS) / processor_class() / f"{name}.json"
         self.rows: dict[tuple[str, str], Row] = {}
         self.notes: list[str] = []
         if quick or not self.path.exists():
@@ -168,7 +168,7 @@ class Book:
     def add(self, *rows: Row) -> None:
         """Keep the rows, in place of those that compare the same."""
         self.rows |= {r.key: r for r in rows}
-        if not self.quick:
+        if rows and not self.quick:
             self._write()
 
     def leave_out(self, note: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -180,6 +181,43 @@ def test_kept_runs_are_read(path: Path) -> None:
 
     read = {"finetune": finetune, "distill": distill, "families": families}
     assert read[path.stem.removesuffix("-speed")].read_log(path)  # type: ignore[attr-defined]
+
+
+def test_a_comparison_that_was_stopped_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[int, str, str]] = []
+
+    def run(name: str, seed: int, side: finetune.Side, folder: Path, much: str) -> finetune.Run:
+        called.append((seed, side, much))
+        ours = side == "ours"
+        return finetune.Run(
+            task=name, seed=seed, side=side, train=1.0 if ours else 2.0 + seed, predict=1.0,
+            train_fill=1.0, predict_fill=0.5, precision="fp32", scores={"accuracy": 0.5},
+            answered={}, train_rows=20, dev_rows=10, epochs=1, date=kept.now(),
+            machine=kept.machine(), versions=kept.versions(),
+        )  # fmt: skip
+
+    monkeypatch.setattr(kept, "RESULTS", tmp_path)
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
+    monkeypatch.setattr(finetune, "processes", lambda: nullcontext(run))
+    monkeypatch.setattr(finetune, "data_folder", lambda: tmp_path)
+    monkeypatch.setattr(finetune, "chosen", lambda tasks, folder: ["sst2"])
+    finetune.main(harness.Options(speed=True, seeds="0"))
+    sides = ["ours", "default", "grouped"]
+    assert [(s, m) for _, s, m in called if m == "speed"] == [(side, "speed") for side in sides]
+    called.clear()
+    finetune.main(harness.Options(speed=True, seeds="0,1"))
+    assert {seed for seed, _, much in called if much == "speed"} == {1}
+    (result,) = report.read(tmp_path)
+    found = {row.key: row for row in result.rows}
+    row = found["sst2, training 20 rows", "transformers Trainer, fp32, grouped by length"]
+    assert row.ratio == 2.5
+    assert result.notes
+    called.clear()
+    finetune.main(harness.Options(speed=True, seeds="0,1", fresh=True, minutes=-1.0))
+    assert not called
+    assert report.read(tmp_path)[0].rows  # those of before, until there are new ones
 
 
 # ---- peers
