@@ -14,7 +14,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-report
+	bench-startup bench-gradients bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-prepare: $(WITH_DATASETS) ## corpus preparation, against datasets.map
 
 bench-startup: install ## a fresh process to its first embedding, against sentence-transformers
 	$(BIN)/python -m benchmarks startup $(OPTIONS)
+
+bench-gradients: install ## how far gradients in bf16 are from fp32, beside transformers
+	$(BIN)/python -m benchmarks gradients $(OPTIONS)
 
 bench-report: install ## all kept results as one page with pictures
 	$(BIN)/python -m benchmarks report

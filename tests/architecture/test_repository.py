@@ -33,7 +33,6 @@ WITHOUT_TESTS: dict[str, str] = {
     "models/transformer.py": _PARITY,
     "nn/attention.py": _PARTS,
     "nn/block.py": _PARITY,
-    "nn/embedding.py": _PARITY,
     "nn/feedforward.py": _PARITY,
     "nn/init.py": "tests/models/test_model.py",
     "nn/pool.py": "tests/engine/test_engine.py",

@@ -45,3 +45,24 @@ def test_bf16_loss_and_gradient_are_near_fp32(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(loss, plain, rtol=1e-3, atol=1e-2)
     ours, theirs = (torch.autograd.grad(value, x)[0] for value in (loss, plain))
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.1)
+
+
+def test_bf16_gradients_of_many_parts_add_up_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = torch.randn(4096, 8).bfloat16(), (torch.randn(40, 8) * 0.1).bfloat16()
+    bias, targets = torch.zeros(40).bfloat16(), torch.randint(0, 40, (4096,))
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        wanted = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        return torch.autograd.grad(linear_cross_entropy(x, *wanted, targets)[0], wanted)
+
+    whole = weight.double().requires_grad_(), bias.double().requires_grad_()
+    plain = F.cross_entropy(F.linear(x.double(), *whole), targets, reduction="sum")
+    exact = torch.autograd.grad(plain, whole)
+
+    def errors() -> list[float]:
+        return [float((a - b).norm() / b.norm()) for a, b in zip(gradients(), exact, strict=True)]
+
+    monkeypatch.setattr(cross_entropy, "ROWS", 16)
+    assert max(errors()) < 0.01
+    monkeypatch.setattr(cross_entropy, "add_up", lambda a, b: b if a is None else a.add_(b))
+    assert min(errors()) > 0.015  # the control: sums in bf16

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.data.collate import collate
@@ -15,6 +16,8 @@ from bertkit.data.segments import Sample
 from bertkit.errors import TrainingError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
+from bertkit.nn.embedding import Table
+from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import Step, ahead, evaluate, steps
@@ -91,6 +94,53 @@ def test_a_step_is_the_same_however_it_is_cut() -> None:
         assert other.tokens == one.tokens
     for p, q in zip(whole.parameters(), cut.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-3)
+
+
+def gradient(dtype: torch.dtype, batches: Sequence[Batch]) -> Tensor:
+    """What a step hands to the optimizer, in one row."""
+    masters, found = Masters(model(), dtype), []
+
+    class Keep(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            found.extend(w.grad.flatten() for w in masters.weights.values() if w.grad is not None)
+
+    optimizer = Keep(masters.weights.values(), lr=0.0)
+    list(steps(masters, pretrain, [batches], optimizer, lambda _: 1.0, clip=np.inf, seed=0))
+    return torch.cat(found)
+
+
+def test_bf16_gradients_of_many_batches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = groups(10**6, 1)[0]
+    exact = gradient(torch.float32, batches)
+
+    def error(times: int) -> float:
+        """Of the same samples so many times over, whose mean loss is the same."""
+        return float((gradient(torch.bfloat16, batches * times) - exact).norm() / exact.norm())
+
+    once = error(1)
+    assert error(40) < 1.2 * once
+    # the control: what adds up in bf16, and goes to the masters at last
+    pull, left = Masters.pull, iter(range(39, -1, -1))
+    monkeypatch.setattr(Masters, "pull", lambda masters: None if next(left) else pull(masters))
+    assert error(40) > 2 * once
+
+
+def test_in_fp32_layers_and_sums_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes bf16 exact changes no bit of fp32."""
+    ours, theirs = model(dropout=0.1), model(dropout=0.1)
+    found = train(ours, groups(16))
+    monkeypatch.setattr(LayerNorm, "forward", torch.nn.LayerNorm.forward)
+    monkeypatch.setattr(Table, "forward", torch.nn.Embedding.forward)
+    monkeypatch.setattr(Masters, "pull", lambda masters: None)
+    plain = train(theirs, groups(16))
+    assert [s.loss for s in found] == [s.loss for s in plain]
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+    )
+    other = model(dropout=0.1)  # the control: another cut is another order of sums
+    train(other, groups(10**6))
+    pairs = zip(ours.parameters(), other.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_dropout_depends_on_seed_and_step_alone() -> None:

@@ -26,6 +26,7 @@ def nudge(masters: Masters, size: float, times: int) -> None:
                 assert weight.grad is not None
                 assert weight.grad.dtype == torch.float32
                 weight -= weight.grad
+                weight.grad = None
         masters.push()
 
 
@@ -51,3 +52,23 @@ def test_fp32_has_no_copies() -> None:
     assert all(
         torch.equal(a - 0.25, b) for a, b in zip(before, masters.model.parameters(), strict=True)
     )
+
+
+def test_gradients_of_many_batches_add_up() -> None:
+    masters, lone = Masters(model(), torch.bfloat16), torch.zeros((), dtype=torch.bfloat16)
+    for _ in range(1000):
+        for p in masters.model.parameters():
+            p.grad = torch.full_like(p, 0.25)
+        masters.pull()
+        lone += 0.25
+        assert all(p.grad is None for p in masters.model.parameters())
+    for weight in masters.weights.values():
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, torch.full_like(weight, 250.0))
+    assert lone.item() == 64.0  # the control: from there on bf16 loses every one
+
+
+def test_weights_without_a_gradient_keep_none() -> None:
+    masters = Masters(model(), torch.bfloat16)
+    masters.pull()
+    assert all(weight.grad is None for weight in masters.weights.values())

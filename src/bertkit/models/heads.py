@@ -13,6 +13,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF, scheme_transitions
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
+from bertkit.nn.norm import LayerNorm
 from bertkit.nn.pool import POOLINGS
 
 
@@ -26,7 +27,7 @@ class MaskedLM(nn.Module):
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.width, config.bias)
-        self.norm = nn.LayerNorm(config.width, config.norm_eps, bias=config.bias)
+        self.norm = LayerNorm(config.width, config.norm_eps, bias=config.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
         self.activation = ACTIVATIONS[config.activation]
         self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
@@ -53,7 +54,7 @@ class Transform(nn.Module):
         self.dense = nn.Linear(config.hidden, config.hidden, config.bias)
         self.activation = ACTIVATIONS[config.pooler]
         self.norm = (
-            nn.LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
+            LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
             if config.head_norm
             else nn.Identity()
         )

@@ -10,6 +10,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.nn.attention import Sight, Trace
 from bertkit.nn.block import Block
 from bertkit.nn.embedding import Embedding
+from bertkit.nn.norm import LayerNorm
 from bertkit.nn.rotary import Turn
 
 
@@ -50,7 +51,7 @@ class Transformer(nn.Module):
             for weights in range(max(config.depths) + 1)
         )
         self.norm = (
-            nn.LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
+            LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
             if config.norm == "pre"
             else None
         )

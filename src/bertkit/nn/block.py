@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from bertkit.nn.attention import Attention, Sight, Trace
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import FeedForward
+from bertkit.nn.norm import LayerNorm
 
 
 class Block(nn.Module):
@@ -38,10 +39,10 @@ class Block(nn.Module):
         self.norm = norm
         self.attention = Attention(hidden, heads, attention_dropout, bias=bias)
         self.attention_norm = (
-            nn.Identity() if norm == "pre" and first else nn.LayerNorm(hidden, norm_eps, bias=bias)
+            nn.Identity() if norm == "pre" and first else LayerNorm(hidden, norm_eps, bias=bias)
         )
         self.feedforward = FeedForward(hidden, intermediate, activation, gated=gated, bias=bias)
-        self.feedforward_norm = nn.LayerNorm(hidden, norm_eps, bias=bias)
+        self.feedforward_norm = LayerNorm(hidden, norm_eps, bias=bias)
         self.attention_output_dropout = Dropout(attention_output_dropout)
         self.dropout = Dropout(dropout)
 

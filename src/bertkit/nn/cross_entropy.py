@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertkit.nn.precision import add_up
+
 ROWS = 512
 """Rows of logits that exist at one time, so that memory does not grow with a batch."""
 
@@ -18,7 +20,8 @@ def linear_cross_entropy(
     In bf16 what ties after rounding counts as likeliest: some per mille too many.
 
     The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
-    kept. Softmax adds up in fp32 and is rounded to the type of the weights, as its gradient is.
+    kept. Softmax and sums over rows add up in fp32; chances and gradients are rounded to the type
+    of the weights.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.
     """
     loss: Tensor
@@ -43,16 +46,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if learns:
                 p[torch.arange(len(right)), right] -= 1.0  # softmax - one-hot
                 torch.mm(p, weight, out=grad_x[start : start + ROWS])
-                grad_weight = _add(grad_weight, p.T @ rows)
-                grad_bias = _add(grad_bias, p.sum(0))
-        ctx.save_for_backward(grad_x, grad_weight, grad_bias)
+                grad_weight = add_up(grad_weight, p.T @ rows)
+                grad_bias = add_up(grad_bias, p.sum(0))
+        grads = (None if g is None else g.to(x.dtype) for g in (grad_x, grad_weight, grad_bias))
+        ctx.save_for_backward(*grads)
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None
-
-
-def _add(total: Tensor | None, more: Tensor) -> Tensor:
-    return more if total is None else total.add_(more)

@@ -9,6 +9,40 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch
 from bertkit.nn.dropout import Dropout
+from bertkit.nn.norm import LayerNorm
+
+
+class Table(nn.Embedding):
+    """A learned vector for each id. Shapes: (N,) -> (N, E).
+
+    In bf16 on CPUs torch's own adds up the gradient of a vector in bf16, where that of a segment,
+    which half of the tokens have, is a tenth off (docs/log.md).
+    """
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.weight.dtype != torch.bfloat16 or self.weight.device.type != "cpu":
+            return super().forward(ids)
+        found: Tensor = _Lookup.apply(self.weight, ids)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Lookup(torch.autograd.Function):
+    """The same vectors; the gradients of those that were looked up add up in fp32."""
+
+    @staticmethod
+    def forward(ctx, weight: Tensor, ids: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(ids)
+        ctx.shape = weight.shape
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        (ids,) = ctx.saved_tensors
+        used, places = ids.unique(return_inverse=True)
+        sums = torch.ops.aten.embedding_dense_backward(
+            grad.float(), places, len(used), padding_idx=-1, scale_grad_by_freq=False
+        )
+        return grad.new_zeros(ctx.shape).index_copy_(0, used, sums.to(grad.dtype)), None
 
 
 class Embedding(nn.Module):
@@ -31,10 +65,10 @@ class Embedding(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab, width)
-        self.positions = nn.Embedding(positions, width) if positions else None
-        self.types = nn.Embedding(types, width) if types else None
-        self.norm = nn.LayerNorm(width, norm_eps, bias=bias)
+        self.tokens = Table(vocab, width)
+        self.positions = Table(positions, width) if positions else None
+        self.types = Table(types, width) if types else None
+        self.norm = LayerNorm(width, norm_eps, bias=bias)
         self.dropout = Dropout(dropout)
         self.widen = nn.Linear(width, hidden) if width != hidden else None
 

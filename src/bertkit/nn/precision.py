@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from bertkit.errors import DeviceError
 
@@ -15,6 +16,9 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 Inference = Literal["auto", "fp32", "bf16", "int8"]
 """What a finished model can compute in; int8 where its folder says how."""
+
+CACHED = 1 << 17
+"""How many bf16 numbers become fp32 at a time: so many stay in a processor's cache."""
 
 
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -63,3 +67,20 @@ def resolve_device(name: str, setting: str = "device") -> str:
             "leave it out for what is there"
         ) from None
     return name
+
+
+def add_up(total: Tensor | None, more: Tensor) -> Tensor:
+    """The sum of two parts of a gradient, in fp32 at least; `total` may be overwritten.
+
+    In bf16 the later parts of a long sum vanish, each too small beside the sum so far.
+    """
+    if total is None:
+        return more
+    total = total.to(torch.promote_types(total.dtype, torch.float32))
+    if total.dtype == more.dtype or total.device.type != "cpu":
+        return total.add_(more)
+    # torch casts the whole of what it adds first, which goes through memory where that is large
+    parts = zip(total.view(-1).split(CACHED), more.reshape(-1).split(CACHED), strict=True)
+    for into, part in parts:
+        into.add_(part)
+    return total

@@ -35,8 +35,8 @@ class Train(Settings, frozen=True):
     """Steps in which it grows, evenly."""
     budget_tokens: Count = 8192
     """Tokens that go through the model at a time; a step is cut into as many batches as that
-    takes, which changes memory and speed but not the result beyond rounding and
-    the draws of dropout."""
+    takes, whose gradients add up in fp32. It changes memory and speed, and of the result only the
+    last digits of the precision and the draws of dropout."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Muon moves the matrices of the layers, and AdamW all else."""
     learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4

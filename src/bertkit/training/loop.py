@@ -47,8 +47,8 @@ def steps(
 ) -> Iterator[Step]:
     """Take one optimizer step for each group of batches and yield it.
 
-    Gradients of a group add up before the step. Dropout's numbers depend on (seed, step) alone,
-    so a run resumed at `start` goes on as if it had never stopped.
+    Gradients of a group add up, in fp32, before the step. Dropout's numbers depend on (seed, step)
+    alone, so a run resumed at `start` goes on as if it had never stopped.
     Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
@@ -65,11 +65,11 @@ def steps(
         for batch in group:
             loss = objective(model, batch.to(device), counts)
             loss.total.backward()
+            masters.pull()
             for name, part in loss.parts.items():
                 parts[name] = parts.get(name, 0.0) + part.item()
             for name, right in loss.correct.items():
                 correct[name] = correct.get(name, 0) + int(right.item())
-        masters.pull()
         norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), clip).item()
         total = sum(parts.values())
         if not (torch.isfinite(torch.tensor([total, norm])).all()):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bertkit.models.model import Model
+from bertkit.nn.precision import add_up
 
 
 class Masters:
@@ -35,12 +36,18 @@ class Masters:
         model.load_state_dict(self.weights, strict=False)
         return model
 
+    @torch.no_grad()
     def pull(self) -> None:
-        """Hand the gradients of the working weights to the masters."""
+        """Add the gradients of the working weights to those of the masters, in fp32.
+
+        After each batch of a step: in bf16 the later ones of hundreds would vanish in the sum.
+        """
         if self.dtype != torch.float32:
             for name, p in self.model.named_parameters():
-                self.weights[name].grad = None if p.grad is None else p.grad.float()
-                p.grad = None
+                if p.grad is not None:
+                    weight = self.weights[name]
+                    weight.grad = add_up(weight.grad, p.grad).float()
+                    p.grad = None
 
     @torch.no_grad()
     def push(self) -> None:

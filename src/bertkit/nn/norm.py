@@ -1,0 +1,52 @@
+"""Layer normalization whose gradients add up in fp32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.nn.precision import CACHED
+
+
+class LayerNorm(nn.LayerNorm):
+    """Ba et al. 2016. Shapes: (…, D) -> (…, D).
+
+    In bf16 on CPUs torch's own adds up the gradients of weight and bias in bf16, where a sum over
+    ten thousand tokens is a tenth off (docs/log.md).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.bfloat16 or x.device.type != "cpu" or not torch.is_grad_enabled():
+            return super().forward(x)
+        out: Tensor = _LayerNorm.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _LayerNorm(torch.autograd.Function):
+    """The same numbers, with a gradient that is computed in fp32, some rows at a time."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
+        affine = weight.float(), None if bias is None else bias.float()
+        out, mean, scale = torch.native_layer_norm(x, weight.shape, *affine, eps)
+        ctx.save_for_backward(x, mean, scale, *affine)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        x, mean, scale, weight, bias = ctx.saved_tensors
+        grad_x = torch.empty(x.shape, dtype=x.dtype)
+        sums = torch.zeros(2, len(weight))
+        rows = max(1, CACHED // len(weight))
+        parts = (t.flatten(0, -2).split(rows) for t in (grad_x, grad, x, mean, scale))
+        for into, *(of, part, m, s) in zip(*parts, strict=True):
+            wanted = [True, True, bias is not None]
+            found = torch.ops.aten.native_layer_norm_backward(
+                of.float(), part.float(), weight.shape, m, s, weight, bias, wanted
+            )
+            into.copy_(found[0])
+            for total, more in zip(sums, found[1:], strict=True):
+                if more is not None:
+                    total += more
+        grad_weight, grad_bias = sums.to(x.dtype)
+        return grad_x, grad_weight, None if bias is None else grad_bias, None
