@@ -97,29 +97,52 @@ def test_states_follow_the_layers_named(compare: str) -> None:
         student.encoder(data, own)
         teacher.encoder(data, theirs)
     pairs = list(zip(own.states, (theirs.states[i] for i in (0, 1, 3)), strict=True))
-    if compare == "squared":
-        wanted = sum(((a - b) ** 2).mean().item() for a, b in pairs) / 3
-    else:
-        wanted = sum(1 - F.cosine_similarity(a, b).mean().item() for a, b in pairs) / 3
+    if compare == "squared":  # TinyBERT adds the layers up
+        wanted = sum(((a - b) ** 2).mean().item() for a, b in pairs)
+    else:  # DistilBERT compares the last ones
+        wanted = 1 - F.cosine_similarity(*pairs[-1]).mean().item()
     asked = objective(teacher, student, states=1.0, layers=(1, 3), compare=compare)  # type: ignore[arg-type]
     assert asked(student, data, totals([data])).total.item() == pytest.approx(wanted, rel=1e-4)
 
 
 def test_attention_is_compared_before_softmax() -> None:
-    teacher, student, data = model(), model(layers=1), batch()
+    teacher, student, data = model(), model(layers=2), batch()
+    own, theirs = (Trace(weights=False, projections=True) for _ in range(2))
+    with torch.no_grad():
+        student.encoder(data, own)
+        teacher.encoder(data, theirs)
+    layers = []
+    for mine, other in ((0, 1), (1, 3)):  # added up, as TinyBERT has it
+        gaps = []
+        for start, size in zip(data.layout.starts.tolist(), data.layout.lengths, strict=False):
+            scores = []
+            for qkv in (own.qkv[mine], theirs.qkv[other]):
+                q, k, _ = qkv[start : start + size].unbind(1)  # each (T, H, K)
+                scores.append(torch.einsum("ihk,jhk->hij", q, k) / 8**0.5)
+            gaps.append(((scores[0] - scores[1]) ** 2).mean())
+        layers.append(torch.stack(gaps).mean())
+    found = objective(teacher, student, attention=1.0)(student, data, totals([data]))
+    assert found.total.item() == pytest.approx(torch.stack(layers).sum().item(), rel=1e-4)
+
+
+def test_relations_are_those_of_the_last_layer() -> None:
+    """The mean over heads and rows of each divergence, and the sum of both: MiniLM."""
+    teacher, student, data = model(), model(layers=2), batch()
     own, theirs = (Trace(weights=False, projections=True) for _ in range(2))
     with torch.no_grad():
         student.encoder(data, own)
         teacher.encoder(data, theirs)
     gaps = []
     for start, size in zip(data.layout.starts.tolist(), data.layout.lengths, strict=False):
-        scores = []
-        for qkv in (own.qkv[0], theirs.qkv[3]):
-            q, k, _ = qkv[start : start + size].unbind(1)  # each (T, H, K)
-            scores.append(torch.einsum("ihk,jhk->hij", q, k) / 8**0.5)
-        gaps.append(((scores[0] - scores[1]) ** 2).mean())
-    found = objective(teacher, student, attention=1.0)(student, data, totals([data]))
-    assert found.total.item() == pytest.approx(torch.stack(gaps).mean().item(), rel=1e-4)
+        for a, b in ((0, 1), (2, 2)):
+            mine, wanted = (
+                torch.softmax(torch.einsum("ihk,jhk->hij", x[:, a], x[:, b]) / 8**0.5, -1)
+                for x in (t.qkv[-1][start : start + size] for t in (own, theirs))
+            )
+            gaps.append((wanted * (wanted / mine).log()).sum(-1).mean())
+    found = objective(teacher, student, relations=1.0)(student, data, totals([data]))
+    wanted = torch.stack(gaps).sum() / 4  # sequences
+    assert found.total.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
 def test_a_loss_of_no_term_is_refused() -> None:
@@ -146,32 +169,100 @@ def test_relations_of_values_are_symmetric() -> None:
 def test_a_narrow_student_learns_maps() -> None:
     teacher, student, data = model(), model(hidden=8, layers=2), batch()
     asked = objective(teacher, student, states=1.0)
-    maps = student.heads[MAPS]
-    assert [tuple(m.weight.shape) for m in maps] == [(16, 8)] * 3  # type: ignore[union-attr]
-    asked(student, data, totals([data])).total.backward()
+    maps = student.heads[MAPS]  # TinyBERT's W_e and W_h
+    assert [tuple(m.weight.shape) for m in maps] == [(16, 8)] * 2  # type: ignore[union-attr]
+    own, theirs = Trace(weights=False), Trace(weights=False)
+    with torch.no_grad():
+        student.encoder(data, own)
+        teacher.encoder(data, theirs)
+        turned = [m(x) for m, x in zip([maps[0], maps[1], maps[1]], own.states, strict=True)]  # type: ignore[index]
+    wanted = sum(
+        ((a - theirs.states[i]) ** 2).mean().item() for a, i in zip(turned, (0, 2, 4), strict=True)
+    )
+    found = asked(student, data, totals([data])).total
+    assert found.item() == pytest.approx(wanted, rel=1e-4)
+    found.backward()
     assert all(w.grad is not None and w.grad.any() for w in maps.parameters())
 
 
-def test_shares_of_a_step_add_up() -> None:
-    teacher, student, data = model(), model(layers=2), batch()
-    terms = {"labels": 1.0, "outputs": 1.0}
-    asked = objective(teacher, student, **terms)
-    whole = asked(student, data, totals([data])).total
-    parts = []
-    for start, stop, sizes in ((0, 1, [3]), (1, 4, [5, 5, 8])):
-        tokens = slice(int(data.layout.starts[start]), int(data.layout.starts[stop]))
-        targets = {"classify": data.targets["classify"][start:stop]}
-        parts.append(
-            replace(
-                data,
-                ids=data.ids[tokens],
-                types=data.types[tokens],
-                layout=Packed.of(sizes),
-                targets=targets,
+def test_directions_of_the_last_states_want_one_map() -> None:
+    teacher, student, data = model(), model(hidden=8, layers=2), batch()
+    asked = objective(teacher, student, states=1.0, compare="cosine")  # type: ignore[arg-type]
+    assert len(student.heads[MAPS]) == 1  # type: ignore[arg-type]
+    asked(student, data, totals([data])).total.backward()
+    assert all(w.grad is not None and w.grad.any() for w in student.heads[MAPS].parameters())
+
+
+def cut(lengths: list[int], parts: int, *, head: str) -> list[Batch]:
+    """The same sequences in so many batches, shortest first in each."""
+    chance = torch.Generator().manual_seed(1)
+    ids = [torch.randint(0, 40, (n,), generator=chance) for n in lengths]
+    made = []
+    for part in range(parts):
+        chosen = sorted(range(part, len(lengths), parts), key=lambda i: lengths[i])
+        layout = Packed.of([lengths[i] for i in chosen])
+        text = torch.cat([ids[i] for i in chosen])
+        places, targets = None, torch.tensor([i % 3 for i in chosen])
+        if head == "tag":  # some tokens of each, more of the longer
+            places = torch.cat(
+                [
+                    torch.arange(0, lengths[i], 2) + start
+                    for i, start in zip(chosen, layout.first, strict=True)
+                ]
             )
+            targets = text[places] % 3
+        made.append(
+            Batch(text, torch.zeros_like(text), layout, places=places, targets={head: targets})
         )
-    cut = sum(asked(student, part, totals(parts)).total for part in parts)
-    torch.testing.assert_close(cut, whole, atol=1e-5, rtol=1e-5)
+    return made
+
+
+@pytest.mark.parametrize("head", ["classify", "tag"])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"labels": 1.0},
+        {"outputs": 1.0},
+        {"states": 1.0},
+        {"states": 1.0, "compare": "cosine"},
+        {"attention": 1.0},
+        {"relations": 1.0},
+    ],
+    ids=str,
+)
+def test_a_step_is_the_same_however_it_is_cut(terms: dict[str, Any], head: str) -> None:
+    lengths = [3 + (7 * i) % 18 for i in range(27)]
+    teacher, student = (
+        build(TransformerConfig(**{**SHAPE, "layers": n}), (head,), labels=LABELS).eval()
+        for n in (4, 2)
+    )
+
+    def loss_of(outputs: Tensor, batch: Batch, totals: Totals, _: object) -> Loss:
+        loss = F.cross_entropy(outputs, batch.targets[head], reduction="sum")
+        return Loss(loss / totals[head], {})
+
+    asked = Distillation(
+        loss_of,
+        teacher=teacher,
+        student=student,
+        head=head,
+        terms=Terms(**{**NONE, **terms}),
+        exclusive=True,
+    )
+
+    def learned(parts: int, *, alone: bool = False) -> Tensor:
+        student.zero_grad()
+        batches = cut(lengths, parts, head=head)
+        for one in batches:
+            share = 1 / parts if alone else 1.0
+            (share * asked(student, one, totals([one] if alone else batches)).total).backward()
+        return torch.cat([p.grad.flatten() for p in student.parameters() if p.grad is not None])
+
+    whole = learned(1)
+    for parts in (6, 27):
+        assert (learned(parts) - whole).norm() < 1e-5 * whole.norm()
+    # the control: the mean of the batches' means
+    assert (learned(6, alone=True) - whole).norm() > 1e-3 * whole.norm()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.loss import Loss, Totals
 
 MAPS = "maps"
-"""The name of the student's head that holds what turns its states into the teacher's width."""
+"""The name of the student's head that holds what turns its states into the teacher's width: a map
+of the embedding and one of all layers (TinyBERT's W_e and W_h), or that of the last layer alone."""
 
 TAUGHT = "taught"
 """The name of a batch's targets that are what the teacher says, where that is known beforehand."""
@@ -41,12 +42,14 @@ class Terms(Settings, frozen=True):
     where a row of outputs is no choice among labels."""
     temperature: Annotated[float, Meta(gt=0.0)] = 2.0
     """What both sides' outputs are divided by before softmax; above 1 small chances count more."""
-    states: Weight = 1.0
-    """The states of the embedding and of each layer."""
+    states: Weight = 0.25
+    """The states, as `compare` says."""
     compare: Literal["squared", "cosine"] = "squared"
-    """States by squared difference (TinyBERT) or by direction (DistilBERT)."""
+    """Those of the embedding and of each layer by squared difference, added up (TinyBERT); or the
+    last ones by direction (DistilBERT)."""
     attention: Weight = 0.0
-    """The scores of each layer's attention before softmax, by squared difference (TinyBERT)."""
+    """The scores of each layer's attention before softmax, by squared difference, added up over
+    the layers (TinyBERT)."""
     relations: Weight = 0.0
     """In the last layer, whom each token attends to, and how values meet values (MiniLM)."""
 
@@ -60,7 +63,10 @@ class Distillation:
 
     Student and teacher read the same pieces. `layers` names for each of the student's layers the
     teacher's that it follows, from 1; the embedding follows the embedding. Where the widths
-    differ, the student learns a map for each, `maps`, its head while it learns.
+    differ, the student learns `maps`, its head while it learns.
+
+    Terms are means over what a whole step has: outputs over their rows, states over tokens,
+    attention and relations over sequences.
     Raises: ConfigError for layers that are not there, and where a term needs what is not there.
     """
 
@@ -97,7 +103,8 @@ class Distillation:
             )
         if terms.states and mine.hidden != theirs.hidden:
             student.heads[MAPS] = nn.ModuleList(
-                nn.Linear(mine.hidden, theirs.hidden, bias=False) for _ in range(mine.layers + 1)
+                nn.Linear(mine.hidden, theirs.hidden, bias=False)
+                for _ in range(1 if terms.compare == "cosine" else 2)
             )
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
@@ -106,8 +113,6 @@ class Distillation:
         theirs, trace = (Trace(weights=False, projections=deep) for _ in range(2))
         head = model.heads[self.head]
         outputs = head(model.encoder(batch, trace), batch).float()
-        targets = len(batch.targets[self.head])
-        share = targets / totals[self.head]
         found: dict[str, Tensor] = {}
         correct = {}
         if terms.labels:
@@ -120,39 +125,47 @@ class Distillation:
                 if terms.outputs and wanted is None:
                     wanted = self.teacher.heads[self.head](taught, batch).float()
         if wanted is not None:
-            found["outputs"] = terms.outputs * share * self._outputs(outputs, wanted)
+            rows = _rows(outputs, batch, totals)
+            found["outputs"] = terms.outputs * self._outputs(outputs, wanted) / rows
         if terms.states:
-            found["states"] = terms.states * share * self._states(model, trace, theirs)
+            found["states"] = terms.states * self._states(model, trace, theirs) / totals.tokens
         if terms.attention:
-            found["attention"] = terms.attention * share * self._attention(trace, theirs, batch)
+            gap = self._attention(trace, theirs, batch)
+            found["attention"] = terms.attention * gap / totals.sequences
         if terms.relations:
-            found["relations"] = terms.relations * share * self._relations(trace, theirs, batch)
+            gap = self._relations(trace, theirs, batch)
+            found["relations"] = terms.relations * gap / totals.sequences
         total = torch.stack(list(found.values())).sum()
         return Loss(total, {name: part.detach() for name, part in found.items()}, correct)
 
     def _outputs(self, outputs: Tensor, wanted: Tensor) -> Tensor:
+        """Summed over the rows of outputs."""
         if not self.exclusive:
-            return F.mse_loss(outputs, wanted)
+            return F.mse_loss(outputs, wanted, reduction="sum") / outputs.shape[-1]
         heat = self.terms.temperature
         mine, theirs = (torch.log_softmax(x / heat, -1) for x in (outputs, wanted))
         # gradients of softened outputs are as much smaller: Hinton et al. 2015, section 2
-        return heat**2 * F.kl_div(mine, theirs, reduction="batchmean", log_target=True)
+        return heat**2 * F.kl_div(mine, theirs, reduction="sum", log_target=True)
 
     def _states(self, model: Model, trace: Trace, theirs: Trace) -> Tensor:
-        maps: list[nn.Module | None] = [None] * len(trace.states)
-        if MAPS in model.heads:
-            maps = [*model.heads[MAPS].children()]
+        """Summed over tokens, and over layers where there are several."""
+        layers = list(enumerate((0, *self.layers)))
+        if self.terms.compare == "cosine":
+            layers = layers[-1:]
         gaps = []
-        for mine, layer, turn in zip(trace.states, (0, *self.layers), maps, strict=True):
-            other = theirs.states[layer].float()
-            own = (mine if turn is None else turn(mine)).float()
+        for mine, other in layers:
+            own, wanted = trace.states[mine], theirs.states[other].float()
+            if MAPS in model.heads:
+                maps = [*model.heads[MAPS].children()]
+                own = maps[-1 if mine else 0](own)
             if self.terms.compare == "cosine":
-                gaps.append(1.0 - F.cosine_similarity(own, other, dim=-1).mean())
+                gaps.append((1.0 - F.cosine_similarity(own.float(), wanted, dim=-1)).sum())
             else:
-                gaps.append(F.mse_loss(own, other))
-        return torch.stack(gaps).mean()
+                gaps.append(F.mse_loss(own.float(), wanted, reduction="sum") / wanted.shape[-1])
+        return torch.stack(gaps).sum()
 
     def _attention(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
+        """Summed over sequences and layers."""
         gaps = []
         for mine, layer in zip(trace.qkv, self.layers, strict=True):
             pairs = zip(
@@ -161,9 +174,10 @@ class Distillation:
                 strict=True,
             )
             gaps += [F.mse_loss(own, other) for own, other in pairs]
-        return torch.stack(gaps).mean()
+        return torch.stack(gaps).sum()
 
     def _relations(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
+        """Summed over sequences and both relations."""
         gaps = []
         for a, b in ((0, 1), (2, 2)):
             pairs = zip(
@@ -175,7 +189,14 @@ class Distillation:
                 mine, wanted = torch.log_softmax(own, -1), torch.log_softmax(other, -1)
                 rows = own.shape[0] * own.shape[1]
                 gaps.append(F.kl_div(mine, wanted, reduction="sum", log_target=True) / rows)
-        return torch.stack(gaps).mean() * 2  # both relations count whole
+        return torch.stack(gaps).sum()
+
+
+def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
+    """How many rows of outputs a whole step has: of places, of sequences or of tokens."""
+    if batch.places is not None:
+        return totals.places
+    return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 
 
 def usual_layers(mine: int, theirs: int) -> tuple[int, ...]:

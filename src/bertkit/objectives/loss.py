@@ -10,8 +10,19 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.models.model import Model
 
-Totals = Mapping[str, int]
-"""How many targets each head has in a whole optimizer step."""
+
+class Totals(dict[str, int]):
+    """How many targets each head has in a whole optimizer step, and of what the step is made."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        names = dict.fromkeys(name for batch in batches for name in batch.targets)
+        super().__init__(
+            (name, sum(len(b.targets[name]) for b in batches if name in b.targets))
+            for name in names
+        )
+        self.tokens = sum(batch.layout.total for batch in batches)
+        self.sequences = sum(len(batch.layout.lengths) for batch in batches)
+        self.places = sum(len(b.places) for b in batches if b.places is not None)
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,6 @@ class Loss:
 Objective = Callable[[Model, Batch, Totals], Loss]
 
 
-def totals(batches: Sequence[Batch]) -> dict[str, int]:
-    """The number of targets of each head over the batches of a step."""
-    names = dict.fromkeys(name for batch in batches for name in batch.targets)
-    return {name: sum(len(b.targets[name]) for b in batches if name in b.targets) for name in names}
+def totals(batches: Sequence[Batch]) -> Totals:
+    """Those of the batches of a step."""
+    return Totals(batches)
