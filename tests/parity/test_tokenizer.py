@@ -243,7 +243,7 @@ def test_words_of_byte_level_bpe_equal_transformers_behind_the_first(
         rows = zip(found, offsets, owner, strict=True)
         return [(token, tuple(place)) for token, place, word in rows if word]
 
-    # white space at a word's edge is its own here; <mask> takes it along
+    # of a word that begins with white space, theirs takes that for the space
     words = st.lists(st.text(min_size=1, max_size=8).map(str.strip).filter(bool), max_size=10)
 
     @given(words=words)

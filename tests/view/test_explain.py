@@ -216,7 +216,14 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
 
 def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
     config = TransformerConfig(
-        vocab=30, hidden=16, layers=1, heads=2, intermediate=32, length=40, types=1
+        vocab=30,
+        hidden=16,
+        layers=1,
+        heads=2,
+        intermediate=32,
+        length=40,
+        types=1,
+        **ROBERTA.fixed,
     )
     torch.manual_seed(0)
     save(tmp_path / "one", build(config), loaded.tokenizer, ROBERTA)

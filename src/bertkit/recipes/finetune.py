@@ -229,7 +229,7 @@ def finetune(
         say(left_out(journal.path, damaged_lines))
     scored = (r for r in journal.records() if "epoch" in r and "scores" in r)
     epochs = [r for r in scored if _metric(ready, r["scores"]) in r["scores"]]
-    best = max(epochs, key=lambda r: _chosen_by(ready, r["scores"]), default=None)
+    best = max(epochs, key=lambda r: _chosen_by(ready, r), default=None)
     saved = time.monotonic()
     answers: Sequence[Any] | None = None
 
@@ -260,9 +260,7 @@ def finetune(
                     }
                     epochs.append(epoch)
                     say(f"epoch {epoch['epoch']}: {_written(scores)}")
-                    if best is None or _chosen_by(ready, scores) > _chosen_by(
-                        ready, best["scores"]
-                    ):
+                    if best is None or _chosen_by(ready, epoch) > _chosen_by(ready, best):
                         save(
                             out,
                             student,
@@ -377,6 +375,7 @@ def _finish(
         "epochs": [{"epoch": e["epoch"], **e["scores"]} for e in epochs],
         "sha256": best.get("sha256", {}),
     }
+    kept["digest"] = _digest(kept)
     write_mistakes(out, task, answers, dev)
     write_json(out / SCORES, kept)
     write_card(out, kept)
@@ -387,8 +386,9 @@ def _metric(task: Task[Any, Any], scores: Mapping[str, float]) -> str:
     return task.metric if task.metric in scores else BEST + task.metric
 
 
-def _chosen_by(task: Task[Any, Any], scores: Mapping[str, float]) -> float:
-    return scores[_metric(task, scores)]
+def _chosen_by(task: Task[Any, Any], epoch: Mapping[str, Any]) -> float:
+    score: float = epoch["scores"][_metric(task, epoch["scores"])]
+    return score
 
 
 def _asked(
@@ -413,9 +413,18 @@ def _read(path: Path) -> dict[str, Any]:
     remedy = "start over in another --out"
     found: dict[str, Any] = read_json(path, CheckpointError, remedy)
     match found:
-        case {"metric": str(name), "dev": {**scores}} if name in scores:
+        case {"metric": str(name), "dev": {**scores}} if name in scores and found.get("digest") in (
+            None,
+            _digest(found),
+        ):
             return found
     raise CheckpointError(f"{path}: damaged; {remedy}")
+
+
+def _digest(kept: Mapping[str, Any]) -> str:
+    """A hash of all that scores.json says beside it."""
+    rest = {name: value for name, value in kept.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _published(out: Path) -> dict[str, str]:

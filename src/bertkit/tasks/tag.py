@@ -111,6 +111,7 @@ class Entities(msgspec.Struct, frozen=True):
 class Tag(Task[Example, Entities]):
     """Entities, or a tag for each word: softmax at its first piece, or a CRF over all of them.
 
+    Words are read with a space between any two, as they stand in a file of columns.
     A text longer than the model is read in windows that overlap by a quarter; a word belongs to
     the window that shows most around it. A word without any piece, such as a control character,
     is part of an entity that surrounds it, else O; where tags mark no entities it gets the

@@ -313,12 +313,12 @@ class Tokenizer:
     def _whole(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
     ) -> Iterator[Encoding]:
-        spaced = self._words_lose_their_space
+        split = bool(texts) and not isinstance(texts[0], str)
+        spaced = split and self._words_lose_their_space
         columns = [texts] if pairs is None else [texts, pairs]
         each = _encode(self.core, _joined(prompts, texts), pairs, spaced=spaced)
         for raw, prompt, *row in zip(each, prompts, *columns, strict=True):
-            split = spaced and not isinstance(row[0], str)
-            yield _encoding(raw, len(prompt), row if split else None)
+            yield _encoding(raw, len(prompt), row if spaced else None)
 
     @cached_property
     def _words_lose_their_space(self) -> bool:
