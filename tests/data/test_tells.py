@@ -64,15 +64,18 @@ def areas(samples: Samples, count: int) -> dict[str, float]:
     from sklearn.metrics import roc_auc_score
 
     pieces = samples.tokenizer.pieces(np.arange(samples.tokenizer.vocab_size))
-    looks = np.array([(p[-1:] in ".!?", p[:1].isupper(), p.startswith("##")) for p in pieces])
+    begins = np.array([(p[:1].isupper(), p.startswith("##")) for p in pieces])
+    ends = np.array([p.endswith((".", "!", "?")) for p in pieces])
     epochs = -(-count // len(samples))
     order = np.random.default_rng(0).permutation(epochs * len(samples))[:count]
     kinds, rows, pairs = [], [], []
     for epoch, index in zip(*map(np.ndarray.tolist, np.divmod(order, len(samples))), strict=True):
         rng = generator(samples.seed, epoch, index, Purpose.SAMPLE)
         (a, b), pair = samples._parts(index, rng)
-        ends = [looks[part[[0, -1]]].ravel() if len(part) else np.full(6, 2) for part in (a, b)]
-        rows.append(np.concatenate([[len(a), len(b)], *ends]))
+        row = [len(a), len(b)]
+        for part in (a, b):
+            row += [*begins[part[0]], ends[part[-1]]] if len(part) else [2, 2, 2]
+        rows.append(row)
         kinds.append(kind(samples, epoch, index))
         pairs.append(pair)
     x, y, which = np.array(rows), np.array(pairs), np.array(kinds)
