@@ -25,6 +25,7 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 THREADS = 1  # models this small only wait for a second
+torch.set_num_threads(THREADS)  # before fixtures of modules and of the session compute anything
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
