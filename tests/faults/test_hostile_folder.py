@@ -16,7 +16,7 @@ from tests.faults.hostile import damage, good_folders
 
 from bertkit.engine.exported import GRAPHS
 
-FEW, MANY = 60, 4000
+FEW, MANY = 30, 4000
 
 Opener = Callable[[Path], tuple[str, str]]
 
