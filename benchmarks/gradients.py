@@ -53,8 +53,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "norm of the embedding, bias": ("encoder.embedding.norm.bias",),
     "norms of the layers, weights": ("attention_norm.weight", "feedforward_norm.weight"),
     "norms of the layers, biases": ("attention_norm.bias", "feedforward_norm.bias"),
-    "biases of the layers": ("qkv.bias", "out.bias", "up.bias", "down.bias"),
-    "matrices of the layers": ("qkv.weight", "out.weight", "up.weight", "down.weight"),
+    "biases of the layers": ("qkv.bias", "attention.out.bias", "up.bias", "down.bias"),
+    "matrices of the layers": ("qkv.weight", "attention.out.weight", "up.weight", "down.weight"),
     "bias of the masked words": ("heads.mlm.bias",),
     "everything": ("",),
 }
