@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -22,7 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bertkit.console import quietly
-from bertkit.engine.exported import BUDGET_TOKENS, GRAPHS, padded
+from bertkit.engine.exported import (
+    BUDGET_TOKENS,
+    GRAPHS,
+    Numbers,
+    onnx_graph,
+    openvino_graph,
+    padded,
+)
+from bertkit.nn.precision import Inference
 from bertkit.recipes.export import export
 from bertkit.storage import write_json
 from bertkit.text.tokenizer import Tokenizer
@@ -42,11 +49,11 @@ class Graph:
     """Texts -> vectors of length 1, the mean of their last states. Batches are sorted by length,
     at most 4,096 tokens each, on all cores."""
 
-    def __init__(self, folder: Path, path: Path, precision: str) -> None:
+    def __init__(self, folder: Path, path: Path, precision: Numbers) -> None:
         self.tokenizer = Tokenizer.load(folder)
         known = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.length = min(known["max_position_embeddings"], _cut(folder))
-        self.run = _onnx(path) if path.suffix == ".onnx" else _openvino(path, precision)
+        self.run = onnx_graph(path) if path.suffix == ".onnx" else openvino_graph(path, precision)
         self.real = self.all = 0
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -93,12 +100,12 @@ def make(folder: Path, place: Path, runtime: Runtime, seen: list[str], *, alone:
     write_json(place / f"{runtime}-{CHOICE}", made)
 
 
-def opened(folder: Path, place: Path, runtime: Runtime, precision: str) -> tuple[Graph, str]:
+def opened(folder: Path, place: Path, runtime: Runtime, precision: Inference) -> tuple[Graph, str]:
     """The fastest graph that `make` found, and whose export it is."""
     known = json.loads((place / f"{runtime}-{CHOICE}").read_text(encoding="utf-8"))
-    integers = precision == "int8"
-    path = Path(known["int8" if integers else "fp32"])
-    return Graph(folder, path, "auto" if integers else precision), known["name"]
+    if precision == "int8":
+        return Graph(folder, Path(known["int8"]), "auto"), known["name"]
+    return Graph(folder, Path(known["fp32"]), precision), known["name"]
 
 
 def _theirs(folder: Path, place: Path, runtime: Runtime) -> dict[str, Path]:
@@ -209,38 +216,3 @@ def _pooled(found: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
         return found
     sums = np.einsum("btd,bt->bd", found, mask.astype(np.float32))
     return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), np.float32)
-
-
-def _onnx(path: Path) -> Callable[[dict[str, Any]], Vectors]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    wanted = {put.name for put in session.get_inputs()}
-
-    def run(inputs: dict[str, Any]) -> Vectors:
-        found = session.run(None, {n: value for n, value in inputs.items() if n in wanted})
-        return np.asarray(found[0])
-
-    return run
-
-
-def _openvino(path: Path, precision: str) -> Callable[[dict[str, Any]], Vectors]:
-    import openvino
-
-    hints: dict[str, Any] = {
-        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0)),
-        "NUM_STREAMS": 1,
-    }
-    if precision != "auto":  # by itself it takes bf16 where the processor has it
-        hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
-    model = openvino.Core().compile_model(path, "CPU", hints)
-    wanted = {name for put in model.inputs for name in put.names}
-    request = model.create_infer_request()
-
-    def run(inputs: dict[str, Any]) -> Vectors:
-        found = request.infer({n: value for n, value in inputs.items() if n in wanted})
-        return np.array(found[0], dtype=np.float32)
-
-    return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertkit.errors import ConfigError, DataError
@@ -68,6 +69,10 @@ def test_map_sees_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
     scores = evaluate_retrieval(searcher, tmp_path / "q.tsv", tmp_path / "j.txt")
     assert scores["recall@100"] == 0.0
     assert scores["map"] == pytest.approx(1 / 301)
+    read: list[int] = []
+    searcher.rerank = lambda query, texts: read.append(len(texts)) or np.zeros(len(texts))  # type: ignore
+    assert evaluate_retrieval(searcher, tmp_path / "q.tsv", tmp_path / "j.txt")["map"] == 0.0
+    assert read == [100]  # a re-ranker reads no more than it does in a search
 
 
 def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_path: Path) -> None:

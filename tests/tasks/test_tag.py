@@ -165,6 +165,7 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
     [
         (Reading(pair="x"), "pair: .* have none; leave it out"),
         (Reading(header=False), "header: .* leave it out"),
+        (Reading(separator="space"), "separator: .* leave it out"),
         (Reading(text="word"), "text: 'word' is no column; they are counted from 0"),
         (Reading(label="1.5"), "label: '1.5' is no column"),
     ],

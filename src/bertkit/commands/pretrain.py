@@ -158,7 +158,7 @@ def demo(*, out: Path = Path("demo"), text: list[Path] | None = None, steps: int
         Files or folders of your own; by default the English on this machine: the Python
         reference and the docstrings of installed packages.
     steps
-        How long to pretrain; the same on every machine, so that the result is, too.
+        How long to pretrain, however fast the machine is.
     """
     print(demonstrating(out, text=text, steps=steps))
 

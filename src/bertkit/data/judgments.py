@@ -60,7 +60,7 @@ def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, in
 
     Lines of query, document and grade, in another order if the first line names them so (BEIR's
     .tsv), or of query, 0, document and grade (TREC's qrels), in columns between white space; or
-    CISI's and MED's pairs. Unless `graded`, every grade above 0 is 1.
+    CISI's pairs. Unless `graded`, every grade above 0 is 1.
     Raises: DataError naming file and line, also for columns that are none of these.
     """
     pairs = read_smart_judgments(path)

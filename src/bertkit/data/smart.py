@@ -1,4 +1,4 @@
-"""Collections in the form of the SMART system, as Cranfield, CISI and MED are published.
+"""Collections in the form of the SMART system, as Cranfield and CISI are published.
 
 A document or query begins with `.I` and its number; `.T`, `.A`, `.B` and `.W` begin its title,
 authors, source and text.
@@ -70,7 +70,7 @@ _CISI = re.compile(r"\s*(\d+)\s+(\d+)\s+0\s+0\.0+\s*")
 
 
 def read_smart_judgments(path: Path) -> dict[str, dict[str, int]] | None:
-    """CISI's and MED's pairs of query and document, which answers it; None for another form."""
+    """CISI's pairs of a query and a document that answers it; None for another form."""
     found: dict[str, dict[str, int]] = {}
     for line in read_text(path).split("\n"):
         if not line.strip():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -81,7 +81,9 @@ class Graph:
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
         with _usable(path):
-            self._run = _onnx(path) if self.record.kind == "onnx" else _openvino(path, precision)
+            self._run = (
+                onnx_graph(path) if self.record.kind == "onnx" else openvino_graph(path, precision)
+            )
         self._path = path
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -181,23 +183,33 @@ def padded(
     return inputs
 
 
-def _onnx(path: Path) -> Any:
+VECTORS = "sentence_embedding"
+"""The output of a graph that is its vectors; where none is called so, the first."""
+
+Run = Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
+
+
+def onnx_graph(path: Path) -> Run:
+    """A graph by ONNX Runtime, on all cores; inputs that it has not are left out."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {put.name for put in session.get_inputs()}
+    outputs = [put.name for put in session.get_outputs()]
+    output = VECTORS if VECTORS in outputs else outputs[0]
 
     def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        (found,) = session.run(["sentence_embedding"], given)
+        (found,) = session.run([output], given)
         return np.asarray(found)
 
     return run
 
 
-def _openvino(path: Path, precision: Numbers) -> Any:
+def openvino_graph(path: Path, precision: Numbers) -> Run:
+    """The same by OpenVINO, one batch at a time."""
     import openvino
 
     hints: dict[str, Any] = {
@@ -208,11 +220,11 @@ def _openvino(path: Path, precision: Numbers) -> Any:
         hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
     model = openvino.Core().compile_model(path, "CPU", hints)
     wanted = {name for put in model.inputs for name in put.names}
+    output = VECTORS if any(VECTORS in put.names for put in model.outputs) else 0
     request = model.create_infer_request()
 
     def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        found = request.infer(given)["sentence_embedding"]
-        return np.array(found, dtype=np.float32)
+        return np.array(request.infer(given)[output], dtype=np.float32)
 
     return run

@@ -413,11 +413,9 @@ def _read(path: Path) -> dict[str, Any]:
     """Scores that were written. Raises: CheckpointError when they are damaged."""
     remedy = "start over in another --out"
     found: dict[str, Any] = read_json(path, CheckpointError, remedy)
+    whole = found.get("digest") in (None, _digest(found)) if isinstance(found, dict) else False
     match found:
-        case {"metric": str(name), "dev": {**scores}} if name in scores and found.get("digest") in (
-            None,
-            _digest(found),
-        ):
+        case {"metric": str(name), "dev": {**scores}} if whole and name in scores:
             return found
     raise CheckpointError(f"{path}: damaged; {remedy}")
 

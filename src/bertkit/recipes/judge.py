@@ -12,12 +12,13 @@ from bertkit.console import progress
 from bertkit.data.judgments import judged, read_judgments, read_queries
 from bertkit.data.smart import is_smart
 from bertkit.errors import ConfigError, DataError
-from bertkit.retrieval.search import Searcher
+from bertkit.retrieval.search import CANDIDATES, Searcher
 from bertkit.retrieval.store import ID, Condition, Hit
 from bertkit.storage import refuse_used, writing
 
 SCORED = 1000
-"""Documents of a query that are scored, as trec_eval does by default: `map` is over so many."""
+"""Documents of a query that are scored, as trec_eval does by default: `map` is over so many, and
+with a re-ranker over those that it reads."""
 
 MINED = 100
 """Documents of a query that negatives are drawn from."""
@@ -34,7 +35,8 @@ def evaluate_retrieval(
     Raises: DataError when there is no such query, or none of the documents is in the store.
     """
     texts, graded = _judged(searcher, queries, judgments)
-    found = dict(_asked(searcher, texts, hybrid, SCORED))
+    top = SCORED if searcher.rerank is None else CANDIDATES
+    found = dict(_asked(searcher, texts, hybrid, top))
     scores = metrics.retrieval([[h.id for h in found[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
 

@@ -146,7 +146,7 @@ class Tag(Task[Example, Entities]):
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """Spans of characters from .jsonl, columns from any other file; `data.tags` has both."""
-        for name in ("pair", "header"):
+        for name in ("pair", "header", "separator"):
             if getattr(reading, name) is not None:
                 raise ConfigError(f"{name}: files of tagged words have none; leave it out")
         if suffix(path) != ".jsonl":
