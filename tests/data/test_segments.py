@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.collate import collate, cut_by_tokens
+from bertkit.batch import cut_by_tokens
+from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling, split_documents
@@ -44,7 +45,7 @@ def tokenizer(corpus: Corpus) -> Tokenizer:
 
 def whole(sample: Sample) -> np.ndarray:
     ids = sample.ids.copy()
-    ids[sample.places] = sample.labels
+    ids[sample.masked_positions] = sample.labels
     return ids
 
 
@@ -83,7 +84,7 @@ def test_samples_are_well_formed(corpus: Corpus, tokenizer: Tokenizer, pairs: st
         if pairs != "none":
             expected[seps[0] + 1 :] = 1
         assert sample.types.tolist() == expected.tolist()
-        assert (ids[sample.places] > 4).all()
+        assert (ids[sample.masked_positions] > 4).all()
         assert (sample.pair is None) == (pairs == "none")
 
 
@@ -165,7 +166,9 @@ def test_short_samples_come_at_their_rate(corpus: Corpus, tokenizer: Tokenizer) 
 
 
 def equal(a: Sample, b: Sample) -> bool:
-    same = (np.array_equal(getattr(a, n), getattr(b, n)) for n in ("ids", "types", "places"))
+    same = (
+        np.array_equal(getattr(a, n), getattr(b, n)) for n in ("ids", "types", "masked_positions")
+    )
     return all(same) and a.pair == b.pair
 
 
@@ -260,8 +263,8 @@ def test_batches_hold_every_sample_once_within_the_budget(
     ]
     assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in drawn)
     for batch in batches:
-        assert batch.places is not None
-        assert len(batch.places) == len(batch.targets["mlm"])
+        assert batch.token_indices is not None
+        assert len(batch.token_indices) == len(batch.targets["mlm"])
     labels = sorted(x for batch in batches for x in batch.targets["mlm"].tolist())
     assert labels == sorted(x for s in drawn for x in s.labels.tolist())
 

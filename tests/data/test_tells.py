@@ -24,11 +24,11 @@ ENOUGH = 1_200
 """Samples of a kind. Half of them are scored: the area has a standard error of 0.02 at most."""
 
 
-def made(folder: Path, texts: list[str]) -> Corpus:
+def made(folder: Path, texts: list[str], size: int = 4_000) -> Corpus:
     """A corpus with a vocabulary that knows capital letters."""
     lines = (json.dumps({"text": found}) + "\n" for found in texts)
     (folder / "text.jsonl").write_text("".join(lines), encoding="utf-8")
-    tokenizer = train(texts[:2_000], kind="wordpiece", size=4_000, lowercase=False)
+    tokenizer = train(texts[:2_000], kind="wordpiece", size=size, lowercase=False)
     return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
 
 
@@ -124,6 +124,31 @@ def test_next_sentence_pairs_cannot_be_told_without_reading(
     monkeypatch.setattr(Samples, "_parts", as_the_original)
     told = areas(samples, 18_000)
     assert min(told["one sentence"], told["rest"]) > 0.65, told
+
+
+def test_a_sentence_is_divided_between_two_words(
+    tmp_path: Path, english: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where A ends inside a word, only the true B could go on."""
+
+    def begun(samples: Samples) -> tuple[float, float]:
+        """How many B begin with a word, of true and of false ones."""
+        marks = samples.tokenizer.starts_word
+        true, false = [], []
+        for index in range(len(samples)):
+            rng = generator(0, 0, index, Purpose.SAMPLE)
+            first, last, wanted = samples._window(index, rng)
+            _, b = samples._divide(first, last, rng)
+            if last - first == 1 and len(b):
+                true.append(marks[b[0]])
+                false.append(marks[samples._elsewhere(first, last, wanted, b, rng)[0]])
+        assert len(true) > 400
+        return float(np.mean(true)), float(np.mean(false))
+
+    samples = make(made(tmp_path, english, 500), pairs="nsp", length=64)  # words of many pieces
+    assert min(begun(samples)) > 0.98
+    monkeypatch.setattr(samples, "starts_word", np.ones_like(samples.starts_word))
+    assert max(begun(samples)) < 0.9
 
 
 def test_sentence_order_cannot_be_told_without_reading_in_one_sentence(

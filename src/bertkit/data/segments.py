@@ -15,11 +15,11 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masker, Masking
 from bertkit.data.order import Permutation, Purpose, generator
 from bertkit.data.windows import windows
-from bertkit.errors import DataError
+from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
-DRAWS = 2
+DRAWS = 3
 """Raised whenever the same settings give other samples: a run cannot go on with those."""
 EVALUATION = 2**32
 """The epoch of held-out samples: none that trains."""
@@ -54,11 +54,12 @@ class Sampling(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Sample:
-    """One sequence. Shapes: ids and types (T,); places and labels (M,), what was masked."""
+    """One sequence. Shapes: ids and types (T,); masked_positions and labels (M,), what was
+    masked."""
 
     ids: Ids
     types: Ids
-    places: Ids
+    masked_positions: Ids
     labels: Ids
     pair: int | None
     """nsp: 0 B follows A, 1 B is from elsewhere. sop: 0 in order, 1 swapped. As transformers."""
@@ -95,6 +96,10 @@ class Samples:
         self.masking, self.masker = masking, Masker(masking, tokenizer)
         self.documents = np.arange(corpus.documents) if documents is None else documents
         pieces = tokenizer.pieces(np.arange(tokenizer.vocab_size))
+        try:
+            self.starts_word = tokenizer.starts_word
+        except TokenizerError:  # whose pieces do not show it: each may begin a word
+            self.starts_word = np.ones(tokenizer.vocab_size, dtype=bool)
         self.opens = np.array([piece.lstrip(WORD_MARKS)[:1].isupper() for piece in pieces])
         self.closes = np.array([piece.endswith(SENTENCE_MARKS) for piece in pieces])
         self.seed, self.length = seed, length or sampling.length
@@ -187,19 +192,24 @@ class Samples:
         return first, min(last, int(starts.searchsorted(starts[first] + wanted))), wanted
 
     def _divide(self, first: int, last: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """A and B, parted between two sentences; inside where there is one.
+        """A and B, parted between two sentences; between two words where there is one.
 
         How a sentence begins and ends tells which half of it comes first: for sentence order two
-        tokens at each end are left out, its mark and perhaps a quotation mark.
+        tokens at least are left out at each end, its mark and perhaps a quotation mark.
         """
         if last - first > 1:
             middle = int(rng.integers(first + 1, last))
             return self._tokens(first, middle), self._tokens(middle, last)
         tokens = self._tokens(first, last)
-        if self.sampling.pairs == "sop" and len(tokens) > 5:
-            tokens = tokens[2:-2]
-        middle = int(rng.integers(1, len(tokens))) if len(tokens) > 1 else 1
-        return tokens[:middle], tokens[middle:]
+        size = len(tokens)
+        edges = np.array([0, *np.flatnonzero(self.starts_word[tokens[1:]]) + 1, size])
+        if self.sampling.pairs == "sop":
+            inner = edges[(edges >= 2) & (edges <= size - 2)]
+            edges = inner if len(inner) > 2 else edges
+        if len(edges) == 2:  # one word
+            edges = np.arange(size + 1)
+        middle = int(edges[1 + rng.integers(max(len(edges) - 2, 1))])
+        return tokens[edges[0] : middle], tokens[middle : edges[-1]]
 
     def _elsewhere(
         self, first: int, last: int, wanted: int, b: Ids, rng: np.random.Generator
@@ -207,8 +217,8 @@ class Samples:
         """The end of a window of another document, as like the true B as one of some can be.
 
         Both begin with a sentence, or both inside one; their windows are both full, or both end
-        with their document; both begin with a capital letter and end with a sentence mark, or
-        neither does; and their lengths are as near as can be.
+        with their document; both begin with a word, and with a capital letter, and end with a
+        sentence mark, or neither does; and their lengths are as near as can be.
         """
         starts, documents = self.corpus.starts, self.corpus.document_starts
         own = int(documents.searchsorted(first, side="right"))
@@ -243,9 +253,12 @@ class Samples:
                 return found[-1]
         return found[0]
 
-    def _looks(self, tokens: Ids) -> tuple[bool, bool] | None:
-        """Whether these begin with a capital letter, and end with a sentence mark."""
-        return (self.opens[tokens[0]], self.closes[tokens[-1]]) if len(tokens) else None
+    def _looks(self, tokens: Ids) -> tuple[bool, bool, bool] | None:
+        """Whether these begin with a word, with a capital letter, and end with a sentence mark."""
+        if not len(tokens):
+            return None
+        begin, end = tokens[0], tokens[-1]
+        return self.starts_word[begin], self.opens[begin], self.closes[end]
 
     def _running(self, first: int, last: int) -> Ids:
         """Sentences in a row, with a separator where one document ends and the next begins."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertkit.serve.limits import Limits
 from bertkit.view.contexts import CHARACTERS, TEXTS
 
 
 def some(**bounds: Any) -> Any:
-    """A list of which the first wrong item is enough: there may be a million."""
+    """A list whose validation stops at the first bad item: there may be a million."""
     return Field(fail_fast=True, **bounds)
 
 
@@ -27,6 +27,17 @@ class Given(BaseModel):
     """A part of a question: nothing in it is passed over, and no type is taken for another."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def first_unknown(cls, given: Any) -> Any:
+        """Of fields that are not known the first is enough: there may be a million, and each would
+        be an error of its own."""
+        if not isinstance(given, dict):
+            return given
+        unknown = next((name for name in given if name not in cls.model_fields), None)
+        names = (*cls.model_fields, *(() if unknown is None else (unknown,)))
+        return {name: given[name] for name in names if name in given}
 
 
 class Ask(Given):
