@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Encoding, Tokenizer
-from bertkit.text.train import train
+from bertkit.text.train import SPECIALS, train
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 
@@ -283,3 +283,89 @@ def test_starts_word_agrees_with_word_ids(ours: Tokenizer, english: list[str]) -
     begins = np.array([a != b for a, b in zip(found.words, [None, *found.words], strict=False)])
     begins |= np.array([word is None for word in found.words])
     assert (ours.starts_word[found.ids] == begins).all()
+
+
+# ---- vocabularies of models that write: no [CLS], no [SEP]
+
+
+def gpt2_folder(folder: Path, english: list[str], *, old: bool) -> Path:
+    """GPT-2's, as tokenizer.json or in its older two files."""
+    trained = json.loads(train(english[:50], kind="bpe", size=600).core.to_str())["model"]
+    pieces = [piece for piece in trained["vocab"] if piece not in SPECIALS["bpe"]]
+    vocab = {piece: i for i, piece in enumerate([*pieces, "<|endoftext|>"])}
+    merges = [tuple(pair) for pair in trained["merges"]]
+    transformers.GPT2Tokenizer(vocab=vocab, merges=merges).save_pretrained(folder)
+    if old:
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+        (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def t5_folder(folder: Path, english: list[str]) -> Path:
+    trained = json.loads(train(english[:50], kind="unigram", size=600).core.to_str())["model"]
+    pieces = [(p, score) for p, score in trained["vocab"] if p not in SPECIALS["unigram"]]
+    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *pieces]
+    vocab += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(10))]
+    transformers.T5Tokenizer(vocab=vocab, extra_ids=10).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["gpt2", "gpt2 in two files", "t5"])
+def writing(
+    request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Tokenizer, Any]:
+    folder = tmp_path_factory.mktemp("writes")
+    if request.param == "t5":
+        t5_folder(folder, english)
+        return Tokenizer.load(folder), transformers.T5Tokenizer.from_pretrained(folder)
+    theirs = gpt2_folder(folder / "new", english, old=False)
+    ours = gpt2_folder(folder / "old", english, old=True) if "files" in request.param else theirs
+    return Tokenizer.load(ours), transformers.GPT2Tokenizer.from_pretrained(theirs)
+
+
+@given(text=TEXT)
+@settings(max_examples=FEW)
+def test_models_that_write_have_the_same_tokens(writing: tuple[Tokenizer, Any], text: str) -> None:
+    ours, theirs = writing
+    wanted = theirs(text, return_offsets_mapping=True)
+    found = ours.encode(text)
+    assert found.ids.tolist() == wanted["input_ids"]
+    assert [tuple(o) for o in found.offsets.tolist()] == wanted["offset_mapping"]
+
+
+def test_only_roles_that_are_asked_for_are_missed(writing: tuple[Tokenizer, Any]) -> None:
+    ours, theirs = writing
+    assert ours.eos == theirs.eos_token_id
+    assert ours.unk == theirs.unk_token_id
+    for role in ("cls", "mask"):
+        with pytest.raises(TokenizerError, match=f"has no {role} token"):
+            getattr(ours, role)
+    assert ours.special_ids == frozenset(theirs.all_special_ids)
+    if theirs.bos_token_id is None:
+        assert theirs.pad_token_id == ours.pad
+    else:
+        assert theirs.bos_token_id == ours.bos
+
+
+@given(text=st.text(max_size=60))
+def test_text_comes_back_from_bytes(writing: tuple[Tokenizer, Any], text: str) -> None:
+    ours, theirs = writing
+    (ids,) = ours.ids([text])
+    if isinstance(theirs, transformers.GPT2Tokenizer):
+        assert ours.decode(ids) == text
+    known = " ".join(text.split())
+    assert ours.decode(ours.ids([known])[0]) == known or ours.unk in ids
+
+
+def test_a_saved_folder_is_the_same_tokenizer(
+    writing: tuple[Tokenizer, Any], english: list[str], tmp_path: Path
+) -> None:
+    ours, theirs = writing
+    ours.save(tmp_path, segments=False)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == ours.fingerprint
+    for text in english[:20]:
+        assert again(text)["input_ids"] == theirs(text)["input_ids"]
+    assert again.eos_token_id == ours.eos

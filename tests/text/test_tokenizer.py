@@ -429,20 +429,31 @@ def test_pieces_and_decode_go_back(trained: Tokenizer) -> None:
             trained.pieces([wrong])
 
 
-def test_mask_is_missed_only_when_used(vocab: Path) -> None:
-    vocab.write_text("\n".join(p for p in PIECES if p != "[MASK]") + "\n", encoding="utf-8")
+@pytest.mark.parametrize("lost", ["[PAD]", "[MASK]"])
+def test_a_special_token_is_missed_only_when_used(vocab: Path, lost: str) -> None:
+    vocab.write_text("\n".join(p for p in PIECES if p != lost) + "\n", encoding="utf-8")
+    role = lost.strip("[]").lower()
     tokenizer = Tokenizer.load(vocab)
-    assert tokenizer.cls == 2
-    with pytest.raises(TokenizerError, match=r"vocab.txt: the vocabulary has no mask token"):
-        tokenizer.mask  # noqa: B018
+    assert tokenizer.encode("cafe").ids[0] == tokenizer.cls
+    tokenizer.need("unk", "cls", "sep")
+    for missed in (lambda: getattr(tokenizer, role), lambda: tokenizer.need("unk", role)):
+        with pytest.raises(TokenizerError, match=f"vocab.txt: the vocabulary has no {role} token"):
+            missed()
 
 
-@pytest.mark.parametrize("lost", ["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
-def test_a_vocabulary_without_its_specials_is_refused(vocab: Path, lost: str) -> None:
+@pytest.mark.parametrize("lost", ["[UNK]", "[CLS]", "[SEP]"])
+def test_a_vocab_txt_without_what_frames_a_text_is_refused(vocab: Path, lost: str) -> None:
     vocab.write_text("\n".join(p for p in PIECES if p != lost) + "\n", encoding="utf-8")
     role = lost.strip("[]").lower()
     with pytest.raises(TokenizerError, match=f"vocab.txt: the vocabulary has no {role} token"):
         Tokenizer.load(vocab)
+
+
+def test_a_token_that_the_folder_names_must_be_there(vocab: Path) -> None:
+    settings = {"pad_token": "<nowhere>"}
+    vocab.with_name("tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"has no pad token \(<nowhere>\)"):
+        Tokenizer.load(vocab.parent)
 
 
 def test_a_piece_twice_is_refused_by_line(vocab: Path) -> None:

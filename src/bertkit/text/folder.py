@@ -20,8 +20,11 @@ ROLES = {
     "cls": ("[CLS]", "<s>"),
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
+    "bos": ("<s>",),
+    "eos": ("</s>", "<|endoftext|>"),
 }
-"""The special tokens, and their usual names where a folder does not name them."""
+"""The special tokens, and their usual names where a folder does not name them. No vocabulary has
+to have them all: GPT-2's has an end alone, T5's no beginning."""
 
 SETTINGS = (
     "tokenizer_class",
@@ -122,7 +125,8 @@ def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer
     core.decoder = decoders.WordPiece(prefix="##")
     _apply(settings, core, path.parent)
     specials = find_specials(core, settings, str(path))
-    core.post_processor = template(core, specials["cls"], specials["sep"])
+    frame = [required(specials, role, str(path)) for role in ("cls", "sep")]
+    core.post_processor = template(core, *frame)
     extra = path.with_name("added_tokens.json")  # how older folders extend a vocabulary
     if extra.is_file():
         tokens = sorted(_read_json(extra).items(), key=lambda item: int(item[1]))
@@ -146,7 +150,8 @@ def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.Templ
 
 
 def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """RoBERTa's older layout: vocab.json and merges.txt."""
+    """GPT-2's and RoBERTa's older layout: vocab.json and merges.txt; with [CLS] and [SEP] of some
+    name a text is framed by them."""
     merges = [
         tuple(line.split(" "))
         for line in _lines(folder / "merges.txt")
@@ -159,8 +164,12 @@ def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokeniz
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     core.decoder = decoders.ByteLevel()
     specials = find_specials(core, settings, str(folder))
+    framed = "cls" in specials and "sep" in specials
+    trim = _flag(settings, "trim_offsets", framed, folder)
+    if not framed:
+        core.post_processor = processors.ByteLevel(trim_offsets=trim)
+        return core
     cls, sep = ((specials[role], core.token_to_id(specials[role])) for role in ("cls", "sep"))
-    trim = _flag(settings, "trim_offsets", True, folder)
     core.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix)  # type: ignore[arg-type]
     return core
 
@@ -261,6 +270,10 @@ def _name(settings: Mapping[str, Any], role: str) -> str | None:
 def find_specials(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
 ) -> dict[str, str]:
+    """The token of each role that the vocabulary has.
+
+    Raises: TokenizerError for one that the folder names and the vocabulary lacks.
+    """
     found = {}
     for role, usual in ROLES.items():
         named = _name(settings, role)
@@ -269,9 +282,21 @@ def find_specials(
                 found[role] = token
                 break
         else:
-            if role != "mask":
+            if named is not None and role not in LATE:
                 raise TokenizerError(lacks(role, source, named))
     return found
+
+
+LATE = ("mask", "bos", "eos")
+"""Roles that folders name for the sake of a class of transformers, whatever their vocabulary has;
+missed when they are used."""
+
+
+def required(specials: Mapping[str, str], role: str, source: str) -> str:
+    """The token of a role. Raises: TokenizerError where there is none."""
+    if role not in specials:
+        raise TokenizerError(lacks(role, source))
+    return specials[role]
 
 
 def lacks(role: str, source: str, named: str | None = None) -> str:

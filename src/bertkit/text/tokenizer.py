@@ -27,9 +27,9 @@ from bertkit.text.folder import (
     SETTINGS,
     find_specials,
     is_special,
-    lacks,
     normalizer_settings,
     open_tokenizer,
+    required,
     usable,
     usual_class,
 )
@@ -80,7 +80,7 @@ class Encoding:
 class Tokenizer:
     """A vocabulary with its normalization: text to ids, and ids to text.
 
-    Raises: TokenizerError if there is no pad, unk, cls or sep token.
+    It need not have all special tokens; one that it lacks is missed when it is used.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class Tokenizer:
         it wins over tokenizer.json, as in `transformers`. Where nothing names lower-casing, a
         vocab.txt is taken as cased if any piece but the `[...]` ones has a capital: an uncased
         vocabulary cannot hold one.
-        Raises: TokenizerError naming the file, if it is missing, damaged, or lacks specials.
+        Raises: TokenizerError naming the file, if it is missing or damaged, or lacks a token that
+        it names, or that frames a text.
         """
         with usable(str(path)):
             core, settings, source = open_tokenizer(Path(path))
@@ -160,6 +161,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int:
+        """As of all special tokens: Raises: TokenizerError if the vocabulary has none."""
         return self._id("pad")
 
     @property
@@ -176,17 +178,30 @@ class Tokenizer:
 
     @property
     def mask(self) -> int:
-        """Raises: TokenizerError if the vocabulary has no mask token."""
         return self._id("mask")
 
+    @property
+    def bos(self) -> int:
+        """What a text begins with, where a model writes it."""
+        return self._id("bos")
+
+    @property
+    def eos(self) -> int:
+        """What ends a text that a model reads or writes."""
+        return self._id("eos")
+
+    def need(self, *roles: str) -> None:
+        """Raises: TokenizerError for the first role that the vocabulary has no token for."""
+        for role in roles:
+            required(self._specials, role, self.source)
+
     def _id(self, role: str) -> int:
-        if role not in self._specials:
-            raise TokenizerError(lacks(role, self.source))
-        return int(self.core.token_to_id(self._specials[role]))  # type: ignore[arg-type]
+        token = required(self._specials, role, self.source)
+        return int(self.core.token_to_id(token))  # type: ignore[arg-type]
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that stand for no text: the five roles and whatever else is marked special."""
+        """Ids that stand for no text: those of roles, and whatever else is marked special."""
         marked = self.core.get_added_tokens_decoder().items()
         return frozenset(i for i, token in marked if token.special) | {
             self._id(role) for role in self._specials
@@ -211,7 +226,8 @@ class Tokenizer:
             "normalizer": normalizer,
             "pre_tokenizer": spec["pre_tokenizer"],
             "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
-            "specials": self._specials,
+            # bos and eos are left out: they decide no ids, and older fingerprints had none
+            "specials": {r: t for r, t in self._specials.items() if r not in ("bos", "eos")},
             "template": [[e.ids, e.type_ids] for e in template],
         }
         text = json.dumps(_without_defaults(canon), sort_keys=True, ensure_ascii=False)
