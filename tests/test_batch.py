@@ -1,11 +1,11 @@
-"""Packed layouts: what goes in comes out, and runs cover every token once."""
+"""Packed layouts: what goes in comes out, and buckets cover every token once."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.batch import RUN_STEP, RUN_TOKENS, Packed
+from bertkit.batch import BUCKET_STEP, BUCKET_TOKENS, Packed
 
 lengths = st.lists(st.integers(1, 70), min_size=1, max_size=30).map(sorted)
 
@@ -15,35 +15,38 @@ def test_layout_describes_every_token(sizes: list[int]) -> None:
     layout = Packed.of(sizes)
     assert layout.total == sum(sizes)
     for sequence, size in enumerate(sizes):
-        start = int(layout.starts[sequence])
+        start = int(layout.cu_seqlens[sequence])
         assert layout.positions[start : start + size].tolist() == list(range(size))
-        assert layout.owner[start : start + size].tolist() == [sequence] * size
+        assert layout.sequence_ids[start : start + size].tolist() == [sequence] * size
 
 
 @given(lengths)
-def test_runs_cover_all_sequences_in_order(sizes: list[int]) -> None:
+def test_buckets_cover_all_sequences_in_order(sizes: list[int]) -> None:
     layout = Packed.of(sizes)
-    assert sum(run.sequences for run in layout.runs) == len(sizes)
-    assert sum(run.tokens for run in layout.runs) == layout.total
+    assert sum(bucket.sequences for bucket in layout.buckets) == len(sizes)
+    assert sum(bucket.tokens for bucket in layout.buckets) == layout.total
     place = 0
-    for run in layout.runs:
-        # equal lengths are never parted, and near ones share a run only while it is small
+    for bucket in layout.buckets:
+        # equal lengths are never parted, and near ones share a bucket only while it is small
         assert place == 0 or sizes[place - 1] != sizes[place]
-        own = sizes[place : place + run.sequences]
-        assert run.length == (max(own) if run.rows is None else -(-max(own) // RUN_STEP) * RUN_STEP)
-        assert len({-(-size // RUN_STEP) for size in own}) == 1
-        assert len(set(own)) == 1 or run.tokens - own.count(max(own)) * max(own) < RUN_TOKENS
-        if run.rows is None:
-            assert set(own) == {run.length}
+        own = sizes[place : place + bucket.sequences]
+        assert bucket.length == (
+            max(own) if bucket.rows is None else -(-max(own) // BUCKET_STEP) * BUCKET_STEP
+        )
+        assert len({-(-size // BUCKET_STEP) for size in own}) == 1
+        assert len(set(own)) == 1 or bucket.tokens - own.count(max(own)) * max(own) < BUCKET_TOKENS
+        if bucket.rows is None:
+            assert set(own) == {bucket.length}
         else:
-            assert run.hidden is not None
-            assert (~run.hidden).sum().item() == run.tokens == len(run.rows)
-        place += run.sequences
+            assert bucket.padding is not None
+            assert (~bucket.padding).sum().item() == bucket.tokens == len(bucket.rows)
+        place += bucket.sequences
 
 
 @given(lengths, st.integers(0, 80))
 def test_split_keeps_order(sizes: list[int], at: int) -> None:
-    short, long = Packed.of(sizes).split(at)
+    layout = Packed.of(sizes)
+    short, long = layout.split(layout.up_to(at))
     assert short.lengths + long.lengths == tuple(sizes)
     assert all(size <= at for size in short.lengths)
     assert all(size > at for size in long.lengths)
@@ -55,7 +58,17 @@ def test_decreasing_or_empty_sequences_are_refused(sizes: list[int]) -> None:
         Packed.of(sizes)
 
 
+def test_keys_and_values_may_lie_in_any_order_and_are_cut_as_others_are() -> None:
+    keys = Packed.of([3, 20, 1], any_order=True)
+    assert keys.sequence_ids.tolist() == [0] * 3 + [1] * 20 + [2]
+    first, second = keys.cut([0, 2, 3])
+    assert (first.tokens, first.sequences, first.length) == (23, 2, 32)
+    assert (second.start, second.tokens, second.length, second.rows) == (23, 1, 1, None)
+    with pytest.raises(ValueError, match="none is empty"):
+        Packed.of([2, 0], any_order=True)
+
+
 def test_moving_keeps_the_layout() -> None:
     layout = Packed.of([2, 3]).to("cpu")
     assert layout.lengths == (2, 3)
-    assert torch.equal(layout.starts, torch.tensor([0, 2, 5]))
+    assert torch.equal(layout.cu_seqlens, torch.tensor([0, 2, 5]))

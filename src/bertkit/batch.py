@@ -8,41 +8,45 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Where each sequence of a batch lies. Shortest first, so near-equal lengths are neighbors.
+    """Where each sequence of a batch lies. Shortest first, so near-equal lengths are neighbors;
+    what cross-attention reads may lie in any order.
 
-    Shapes: starts (S+1,) cumulative lengths; owner (N,) which sequence a token is in;
+    Shapes: cu_seqlens (S+1,) cumulative lengths; sequence_ids (N,) which sequence a token is in;
     positions (N,) its place in that sequence. `lengths` is the same on the host, so that
     choosing a kernel never waits for a device.
     """
 
-    starts: Tensor
-    owner: Tensor
+    cu_seqlens: Tensor
+    sequence_ids: Tensor
     positions: Tensor
     lengths: tuple[int, ...]
 
     @staticmethod
-    def of(lengths: Sequence[int]) -> Packed:
-        """The layout of sequences with these lengths, which must not decrease."""
+    def of(lengths: Sequence[int], *, any_order: bool = False) -> Packed:
+        """The layout of sequences with these lengths, which must not decrease unless `any_order`
+        is allowed: such a layout has keys and values only, and no queries."""
         host = np.asarray(lengths, dtype=np.int64)
-        if (np.diff(host) < 0).any() or (host < 1).any():
+        if (host < 1).any() or not (any_order or (np.diff(host) >= 0).all()):
             raise ValueError("sequences are packed shortest first, and none is empty")
-        starts = np.concatenate([[0], np.cumsum(host)])
-        owner = np.repeat(np.arange(len(host)), host)
-        positions = np.arange(starts[-1]) - starts[:-1][owner]
+        cu_seqlens = np.concatenate([[0], np.cumsum(host)])
+        sequence_ids = np.repeat(np.arange(len(host)), host)
+        positions = np.arange(cu_seqlens[-1]) - cu_seqlens[:-1][sequence_ids]
         return Packed(
-            torch.from_numpy(starts),
-            torch.from_numpy(owner),
+            torch.from_numpy(cu_seqlens),
+            torch.from_numpy(sequence_ids),
             torch.from_numpy(positions),
             lengths=tuple(host.tolist()),
         )
@@ -50,48 +54,139 @@ class Packed:
     @property
     def total(self) -> int:
         """All tokens of the batch, N."""
-        return self.owner.shape[0]
+        return self.sequence_ids.shape[0]
+
+    @property
+    def sequences(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
 
     @property
     def first(self) -> Tensor:
         """(S,) where each sequence begins: its [CLS]."""
-        return self.starts[:-1]
+        return self.cu_seqlens[:-1]
+
+    @property
+    def counts(self) -> Tensor:
+        """(S,) tokens of each sequence."""
+        return self.cu_seqlens.diff()
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Over the tokens of each sequence, in fp32. Shapes: (N, D) -> (S, D)."""
+        zeros = torch.zeros(len(self.lengths), x.shape[1], device=x.device)
+        return zeros.index_add_(0, self.sequence_ids, x.float())
+
+    def maxima(self, x: Tensor) -> Tensor:
+        """The largest of each number over the tokens of a sequence, in fp32. Shapes: the same."""
+        lowest = torch.full((len(self.lengths), x.shape[1]), -torch.inf, device=x.device)
+        return lowest.scatter_reduce(0, self.sequence_ids[:, None].expand_as(x), x.float(), "amax")
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def cuts(self) -> list[int]:
+        """The first sequence of each bucket, and the number of sequences."""
+        return _cuts(self.lengths)
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
         """Neighbors of near-equal length, each of which attention can treat as a rectangle."""
-        return tuple(_runs(self))
+        return self.cut(self.cuts)
 
-    def split(self, length: int) -> tuple[Packed, Packed]:
-        """The sequences of at most `length` tokens, and the longer ones, each a layout."""
-        if length not in self._splits:
-            self._splits[length] = _split(self, length)
-        return self._splits[length]
+    def cut(self, cuts: Sequence[int]) -> tuple[Bucket, ...]:
+        """The same, cut at these sequences: those of other queries, for instance."""
+        return tuple(_buckets(self, cuts))
 
-    @cached_property
-    def _splits(self) -> dict[int, tuple[Packed, Packed]]:
-        return {}
+    def up_to(self, length: int) -> int:
+        """How many sequences have at most `length` tokens: the first so many."""
+        return bisect.bisect_right(self.lengths, length)
+
+    def split(self, count: int) -> tuple[Packed, Packed]:
+        """The first `count` sequences, and the others, each a layout."""
+        device = self.sequence_ids.device
+        few, rest = self.lengths[:count], self.lengths[count:]
+        return (
+            Packed.of(few, any_order=True).to(device),
+            Packed.of(rest, any_order=True).to(device),
+        )
 
     def to(self, device: torch.device | str) -> Packed:
         return Packed(
-            self.starts.to(device), self.owner.to(device), self.positions.to(device), self.lengths
+            self.cu_seqlens.to(device),
+            self.sequence_ids.to(device),
+            self.positions.to(device),
+            self.lengths,
         )
 
 
-RUN_STEP = 16
-"""Only lengths that round up to the same multiple may share a run; it is then that long, so that
+@dataclass(frozen=True)
+class Padded:
+    """Sequences as rows of one length, laid end to end, padding behind each: the layout of exported
+    graphs, which no sizes may be known of before they run.
+
+    Shapes: mask (B, T), True at tokens; N is B · T. It has what the encoder and poolings read.
+    """
+
+    mask: Tensor
+
+    @property
+    def total(self) -> int:
+        return self.mask.numel()
+
+    @property
+    def sequences(self) -> int:
+        return self.mask.shape[0]
+
+    @property
+    def longest(self) -> int:
+        return self.mask.shape[1]
+
+    @property
+    def positions(self) -> Tensor:
+        row = torch.arange(self.longest, device=self.mask.device)
+        return row.expand_as(self.mask).flatten()
+
+    @property
+    def first(self) -> Tensor:
+        rows, length = self.mask.shape
+        return torch.arange(rows, device=self.mask.device) * length
+
+    @property
+    def counts(self) -> Tensor:
+        return self.mask.sum(1)
+
+    @property
+    def bucket(self) -> Bucket:
+        rows, length = self.mask.shape
+        return Bucket(0, rows * length, rows, length, None, ~self.mask[:, None, None])
+
+    def sums(self, x: Tensor) -> Tensor:
+        return (x.view(*self.mask.shape, -1).float() * self.mask[:, :, None]).sum(1)
+
+    def maxima(self, x: Tensor) -> Tensor:
+        hidden = ~self.mask[:, :, None]
+        return (x.view(*self.mask.shape, -1).float() - hidden.float() * HIDDEN).amax(1)
+
+
+HIDDEN = 1e9
+"""What is taken from numbers that nobody may see. Finite, since exported graphs are computed in
+many ways, and some make a nan of an infinity."""
+
+BUCKET_STEP = 16
+"""Only lengths that round up to the same multiple may share a bucket; it is then that long, so that
 few shapes come up (oneDNN compiles code for each new one: docs/log.md)."""
 
-RUN_TOKENS = 512
-"""A run of equal lengths with fewer tokens than this is joined by longer neighbors: copying a few
-tokens into a rectangle costs less than another round of small matrix products."""
+BUCKET_TOKENS = 512
+"""A bucket of equal lengths with fewer tokens than this is joined by longer neighbors: copying a
+few tokens into a rectangle costs less than another round of small matrix products."""
 
 
 @dataclass(frozen=True)
-class Run:
+class Bucket:
     """`sequences` neighbors seen as a rectangle of `length` columns, beginning at token `start`.
 
-    Shapes: rows (tokens,), the place of each token in the flattened rectangle, and hidden
+    Shapes: rows (tokens,), the place of each token in the flattened rectangle, and padding
     (sequences, 1, 1, length), True on the columns behind a sequence's end; both are None
     when all lengths are equal and the rectangle is a view.
     """
@@ -101,49 +196,45 @@ class Run:
     sequences: int
     length: int
     rows: Tensor | None
-    hidden: Tensor | None
+    padding: Tensor | None
 
 
-def _split(layout: Packed, length: int) -> tuple[Packed, Packed]:
-    short = bisect.bisect_right(layout.lengths, length)
-    if short in (0, len(layout.lengths)):
-        none = Packed.of(()).to(layout.owner.device)
-        return (layout, none) if short else (none, layout)
-    device = layout.owner.device
-    return (
-        Packed.of(layout.lengths[:short]).to(device),
-        Packed.of(layout.lengths[short:]).to(device),
-    )
-
-
-def _runs(layout: Packed) -> list[Run]:
+def _buckets(layout: Packed, cuts: Sequence[int]) -> Iterator[Bucket]:
     lengths = np.asarray(layout.lengths)
-    runs, start = [], 0
-    for i, j in itertools.pairwise(_cuts(layout.lengths)):
+    start = 0
+    for i, j in itertools.pairwise(cuts):
         part = lengths[i:j]
         tokens, longest = int(part.sum()), int(part.max())
-        rows = hidden = None
+        rows = padding = None
         if (part != longest).any():
-            longest += -longest % RUN_STEP
-            seen = torch.arange(longest) < torch.from_numpy(part)[:, None]
-            rows = seen.flatten().nonzero().squeeze(1).to(layout.owner.device)
-            hidden = (~seen)[:, None, None, :].to(layout.owner.device)
-        runs.append(Run(start, tokens, j - i, longest, rows, hidden))
+            longest += -longest % BUCKET_STEP
+            real = torch.arange(longest) < torch.from_numpy(part)[:, None]
+            rows = real.flatten().nonzero().squeeze(1).to(layout.sequence_ids.device)
+            padding = (~real)[:, None, None, :].to(layout.sequence_ids.device)
+        yield Bucket(start, tokens, j - i, longest, rows, padding)
         start += tokens
-    return runs
 
 
 def _cuts(lengths: Sequence[int]) -> list[int]:
-    """Where runs begin and end: equal lengths are one, unless they are too few to stand alone."""
+    """Where buckets begin and end: equal lengths are one, unless too few to stand alone."""
     cuts, tokens = [0], 0
     for place in range(1, len(lengths)):
         before, length = lengths[place - 1], lengths[place]
         tokens += before
-        near = -(-before // RUN_STEP) == -(-length // RUN_STEP)
-        if before != length and not (near and tokens < RUN_TOKENS):
+        near = -(-before // BUCKET_STEP) == -(-length // BUCKET_STEP)
+        if before != length and not (near and tokens < BUCKET_TOKENS):
             cuts.append(place)
             tokens = 0
     return [*cuts, len(lengths)] if lengths else []
+
+
+class Tokens(Protocol):
+    """A sequence: an encoded text, or a sample. Shapes: ids and types (T,)."""
+
+    @property
+    def ids(self) -> NDArray[np.int64]: ...
+    @property
+    def types(self) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True)
@@ -151,7 +242,7 @@ class Batch:
     """Token ids and what belongs to them, packed.
 
     Shapes: ids (N,), types (N,) segment of each token; targets by the name of the head that
-    reads them, one for each of its answers. `places` (P,) are the tokens at which a head answers
+    reads them, one for each of its answers. `token_indices` (P,) are those at which a head answers
     that answers at tokens: masked ones, first pieces of words; all when None. `example` (S,)
     numbers the examples that several sequences belong to (the choices of a question).
     """
@@ -159,9 +250,33 @@ class Batch:
     ids: Tensor
     types: Tensor
     layout: Packed
-    places: Tensor | None = None
+    token_indices: Tensor | None = None
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     example: Tensor | None = None
+
+    @staticmethod
+    def of(
+        sequences: Sequence[Tokens],
+        *,
+        token_indices: Sequence[NDArray[np.int64]] | None = None,
+        targets: Mapping[str, Tensor] | None = None,
+        example: Tensor | None = None,
+    ) -> Batch:
+        """Sequences, shortest first, end to end; the token indices of each count within it."""
+        layout = Packed.of([len(sequence.ids) for sequence in sequences])
+        chosen = None
+        if token_indices is not None:
+            starts = layout.first.tolist()
+            moved = [own + start for own, start in zip(token_indices, starts, strict=True)]
+            chosen = torch.from_numpy(np.concatenate(moved))
+        return Batch(
+            ids=torch.from_numpy(np.concatenate([sequence.ids for sequence in sequences])),
+            types=torch.from_numpy(np.concatenate([sequence.types for sequence in sequences])),
+            layout=layout,
+            token_indices=chosen,
+            targets=targets or {},
+            example=example,
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(
@@ -169,7 +284,28 @@ class Batch:
             ids=self.ids.to(device),
             types=self.types.to(device),
             layout=self.layout.to(device),
-            places=None if self.places is None else self.places.to(device),
+            token_indices=None if self.token_indices is None else self.token_indices.to(device),
             example=None if self.example is None else self.example.to(device),
             targets={name: t.to(device) for name, t in self.targets.items()},
         )
+
+
+def by_length(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
+    """Which sequences go through a model together, by their places: shortest first, neighbors
+    whose lengths add up to at most the budget. A longer sequence stands alone."""
+    order = np.argsort(np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    for part in cut_by_tokens([lengths[place] for place in order], budget_tokens):
+        yield order[part]
+
+
+def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[slice]:
+    """Neighbors whose lengths add up to at most the budget; a longer sequence stands alone."""
+    cuts, total, start = [], 0, 0
+    for place, length in enumerate(lengths):
+        if place > start and total + length > budget_tokens:
+            cuts.append(slice(start, place))
+            start, total = place, 0
+        total += length
+    if start < len(lengths):
+        cuts.append(slice(start, len(lengths)))
+    return cuts

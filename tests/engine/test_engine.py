@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.engine.engine import Engine, pack
+from bertkit.batch import Batch
+from bertkit.engine.engine import Engine
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.pool import first, mean
@@ -53,7 +54,7 @@ def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
     encodings = [encoding(n) for n in (5, 3, 200, 40, 41)]
     ours = Engine(model, precision=precision).run(encodings, first)  # type: ignore[arg-type]
     for row, one in zip(ours, encodings, strict=True):
-        batch = pack([one])
+        batch = Batch.of([one])
         with torch.no_grad():
             plain = first(model.encoder(batch), batch)[0].numpy()
         tolerance = 1e-5 if precision == "fp32" else 0.1
@@ -61,7 +62,7 @@ def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
 
 
 def test_mean_is_over_the_sequence_alone(model: Model) -> None:
-    batch = pack([encoding(2), encoding(5)])
+    batch = Batch.of([encoding(2), encoding(5)])
     states = torch.arange(14.0).reshape(7, 2)
     assert mean(states, batch).tolist() == [[1.0, 2.0], [8.0, 9.0]]
 
@@ -80,7 +81,7 @@ def test_train_mode_packed_equals_alone() -> None:
     def gradients(groups: list[list[Encoding]]) -> list[torch.Tensor]:
         model.zero_grad()
         for group in groups:
-            batch = pack(group)
+            batch = Batch.of(group)
             mean(model.encoder(batch), batch).pow(2).sum().backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 

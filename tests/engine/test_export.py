@@ -11,7 +11,7 @@ import torch
 
 from bertkit.engine import export as exporting
 from bertkit.engine.engine import Engine
-from bertkit.engine.export import Rectangle, export
+from bertkit.engine.export import Rows, export
 from bertkit.engine.exported import Graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.families import FAMILIES
@@ -53,7 +53,7 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
     model = model_of(family)
     read = encodings(np.random.default_rng(0), [40, 3, 17, 1])
     inputs = padded([e.ids for e in read], [e.types for e in read])
-    graph = Rectangle(model.encoder, Pooling(mode)).eval()
+    graph = Rows(model.encoder, Pooling(mode)).eval()
     _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
     ours = Engine(model).run(read, POOLINGS[mode])
     np.testing.assert_allclose(vectors.numpy(), ours, atol=1e-5)
@@ -63,7 +63,7 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet"])
 def test_a_graph_has_the_models_vectors(family: str, kind: Any, tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime", kind):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")

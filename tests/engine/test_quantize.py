@@ -8,7 +8,8 @@ import torch
 from tests.engine.test_export import encodings, model_of
 from torch import nn
 
-from bertkit.engine.engine import Engine, pack
+from bertkit.batch import Batch
+from bertkit.engine.engine import Engine
 from bertkit.engine.quantize import (
     Inputs,
     Int8Linear,
@@ -84,7 +85,7 @@ def test_nothing_is_left_on_the_model() -> None:
     model = model_of("bert")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     read = encodings(np.random.default_rng(0), [9, 5])
-    batch = pack(sorted(read, key=len))
+    batch = Batch.of(sorted(read, key=len))
     calibrate(model, [batch])
     Engine(model, int8=calibrate(model, [batch]))
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())

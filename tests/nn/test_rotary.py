@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 
 from bertkit.batch import Packed
-from bertkit.nn.rotary import Turn, rotate
+from bertkit.nn.rotary import Rotary, rotate
 
 BASE, WIDTH = 100.0, 8
 
 
 def turned(qkv: torch.Tensor, layout: Packed) -> torch.Tensor:
-    return rotate(qkv, Turn.of(layout, BASE, rows=len(qkv), like=qkv, width=WIDTH))
+    rotary = Rotary.of(layout, BASE, rows=len(qkv), like=qkv, width=WIDTH)
+    heads = qkv.shape[2]
+    return rotate(qkv.flatten(1, 2), rotary, 2 * heads).unflatten(1, (3, heads))
 
 
 def test_it_is_the_formula() -> None:
@@ -45,6 +47,6 @@ def test_products_depend_on_the_distance_alone() -> None:
 
 def test_its_gradient_is_that_of_the_function() -> None:
     layout = Packed.of([2, 3])
-    qkv = torch.randn(layout.total, 3, 2, WIDTH, dtype=torch.double, requires_grad=True)
-    turn = Turn.of(layout, BASE, rows=layout.total, like=qkv, width=WIDTH)
-    assert torch.autograd.gradcheck(lambda x: rotate(x, turn), (qkv,))
+    qkv = torch.randn(layout.total, 6, WIDTH, dtype=torch.double, requires_grad=True)
+    rotary = Rotary.of(layout, BASE, rows=layout.total, like=qkv, width=WIDTH)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, rotary, 4), (qkv,))

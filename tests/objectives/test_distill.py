@@ -114,10 +114,10 @@ def test_attention_is_compared_before_softmax() -> None:
     layers = []
     for mine, other in ((0, 1), (1, 3)):  # added up, as TinyBERT has it
         gaps = []
-        for start, size in zip(data.layout.starts.tolist(), data.layout.lengths, strict=False):
+        for start, size in zip(data.layout.cu_seqlens.tolist(), data.layout.lengths, strict=False):
             scores = []
-            for qkv in (own.qkv[mine], theirs.qkv[other]):
-                q, k, _ = qkv[start : start + size].unbind(1)  # each (T, H, K)
+            for t, layer in ((own, mine), (theirs, other)):
+                q, k = (x[layer][start : start + size] for x in (t.queries, t.keys))  # (T, H, K)
                 scores.append(torch.einsum("ihk,jhk->hij", q, k) / 8**0.5)
             gaps.append(((scores[0] - scores[1]) ** 2).mean())
         layers.append(torch.stack(gaps).mean())
@@ -133,11 +133,12 @@ def test_relations_are_those_of_the_last_layer() -> None:
         student.encoder(data, own)
         teacher.encoder(data, theirs)
     gaps = []
-    for start, size in zip(data.layout.starts.tolist(), data.layout.lengths, strict=False):
-        for a, b in ((0, 1), (2, 2)):
+    for start, size in zip(data.layout.cu_seqlens.tolist(), data.layout.lengths, strict=False):
+        part = slice(start, start + size)
+        for a, b in (("queries", "keys"), ("values", "values")):
             mine, wanted = (
-                torch.softmax(torch.einsum("ihk,jhk->hij", x[:, a], x[:, b]) / 8**0.5, -1)
-                for x in (t.qkv[-1][start : start + size] for t in (own, theirs))
+                torch.softmax(torch.einsum("ihk,jhk->hij", x[part], y[part]) / 8**0.5, -1)
+                for x, y in ((getattr(t, a)[-1], getattr(t, b)[-1]) for t in (own, theirs))
             )
             gaps.append((wanted * (wanted / mine).log()).sum(-1).mean())
     found = objective(teacher, student, relations=1.0)(student, data, totals([data]))
@@ -162,7 +163,7 @@ def test_relations_of_values_are_symmetric() -> None:
     made, data, trace = model(), batch(), Trace(weights=False, projections=True)
     with torch.no_grad():
         made.encoder(data, trace)
-    for table in relations(trace.qkv[0], data.layout, 2, 2):
+    for table in relations(trace.values[0], trace.values[0], data.layout):
         torch.testing.assert_close(table, table.transpose(1, 2))
 
 
@@ -212,7 +213,9 @@ def cut(lengths: list[int], parts: int, *, head: str) -> list[Batch]:
             )
             targets = text[places] % 3
         made.append(
-            Batch(text, torch.zeros_like(text), layout, places=places, targets={head: targets})
+            Batch(
+                text, torch.zeros_like(text), layout, token_indices=places, targets={head: targets}
+            )
         )
     return made
 

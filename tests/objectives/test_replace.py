@@ -54,7 +54,7 @@ def test_the_loss_is_the_formula() -> None:
     loss = replaced_tokens(7.0)(model, batch, totals([batch]))
     (asked,) = seen
     whole = batch.targets["rtd"]
-    elsewhere = torch.ones(len(whole), dtype=torch.bool).index_fill(0, batch.places, False)
+    elsewhere = torch.ones(len(whole), dtype=torch.bool).index_fill(0, batch.token_indices, False)
     assert torch.equal(asked.ids[elsewhere], whole[elsewhere])
     filling = F.cross_entropy(generator(batch)["mlm"], batch.targets["mlm"])
     said = model.heads["rtd"](model.encoder(asked), asked)

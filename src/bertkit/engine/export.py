@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
@@ -16,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertkit.batch import Batch, Packed, Padded
 from bertkit.engine.exported import GRAPHS, RECORD, Graph, Record, hashes, padded
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.attention import Attention
 from bertkit.nn.pool import Pooling
-from bertkit.nn.rotary import angles
 from bertkit.storage import write_json
 
 TOLERANCE = 1e-4
@@ -32,12 +30,8 @@ SHAPES = ((1, 5), (3, 17), (8, 40))
 """Texts and tokens at which a graph is held against the model."""
 
 
-Sight = tuple[Tensor, Tensor | None]
-"""What is added to scores, (B, 1, 1 or T, T), and rotary angles (T, K / 2)."""
-
-
-class Rectangle(nn.Module):
-    """The same model on rows of equal length, for graphs have no packed layout.
+class Rows(nn.Module):
+    """A model on rows of one length, for graphs have no packed layout.
 
     Shapes: input_ids, attention_mask and token_type_ids (B, T) -> (B, T, D) states and (B, D)
     vectors.
@@ -51,71 +45,16 @@ class Rectangle(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        config = self.encoder.config
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        seen: Any = SimpleNamespace(
-            ids=input_ids, types=token_type_ids, layout=SimpleNamespace(positions=places[None])
+        batch = Batch(
+            ids=input_ids.flatten(),
+            types=token_type_ids.flatten(),
+            layout=cast(Packed, Padded(attention_mask.to(torch.bool))),  # has what is read of it
         )
-        x: Tensor = self.encoder.embedding(seen)
-        whole, local = self._sights(places, attention_mask, x)
-        for layer, place in enumerate(config.depths):
-            block: Any = self.encoder.blocks[place]
-            sight = whole if config.windows[layer] is None else local
-            if block.norm == "pre":
-                x = x + _attend(block.attention, block.attention_norm(x), sight)
-                x = x + block.feedforward(block.feedforward_norm(x))
-            else:
-                x = block.attention_norm(x + _attend(block.attention, x, sight))
-                x = block.feedforward_norm(x + block.feedforward(x))
-        if self.encoder.norm is not None:
-            x = self.encoder.norm(x)
-        return x, self._pooled(x, attention_mask)
-
-    def _sights(self, places: Tensor, attention_mask: Tensor, x: Tensor) -> tuple[Sight, Sight]:
-        """Of layers that see the whole text, and of the others, as `Transformer` has them."""
-        config = self.encoder.config
-
-        def sight(seen: Tensor, base: float | None) -> Sight:
-            bias = (~seen).to(x.dtype) * -1e9  # softmax gives nothing to what is not seen
-            width = config.hidden // config.heads
-            return bias, None if base is None else angles(places, base, width)
-
-        mask = attention_mask[:, None, None, :].to(torch.bool)  # (B, 1, 1, T)
-        whole = sight(mask, config.rotary)
-        if config.window is None:
-            return whole, whole
-        near = (places[:, None] - places).abs() <= config.window
-        base = None if config.rotary is None else config.window_rotary
-        return whole, sight(mask & near, base)
-
-    def _pooled(self, x: Tensor, attention_mask: Tensor) -> Tensor:
-        real = attention_mask[:, :, None].to(x.dtype)
-        match self.pooling.mode:
-            case "cls":
-                found = x[:, 0]
-            case "max":
-                found = (x - (1.0 - real) * 1e9).amax(1)
-            case _:
-                found = (x * real).sum(1) / real.sum(1)
-        if self.pooling.dense is not None:
-            found = self.pooling.dense(found)
-        return F.normalize(found, dim=-1) if self.pooling.normalize else found
-
-
-def _attend(part: Attention, x: Tensor, sight: Sight) -> Tensor:
-    bias, turn = sight
-    q, k, v = part.qkv(x).unflatten(-1, (3, part.heads, -1)).permute(2, 0, 3, 1, 4)
-    if turn is not None:
-        q, k = _turned(q, turn), _turned(k, turn)
-    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias
-    mixed = torch.softmax(scores, -1) @ v
-    out: Tensor = part.out(mixed.transpose(1, 2).flatten(2))
-    return out
-
-
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    (a, b), cos, sin = x.chunk(2, -1), turn.cos(), turn.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        states = self.encoder(batch)
+        vectors = self.pooling(states, batch)
+        if self.pooling.normalize:
+            vectors = F.normalize(vectors, dim=-1)
+        return states.view(*input_ids.shape, -1), vectors
 
 
 def export(
@@ -131,7 +70,7 @@ def export(
     Batch and length are free, up to `length` tokens. It is checked at three shapes.
     Raises: CheckpointError when the graph gives other vectors.
     """
-    graph = Rectangle(model.encoder, pooling).eval().requires_grad_(False)
+    graph = Rows(model.encoder, pooling).eval().requires_grad_(False)
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = ["input_ids", "attention_mask", "token_type_ids"]
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
@@ -184,7 +123,7 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _distance(graph: Rectangle, folder: Path) -> float:
+def _distance(graph: Rows, folder: Path) -> float:
     """The largest difference of any number, over texts of several lengths in each shape."""
     ready, rng = Graph(folder), np.random.default_rng(0)
     found = []

@@ -12,10 +12,12 @@ from bertkit.nn.attention import Attention
 
 
 def without_dead_heads(model: Model) -> Model:
-    """The model, or a copy whose layers lack the heads that nothing is made of (pruned ones).
+    """The model without its pruned heads, as a copy; the model itself where it has none.
 
-    Such a head's columns of the mixing matrix are zero, so that its output changes nothing.
+    The output weights of a pruned head are all zero.
     """
+    if model.encoder.relative is not None:  # whose bias has a column for each head
+        return model
     parts = [part for part in model.encoder.modules() if isinstance(part, Attention)]
     if not any(len(alive(part)) < part.heads for part in parts):
         return model
@@ -32,7 +34,7 @@ def without_dead_heads(model: Model) -> Model:
             )
             mixing = part.out.weight.unflatten(1, (part.heads, -1))[:, living].flatten(1)
             part.out = _linear(mixing, part.out.bias)
-            part.heads = len(living)
+            part.heads = part.kv_heads = len(living)
     return model
 
 

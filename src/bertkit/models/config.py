@@ -18,6 +18,9 @@ OF_TRAINING = frozenset(
 """Settings that decide no vector, and which fingerprints leave out: stores that were made before
 there were any stay valid."""
 
+LATER = frozenset({"relative"})
+"""Settings that fingerprints leave out where they have their default, for the same reason."""
+
 
 class TransformerConfig(Settings, frozen=True):
     """Every variant of the encoder is a value of this class."""
@@ -27,11 +30,11 @@ class TransformerConfig(Settings, frozen=True):
     hidden: Count = 768
     """Width of the states, D."""
     embedding: Count | None = None
-    """Width of the embedding, E, widened to `hidden` by a dense layer; as wide by default."""
+    """Width of the token embedding, E; a dense layer projects it to `hidden`, the default."""
     layers: Annotated[int, Meta(ge=1, le=1000)] = 12
     order: tuple[int, ...] | None = None
-    """Which weights each layer uses, by their number; ALBERT is twelve times 0. By default each
-    has its own."""
+    """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.
+    By default each layer has its own."""
     heads: Count = 12
     """Attention heads a layer, H; the width of one is hidden / heads."""
     intermediate: Count = 3072
@@ -39,27 +42,29 @@ class TransformerConfig(Settings, frozen=True):
     length: Count = 512
     """The longest sequence in tokens, with its special tokens; as many positions are learned."""
     types: Annotated[int, Meta(ge=0)] = 2
-    """Segments: sentence A and sentence B. With 1 or 0 the model knows none."""
+    """Rows of the segment embedding: 2 for sentences A and B; 0 for none."""
     pad: Annotated[int, Meta(ge=0)] = 0
-    """Id of the padding piece, which no packed batch has; RoBERTa's folders count positions on
-    from it."""
+    """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
+    at pad + 1."""
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     """`gelu` is the exact form with erf, BERT's."""
     gated: bool = False
-    """Whether the bent states of the feed-forward network are multiplied by as many unbent ones."""
+    """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     norm: Literal["post", "pre"] = "post"
-    """Whether a layer normalizes what it adds up, as BERT, or what it reads."""
+    """Where LayerNorm stands: after residual sums (BERT) or before each sublayer (ModernBERT)."""
     norm_eps: Annotated[float, Meta(gt=0.0)] = 1e-12
     bias: bool = True
-    """Whether layers and norms add a vector of their own."""
+    """Whether linear layers and LayerNorms have biases."""
     rotary: Annotated[float, Meta(gt=1.0)] | None = None
-    """The base of the angles that queries and keys are turned by, without learned positions."""
+    """Base of rotary position embeddings, which replace learned positions."""
+    relative: Annotated[int, Meta(ge=4, multiple_of=4)] | None = None
+    """Buckets of a learned bias for relative positions, beside learned positions (MPNet: 32)."""
     window: Count | None = None
-    """How far a token of a local layer sees, in tokens to each side; by default none is local."""
+    """Local layers attend to so many tokens on each side. By default no layer is local."""
     window_rotary: Annotated[float, Meta(gt=1.0)] = 10_000.0
-    """As `rotary`, of local layers."""
+    """`rotary` of local layers."""
     global_every: Count = 3
-    """Beside a window: the first layer and every such one after it see the whole sequence."""
+    """With `window`: layers 0, n, 2n, … use global attention, the others are local."""
     dropout: Rate = 0.1
     """On embeddings and before residual sums."""
     attention_dropout: Rate = 0.1
@@ -67,9 +72,9 @@ class TransformerConfig(Settings, frozen=True):
     attention_output_dropout: OwnRate = "dropout"
     """Before the residual sum of attention."""
     pooler: Literal["tanh", "relu", "gelu"] = "tanh"
-    """What bends the pooled [CLS]."""
+    """Activation of the pooler."""
     pooling: Literal["cls", "mean"] = "cls"
-    """What is pooled: the first state, or the mean of all."""
+    """Which state the pooler reads: that of [CLS], or the mean of all."""
     head_norm: bool = False
     """Whether every head begins with a dense layer, the pooler's activation and a norm."""
     head_dropout: Rate | None = None
@@ -125,7 +130,7 @@ class TransformerConfig(Settings, frozen=True):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """How far each layer sees, in tokens to each side; None is the whole sequence."""
+        """The attention window of each layer, in tokens on each side; None is global attention."""
         return tuple(
             self.window if layer % self.global_every else None for layer in range(self.layers)
         )

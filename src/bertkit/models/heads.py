@@ -47,7 +47,7 @@ class MaskedLM(nn.Module):
 
 
 class Transform(nn.Module):
-    """A dense layer, bent; and normalized, if the model's heads are. Shapes: (…, D) -> (…, D)."""
+    """A dense layer and its activation, then LayerNorm if `head_norm`. Shapes: (…, D) -> (…, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A vector for each sequence: a bent dense layer on [CLS], or on the mean of all states.
+    """A vector for each sequence: a dense layer and its activation on [CLS] or on the mean state.
 
     Shapes: (N, D) -> (S, D).
     """
@@ -173,5 +173,5 @@ class Span(nn.Module):
 
 
 def _chosen(states: Tensor, batch: Batch) -> Tensor:
-    """The states at the batch's places. Shapes: (N, D) -> (P, D)."""
-    return states if batch.places is None else states.index_select(0, batch.places)
+    """The states at the batch's token_indices. Shapes: (N, D) -> (P, D)."""
+    return states if batch.token_indices is None else states.index_select(0, batch.token_indices)

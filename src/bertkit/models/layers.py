@@ -39,8 +39,8 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def without_heads(model: Model, heads: Sequence[Head]) -> Model:
-    """A copy in which these heads give zeros, and learn nothing any more: neither their values nor
-    what is made of them has a gradient. Where layers share weights, the first that has them counts.
+    """A copy with these heads pruned: their value and output weights are zero, so that they output
+    zero and get no gradient. Where layers share weights, the first that has them counts.
 
     Raises: ConfigError as `check_heads` does.
     """

@@ -33,7 +33,7 @@ class BiLSTM(nn.Module):
         return out[order.argsort()]
 
 
-class Mix(nn.Module):
+class ScalarMix(nn.Module):
     """γ Σ softmax(s)_j h_j, with s and γ learned; at first the mean. Shapes: (J, N, D) -> (N, D).
 
     Source: Peters et al. 2018 (ELMo), equation 1.

@@ -7,11 +7,13 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.models.config import TransformerConfig
-from bertkit.nn.attention import Sight, Trace
+from bertkit.nn.attention import Trace
 from bertkit.nn.block import Block
+from bertkit.nn.context import AttentionContext
 from bertkit.nn.embedding import Embedding
 from bertkit.nn.norm import LayerNorm
-from bertkit.nn.rotary import Turn
+from bertkit.nn.relative import RelativeBias
+from bertkit.nn.rotary import Rotary
 
 
 class Transformer(nn.Module):
@@ -50,6 +52,9 @@ class Transformer(nn.Module):
             )
             for weights in range(max(config.depths) + 1)
         )
+        self.relative = (
+            None if config.relative is None else RelativeBias(config.relative, config.heads)
+        )
         self.norm = (
             LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
             if config.norm == "pre"
@@ -59,36 +64,40 @@ class Transformer(nn.Module):
     def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and isinstance(batch.layout, Packed):
             x = F.pad(x, (0, 0, 0, rounded(tokens) - tokens))
         if trace is not None:
             trace.states.append(x[:tokens])
-        whole, local = self._sights(batch.layout, x)
+        everywhere, nearby = self._contexts(batch.layout, x)
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
-            sight = whole if windows[layer] is None else local
-            x = self.blocks[place](x, sight, trace)
+            context = everywhere if windows[layer] is None else nearby
+            x = self.blocks[place](x, context, trace)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)
             if trace is not None:
                 trace.states.append(x[:tokens])
         return x[:tokens]
 
-    def _sights(self, layout: Packed, x: Tensor) -> tuple[Sight, Sight]:
-        """Of layers that see the whole sequence, and of the others."""
+    def _contexts(self, layout: Packed, x: Tensor) -> tuple[AttentionContext, AttentionContext]:
+        """Of layers whose tokens attend to the whole sequence, and of the others."""
         config = self.config
+        bias = None if self.relative is None else self.relative()
 
-        def sight(window: int | None, base: float | None) -> Sight:
+        def context(window: int | None, base: float | None) -> AttentionContext:
             width = config.hidden // config.heads
-            if base is None:
-                return Sight(layout, window)
-            turn = Turn.of(layout, base, rows=x.shape[0], like=x, width=width)
-            return Sight(layout, window, turn)
+            rotary = (
+                None
+                if base is None
+                else Rotary.of(layout, base, rows=x.shape[0], like=x, width=width)
+            )
+            return AttentionContext(layout, window=window, bias=bias, rotary=rotary)
 
-        whole = sight(None, config.rotary)
+        everywhere = context(None, config.rotary)
         if config.window is None:
-            return whole, whole
-        return whole, sight(config.window, None if config.rotary is None else config.window_rotary)
+            return everywhere, everywhere
+        base = None if config.rotary is None else config.window_rotary
+        return everywhere, context(config.window, base)
 
 
 def rounded(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""Multi-head self-attention over packed sequences. Vaswani et al. 2017, section 3.2."""
+"""Multi-head attention over packed sequences. Vaswani et al. 2017, section 3.2."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from bertkit.batch import Packed
-from bertkit.nn.kernels import Bmm, Fused, Kernel, Local, Varlen, beyond
-from bertkit.nn.rotary import Turn, rotate
+from bertkit.batch import Packed, Padded
+from bertkit.nn.context import AttentionContext
+from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.rotary import rotate
 
-SHORT = 192
-"""Up to this many tokens `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
-RUN_STEP, so that the kernel of a sequence depends on its own length only)."""
+BMM_MAX_LENGTH = 192
+"""Up to this many queries `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
+BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
 
 
-FAR = 4
+LOCAL_MIN_WINDOWS = 4
 """Sequences longer than so many windows go by `Local`."""
 
 
@@ -26,136 +27,195 @@ FAR = 4
 class Trace:
     """A collector, handed down when someone wants to look inside; nothing is kept otherwise.
 
-    Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, T, T), rows
+    Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, Tq, Tk), rows
     sum to one; heads[layer] (N, H, K), each head's output before they are mixed; with
-    `projections` qkv[layer] (R, 3, H, K), of which those behind the N tokens are padding. The last
-    states of a pre-norm model are normalized, those before are not.
+    `projections` queries[layer] (R, H, K), keys[layer] and values[layer] (R, Hkv, K), of which
+    those behind the N tokens are padding. The last states of a pre-norm model are normalized,
+    those before are not.
     """
 
     states: list[Tensor] = field(default_factory=list)
     attention: list[list[Tensor]] = field(default_factory=list)
     heads: list[Tensor] = field(default_factory=list)
-    qkv: list[Tensor] = field(default_factory=list)
+    queries: list[Tensor] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
     weights: bool = True
     """Without, neither attention nor heads are collected, and nothing more is computed."""
     projections: bool = False
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What the tokens of a layer see, and from where."""
-
-    layout: Packed
-    window: int | None = None
-    """How many tokens to each side; None is the whole sequence."""
-    turn: Turn | None = None
-    """The angles of rotary positions."""
-
-
 def attend(
-    qkv: Tensor,
-    layout: Packed,
+    q: Tensor,
+    kv: Tensor,
+    context: AttentionContext,
     *,
-    window: int | None = None,
     dropout: float = 0.0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """Each token's mixture of the tokens of its own sequence, or of those within `window`.
-
-    Shapes: as of `Kernel`.
+    """Each query's mixture of the values that it may attend to. Shapes: as of `Kernel`.
 
     Without a `kernel` the fastest that does not refuse is taken; the choice for a sequence depends
     on its own length alone, never on its neighbors.
     """
     if kernel is not None:
-        reason = kernel.refuses(qkv, layout, window=window, dropout=dropout)
+        reason = kernel.refuses(q, kv, context, dropout=dropout)
         if reason:
             raise ValueError(reason)
-        return kernel(qkv, layout, window=window, dropout=dropout)
-    varlen = Varlen()
-    if varlen.refuses(qkv, layout, dropout=dropout) is None:
-        return varlen(qkv, layout, window=window, dropout=dropout)
+        return kernel(q, kv, context, dropout=dropout)
+    if isinstance(context.queries, Padded):
+        return attend(q, kv, context, dropout=dropout, kernel=Dense())
+    varlen, window = Varlen(), context.window
+    if varlen.refuses(q, kv, context, dropout=dropout) is None:
+        return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
     longest: Kernel = Fused()
-    if qkv.device.type == "cpu" and dropout:
+    if q.device.type == "cpu" and dropout:
         longest = Bmm()
-    elif qkv.device.type == "cpu":
-        bounds.append((SHORT, Bmm()))
-    if window is not None:
-        bounds.append((max(SHORT, FAR * window), longest))
+    elif q.device.type == "cpu":
+        bounds.append((BMM_MAX_LENGTH, Bmm()))
+    if window is not None and context.bias is None:
+        bounds.append((max(BMM_MAX_LENGTH, LOCAL_MIN_WINDOWS * window), longest))
         longest = Local()
     bounds.append((math.inf, longest))
-    return _by_length(qkv, layout, bounds, window=window, dropout=dropout)
+    return _by_length(q, kv, context, bounds, dropout)
 
 
 def _by_length(
-    qkv: Tensor,
-    layout: Packed,
+    q: Tensor,
+    kv: Tensor,
+    context: AttentionContext,
     bounds: Sequence[tuple[float, Kernel]],
-    *,
-    window: int | None,
     dropout: float,
 ) -> Tensor:
-    """Each sequence by the first kernel whose bound it does not exceed."""
+    """Each sequence by the first kernel whose bound its queries do not exceed."""
     (limit, kernel), *longer = bounds
-    if layout.lengths[-1] <= limit:
-        return kernel(qkv, layout, window=window, dropout=dropout)
-    if layout.lengths[0] > limit:
-        return _by_length(qkv, layout, longer, window=window, dropout=dropout)
-    short, long = layout.split(int(limit))
-    first, rest = qkv.split([short.total, qkv.shape[0] - short.total])
+    lengths = context.queries.lengths
+    if lengths[-1] <= limit:
+        return kernel(q, kv, context, dropout=dropout)
+    if lengths[0] > limit:
+        return _by_length(q, kv, context, longer, dropout)
+    short, long = context.split(context.queries.up_to(int(limit)))
+    some = short.queries.total, short.keys.total
+    (q, long_q), (kv, long_kv) = (
+        x.split([count, x.shape[0] - count]) for x, count in zip((q, kv), some, strict=True)
+    )
     return torch.cat(
         [
-            kernel(first, short, window=window, dropout=dropout),
-            _by_length(rest, long, longer, window=window, dropout=dropout),
+            kernel(q, kv, short, dropout=dropout),
+            _by_length(long_q, long_kv, long, longer, dropout),
         ]
     )
 
 
-def attention_weights(qkv: Tensor, layout: Packed, window: int | None = None) -> list[Tensor]:
-    """The exact weights, one (H, T, T) a sequence: softmax(q kᵀ / √K), computed in fp32."""
-    found = []
-    for scores in relations(qkv, layout, 0, 1):
-        hidden = beyond(window, scores.shape[-1], scores.device)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, -torch.inf)
-        found.append(torch.softmax(scores, -1))
-    return found
+def attention_weights(q: Tensor, kv: Tensor, context: AttentionContext) -> list[Tensor]:
+    """The exact weights, computed in fp32. Shapes: as of `Kernel` -> one (H, Tq, Tk) a sequence."""
+    weights, group = [], q.shape[1] // kv.shape[2]
+    for queries, keys in context.alone:
+        rows = q[queries.start : queries.start + queries.tokens].float().transpose(0, 1)
+        k = kv[keys.start : keys.start + keys.tokens, 0].float().transpose(0, 1)
+        scores = rows @ k.repeat_interleave(group, 0).mT * context.scaling(q.shape[-1])
+        if context.bias is not None:
+            scores = scores + context.bias(q, kv, queries, keys)[0].float()
+        blocked = context.blocked(keys.length, q.device)
+        if blocked is not None:
+            scores = scores.masked_fill(blocked, -torch.inf)
+        weights.append(torch.softmax(scores, -1))
+    return weights
 
 
-def relations(qkv: Tensor, layout: Packed, a: int, b: int) -> list[Tensor]:
+def relations(a: Tensor, b: Tensor, layout: Packed) -> list[Tensor]:
     """How each token's projection `a` meets that of each other's `b`: a bᵀ / √K, in fp32.
 
-    Of queries (0) and keys (1) these are the scores before softmax; of values (2) and values the
-    relations of MiniLM. Shapes: one (H, T, T) a sequence.
+    Of queries and keys these are the scores before softmax; of values and values the relations of
+    MiniLM. Shapes: (R, H, K) both -> one (H, T, T) a sequence.
     """
-    found = []
-    for part in qkv[: layout.total].float().split(list(layout.lengths)):
-        parts = part.permute(1, 2, 0, 3)  # (3, H, T, K)
-        found.append(parts[a] @ parts[b].transpose(1, 2) * parts.shape[-1] ** -0.5)
-    return found
+    sizes = list(layout.lengths)
+    parts = (x[: layout.total].float().split(sizes) for x in (a, b))
+    return [
+        x.transpose(0, 1) @ y.permute(1, 2, 0) * x.shape[-1] ** -0.5
+        for x, y in zip(*parts, strict=True)
+    ]
 
 
 class Attention(nn.Module):
-    """Queries, keys and values of H heads from one matrix, attention, and the mixing matrix."""
+    """Self-attention: queries, keys and values of H heads from one matrix, and the mixing matrix.
 
-    def __init__(self, hidden: int, heads: int, dropout: float, *, bias: bool = True) -> None:
+    Heads are D / H wide unless a `width` is given; `kv_heads` of keys and values may be fewer.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        *,
+        bias: bool = True,
+        kv_heads: int | None = None,
+        width: int | None = None,
+    ) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias)
-        self.out = nn.Linear(hidden, hidden, bias)
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        width = hidden // heads if width is None else width
+        self.qkv = nn.Linear(hidden, (heads + 2 * self.kv_heads) * width, bias)
+        self.out = nn.Linear(heads * width, hidden, bias)
 
-    def forward(self, x: Tensor, sight: Sight, trace: Trace | None = None) -> Tensor:
-        layout, window = sight.layout, sight.window
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
-        if sight.turn is not None:
-            qkv = rotate(qkv, sight.turn)
+    def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+        both = self.heads + self.kv_heads
+        qkv = self.qkv(x).unflatten(-1, (both + self.kv_heads, -1))
+        if context.rotary is not None:
+            qkv = rotate(qkv, context.rotary, both)
+        q, kv = qkv.split([self.heads, 2 * self.kv_heads], 1)
+        kv = kv.unflatten(1, (2, self.kv_heads))
         rate = self.dropout if self.training else 0.0
-        mixed = attend(qkv, layout, window=window, dropout=rate)
-        if trace is not None and trace.projections:
-            trace.qkv.append(qkv)
-        if trace is not None and trace.weights:
-            trace.attention.append(attention_weights(qkv, layout, window))
-            trace.heads.append(mixed[: layout.total])
+        mixed = attend(q, kv, context, dropout=rate)
+        if trace is not None:
+            _traced(trace, q, kv, mixed, context)
         out: Tensor = self.out(mixed.flatten(1))
         return out
+
+
+class CrossAttention(nn.Module):
+    """Queries from one stack's states, keys and values from another's, which may be as wide as
+    they like. Vaswani et al. 2017, section 3.2.3."""
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        *,
+        memory: int | None = None,
+        bias: bool = True,
+        width: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        width = hidden // heads if width is None else width
+        self.q = nn.Linear(hidden, heads * width, bias)
+        self.kv = nn.Linear(hidden if memory is None else memory, 2 * heads * width, bias)
+        self.out = nn.Linear(heads * width, hidden, bias)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, context: AttentionContext, trace: Trace | None = None
+    ) -> Tensor:
+        """Shapes: x (Rq, D), memory (Rk, M) -> (Rq, D)."""
+        q = self.q(x).unflatten(-1, (self.heads, -1))
+        kv = self.kv(memory).unflatten(-1, (2, self.heads, -1))
+        rate = self.dropout if self.training else 0.0
+        mixed = attend(q, kv, context, dropout=rate)
+        if trace is not None:
+            _traced(trace, q, kv, mixed, context)
+        out: Tensor = self.out(mixed.flatten(1))
+        return out
+
+
+def _traced(trace: Trace, q: Tensor, kv: Tensor, mixed: Tensor, context: AttentionContext) -> None:
+    if trace.projections:
+        trace.queries.append(q)
+        trace.keys.append(kv[:, 0])
+        trace.values.append(kv[:, 1])
+    if trace.weights:
+        trace.attention.append(attention_weights(q, kv, context))
+        trace.heads.append(mixed[: context.queries.total])

@@ -6,7 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from bertkit.nn.attention import Attention, Sight, Trace
+from bertkit.nn.attention import Attention, Trace
+from bertkit.nn.context import AttentionContext
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.norm import LayerNorm
@@ -46,13 +47,13 @@ class Block(nn.Module):
         self.attention_output_dropout = Dropout(attention_output_dropout)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sight: Sight, trace: Trace | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         if self.norm == "pre":
-            mixed = self.attention(self.attention_norm(x), sight, trace)
+            mixed = self.attention(self.attention_norm(x), context, trace)
             x = x + self.attention_output_dropout(mixed)
             x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
             return x
-        mixed = self.attention(x, sight, trace)
+        mixed = self.attention(x, context, trace)
         x = self.attention_norm(x + self.attention_output_dropout(mixed))
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x

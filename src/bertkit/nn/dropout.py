@@ -16,10 +16,10 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, rate)
-    return x * keep(x.shape, rate, x)
+    return x * dropout_mask(x.shape, rate, x)
 
 
-def keep(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
+def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     """A factor for each number: 0 with probability `rate`, else 1 / (1 - rate).
 
     On CPUs 64-bit random words are cut into four 16-bit draws: a third of the time of torch's own

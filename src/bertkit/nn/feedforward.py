@@ -24,10 +24,10 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: down(activation(up(x))).
+    """down(activation(up(x))), from D to the intermediate width and back.
 
-    If `gated`, `up` has two halves and the second multiplies the bent first: Shazeer 2020,
-    equation 5.
+    If `gated`, `up` has two halves, and the second multiplies the activation of the first: Shazeer
+    2020, equation 5.
     """
 
     def __init__(

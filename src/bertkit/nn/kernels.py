@@ -1,6 +1,4 @@
-"""Attention kernels: softmax(q kᵀ / √K) v over packed sequences, four ways behind one signature.
-
-With a `window` a token sees those at most as many tokens away (Beltagy et al. 2020, section 3.1).
+"""Attention kernels: softmax(scale · q kᵀ + bias) v, four ways behind one signature.
 
 A kernel that cannot serve a batch says why in a sentence (`refuses`), so "why is it slow?" has an
 answer and tests skip with reasons.
@@ -8,80 +6,93 @@ answer and tests skip with reasons.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.batch import Packed, Run
-from bertkit.nn.dropout import keep
+from bertkit.batch import HIDDEN, Bucket, Padded
+from bertkit.nn.context import AttentionContext
+from bertkit.nn.dropout import dropout_mask
 
 BLOCK = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""
 
 
 class Kernel(Protocol):
-    """One way to compute attention. Shapes: qkv (R, 3, H, K) -> (R, H, K).
+    """One way to compute attention. Shapes: q (Rq, H, K), kv (Rk, 2, Hkv, K) -> (Rq, H, K).
 
-    Of the R rows those behind the layout's N tokens are padding: zeros come back in their place.
+    Keys come first, then values. With fewer heads of these than of queries, H / Hkv neighbors
+    share one (Ainslie et al. 2023). Of the rows those behind the tokens of a layout are padding:
+    zeros come back in their place.
     """
 
     def refuses(
-        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         """None, or the reason why this kernel cannot serve this batch."""
         ...
 
     def __call__(
-        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor: ...
 
 
 class Bmm:
-    """Batched matrix products over runs of near-equal length.
+    """Batched matrix products over buckets of near-equal length.
 
     On CPUs the fastest for short texts, and with dropout for all (docs/log.md).
     """
 
     def refuses(
-        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         return None
 
     def __call__(
-        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
-        mixed: Tensor = _Products.apply(qkv, layout, window, dropout)  # type: ignore[no-untyped-call]
+        bias = context.bias
+        added = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
+        mixed: Tensor = _Products.apply(q, kv, context, dropout, *added)  # type: ignore[no-untyped-call]
         return mixed
 
 
 class Fused:
-    """torch's `scaled_dot_product_attention` over the same runs: no score matrix in memory."""
+    """torch's `scaled_dot_product_attention` over the same buckets: no score matrix in memory."""
 
     def refuses(
-        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         return None
 
     def __call__(
-        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
-        runs, behind = layout.runs, qkv.shape[0] - layout.total
         done = []
-        # `split` parts once, so its gradient is one concatenation; each slice would give back
-        # a whole tensor of zeros
-        for run, part in zip(runs, qkv.split([*(r.tokens for r in runs), behind]), strict=False):
-            if run.rows is not None:
-                part = _Spread.apply(part, run)  # type: ignore[no-untyped-call]
-            q, k, v = part.view(run.sequences, run.length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
-            seen = _seen(run, window, qkv.device)
-            mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout)
-            mixed = mixed.transpose(1, 2).flatten(0, 1)
-            if run.rows is not None:
-                mixed = _Pick.apply(mixed, run)  # type: ignore[no-untyped-call]
-            done.append(mixed)
-        return F.pad(torch.cat(done), (0, 0, 0, 0, 0, behind))
+        for part, both, queries, keys in _parted(q, kv, context):
+            x, y = rectangle(part, queries), rectangle(both, keys)
+            seen, causal = context.visible(keys, q.device), False
+            if context.bias is not None:
+                added = context.bias(q, kv, queries, keys).to(q.dtype)
+                seen = added if seen is None else added.masked_fill(~seen, -torch.inf)
+            elif context.causal and context.window is None:
+                seen, causal = None, True
+            k, v = y.permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(
+                x.transpose(1, 2),
+                k,
+                v,
+                seen,
+                dropout,
+                is_causal=causal,
+                scale=context.scale,
+                enable_gqa=q.shape[1] != kv.shape[2],
+            )
+            done.append(_picked(mixed.transpose(1, 2).flatten(0, 1), queries))
+        return _behind(torch.cat(done), q)
 
 
 class Local:
@@ -89,89 +100,182 @@ class Local:
     and not with its square."""
 
     def refuses(
-        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
-        return "the local kernel needs a window" if window is None else None
+        if context.window is None:
+            return "the local kernel needs a window"
+        if context.bias is not None:
+            return "the local kernel adds nothing to scores; take Fused or Bmm with a bias"
+        return None
 
     def __call__(
-        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
-        assert window is not None
-        behind = qkv.shape[0] - layout.total
-        parts = qkv.split([*(run.tokens for run in layout.runs), behind])
         done = [
-            _blocks(part, run, window, dropout)
-            for run, part in zip(layout.runs, parts, strict=False)
+            _blocks(part, both, queries, context, dropout)
+            for part, both, queries, _ in _parted(q, kv, context)
         ]
-        return F.pad(torch.cat(done), (0, 0, 0, 0, 0, behind))
+        return _behind(torch.cat(done), q)
 
 
 class Varlen:
     """torch's variable-length flash attention: packed sequences as they are, on CUDA."""
 
     def refuses(
-        self, qkv: Tensor, layout: Packed, *, window: int | None = None, dropout: float = 0.0
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if dropout:
             return "the varlen kernel has no dropout on attention weights; set it to 0 to use it"
-        if qkv.device.type != "cuda":
-            return f"the varlen kernel runs on CUDA only, and the batch is on {qkv.device.type}"
-        if qkv.dtype not in (torch.float16, torch.bfloat16):
-            return f"the varlen kernel computes in bf16 or fp16, not in {qkv.dtype}"
-        if qkv.shape[-1] % 8:
-            return f"the varlen kernel needs heads a multiple of 8 wide, not {qkv.shape[-1]}"
+        if context.bias is not None:
+            return "the varlen kernel adds nothing to scores; take Fused or Bmm with a bias"
+        if q.device.type != "cuda":
+            return f"the varlen kernel runs on CUDA only, and the batch is on {q.device.type}"
+        if q.dtype not in (torch.float16, torch.bfloat16):
+            return f"the varlen kernel computes in bf16 or fp16, not in {q.dtype}"
+        if q.shape[-1] % 8:
+            return f"the varlen kernel needs heads a multiple of 8 wide, not {q.shape[-1]}"
         return None
 
     def __call__(
-        self, qkv: Tensor, layout: Packed, *, window: int | None, dropout: float
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
-        starts, longest = layout.starts.to(torch.int32), layout.lengths[-1]
-        q, k, v = qkv[: layout.total].unbind(1)
-        sides = (-1, -1) if window is None else (window, window)
-        mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=sides)
+        queries, keys = context.queries, context.keys
+        side = -1 if context.window is None else context.window
+        k, v = kv[: keys.total].unbind(1)
+        mixed = varlen_attn(
+            q[: queries.total],
+            k,
+            v,
+            queries.cu_seqlens.to(torch.int32),
+            keys.cu_seqlens.to(torch.int32),
+            queries.longest,
+            keys.longest,
+            scale=context.scale,
+            window_size=(side, 0 if context.causal else side),
+            enable_gqa=q.shape[1] != kv.shape[2],
+        )
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
-        return F.pad(mixed, (0, 0, 0, 0, 0, qkv.shape[0] - layout.total))
+        return _behind(mixed, q)
 
 
-def _blocks(part: Tensor, run: Run, window: int, dropout: float) -> Tensor:
-    """A run's tokens (tokens, 3, H, K) -> (tokens, H, K), by blocks of queries."""
-    if run.rows is not None:
-        part = _Spread.apply(part, run)  # type: ignore[no-untyped-call]
-    q, k, v = part.view(run.sequences, run.length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
+class Dense:
+    """The formula written out, over rows of one length (`Padded`): what exported graphs compute."""
+
+    def refuses(
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
+    ) -> str | None:
+        if not isinstance(context.queries, Padded):
+            return "the dense kernel is for rows of one length; take Bmm for packed sequences"
+        return "the dense kernel has no dropout; set it to 0 to use it" if dropout else None
+
+    def __call__(
+        self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
+    ) -> Tensor:
+        queries, keys = (cast(Padded, x).bucket for x in (context.queries, context.keys))
+        x = rectangle(q, queries).transpose(1, 2)
+        both = rectangle(kv, keys).permute(2, 0, 3, 1, 4)
+        k, v = both if both.shape[2] == q.shape[1] else _repeated(both, q.shape[1])
+        scores = x @ k.mT * context.scaling(q.shape[-1])
+        if context.bias is not None:
+            scores = scores + context.bias(q, kv, queries, keys)
+        hidden = cast(Tensor, keys.padding)
+        if context.causal or context.window is not None:
+            hidden = hidden | context.out_of_reach(queries.length, q.device)
+        mixed: Tensor = torch.softmax(scores - hidden.to(q.dtype) * HIDDEN, -1) @ v
+        return mixed.transpose(1, 2).flatten(0, 1)
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """Heads of keys and values as often as queries share them."""
+    return x.repeat_interleave(heads // x.shape[2], 2)
+
+
+def rectangle(x: Tensor, bucket: Bucket) -> Tensor:
+    """A bucket's rows (tokens, …) -> (sequences, length, …), with zeros behind each sequence."""
+    if bucket.rows is not None:
+        x = _Spread.apply(x, bucket)  # type: ignore[no-untyped-call]
+    return x.view(bucket.sequences, bucket.length, *x.shape[1:])
+
+
+def _parted(
+    q: Tensor, kv: Tensor, context: AttentionContext
+) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
+    """The rows of each bucket. `split` parts once, so its gradient is one concatenation; each slice
+    would give back a whole tensor of zeros."""
+    parts = [
+        x.split([*(bucket.tokens for bucket in side), x.shape[0] - layout.total])
+        for x, side, layout in zip(
+            (q, kv),
+            zip(*context.buckets, strict=True),
+            (context.queries, context.keys),
+            strict=True,
+        )
+    ]
+    for part, both, (queries, keys) in zip(*parts, context.buckets, strict=False):
+        yield part, both, queries, keys
+
+
+def _picked(x: Tensor, bucket: Bucket) -> Tensor:
+    """The tokens of a flattened rectangle."""
+    if bucket.rows is None:
+        return x
+    picked: Tensor = _Pick.apply(x, bucket)  # type: ignore[no-untyped-call]
+    return picked
+
+
+def _behind(mixed: Tensor, q: Tensor) -> Tensor:
+    """With zeros where queries are padding."""
+    return F.pad(mixed, (0, 0, 0, 0, 0, q.shape[0] - mixed.shape[0]))
+
+
+def _blocks(
+    q: Tensor, kv: Tensor, bucket: Bucket, context: AttentionContext, dropout: float
+) -> Tensor:
+    """A bucket's queries (tokens, H, K) -> (tokens, H, K), by blocks."""
+    window = context.window
+    assert window is not None
+    grouped = q.shape[1] != kv.shape[2]
+    q = rectangle(q, bucket).transpose(1, 2)
+    k, v = rectangle(kv, bucket).permute(2, 0, 3, 1, 4)
     size = max(BLOCK, window)
-    count = -(-run.length // size)
-    short = count * size - run.length
+    count = -(-bucket.length // size)
+    short = count * size - bucket.length
     q = F.pad(q, (0, 0, 0, short)).unflatten(2, (count, size))
     k, v = (
         F.pad(x, (0, 0, window, short + window)).unfold(2, size + 2 * window, size).mT
         for x in (k, v)
-    )  # (sequences, H, count, size + 2 window, K)
+    )  # (sequences, Hkv, count, size + 2 window, K)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    seen = _around(run, window, size, count, part.device)
-    mixed: Tensor = F.scaled_dot_product_attention(q, k, v, seen, dropout)
-    mixed = mixed.unflatten(0, (run.sequences, count)).transpose(2, 3).flatten(1, 2)
-    mixed = mixed[:, : run.length].flatten(0, 1)
-    if run.rows is not None:
-        mixed = _Pick.apply(mixed, run)  # type: ignore[no-untyped-call]
-    return mixed
+    seen = _around(bucket, context, size, count, q.device)
+    mixed: Tensor = F.scaled_dot_product_attention(
+        q, k, v, seen, dropout, scale=context.scale, enable_gqa=grouped
+    )
+    mixed = mixed.unflatten(0, (bucket.sequences, count)).transpose(2, 3).flatten(1, 2)
+    return _picked(mixed[:, : bucket.length].flatten(0, 1), bucket)
 
 
-def _around(run: Run, window: int, size: int, count: int, device: torch.device) -> Tensor:
+def _around(
+    bucket: Bucket, context: AttentionContext, size: int, count: int, device: torch.device
+) -> Tensor:
     """What each query of a block sees among the keys of the block and `window` on each side of it.
 
     Shapes: (sequences · count, 1, size, size + 2 window).
     """
+    window = context.window
+    assert window is not None
     starts = torch.arange(count, device=device)[:, None, None] * size
     rows = starts + torch.arange(size, device=device)[:, None]
     columns = starts - window + torch.arange(size + 2 * window, device=device)
     ends = (
-        torch.full((run.sequences,), run.length, device=device)
-        if run.hidden is None
-        else (~run.hidden).sum((1, 2, 3))
+        torch.full((bucket.sequences,), bucket.length, device=device)
+        if bucket.padding is None
+        else (~bucket.padding).sum((1, 2, 3))
     )[:, None, None, None]
-    inside = ((rows - columns).abs() <= window) & (columns >= 0) & (columns < ends)
+    behind = rows - columns
+    near = (behind >= 0) & (behind <= window) if context.causal else behind.abs() <= window
+    inside = near & (columns >= 0) & (columns < ends)
     seen: Tensor = inside | (rows >= ends)  # padding must see something
     return seen.flatten(0, 1)[:, None]
 
@@ -184,88 +288,87 @@ class _Products(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, qkv: Tensor, layout: Packed, window: int | None, rate: float) -> Tensor:  # type: ignore[no-untyped-def]
-        _, _, heads, width = qkv.shape
-        mixed = qkv.new_zeros(qkv.shape[0], heads, width)
-        sizes = [run.sequences * heads * run.length**2 for run in layout.runs]
-        kept = keep((sum(sizes),), rate, qkv).split(sizes) if rate else [None] * len(sizes)
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, q: Tensor, kv: Tensor, context: AttentionContext, rate: float, *biases: Tensor
+    ) -> Tensor:
+        _, heads, width = q.shape
+        scale = context.scaling(width)
+        mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
+        pairs = context.buckets
+        sizes = [one.sequences * heads * one.length * other.length for one, other in pairs]
+        kept = dropout_mask((sum(sizes),), rate, q).split(sizes) if rate else [None] * len(sizes)
         saved = []
-        for run, factors in zip(layout.runs, kept, strict=True):
-            x = _rectangle(qkv, run)
-            q, k, v = x.flatten(1, 2)
-            scores = _scaled(q, k.transpose(1, 2), width**-0.5)
-            hidden = beyond(window, run.length, qkv.device)
-            if hidden is not None:
+        for place, ((queries, keys), factors) in enumerate(zip(pairs, kept, strict=True)):
+            x = _by_head(q[:, None], queries)
+            y = _by_head(kv, keys)
+            k, v = y.flatten(1, 2)
+            scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
+            heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
+            if biases:
+                heads_apart += biases[place]
+            blocked = context.blocked(keys.length, q.device)
+            if blocked is not None:
                 # finite: a row of padding may see nothing else, and 0 / 0 would spread
-                scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
-            if run.hidden is not None:
-                scores.unflatten(0, (run.sequences, heads)).masked_fill_(run.hidden, -torch.inf)
+                heads_apart.masked_fill_(blocked, torch.finfo(scores.dtype).min)
+            padding = context.padding(keys)
+            if padding is not None:
+                heads_apart.masked_fill_(padding, -torch.inf)
             weights = torch.softmax(scores, -1)
             if factors is not None:
                 factors = factors.view_as(weights)
-            out = torch.bmm(_times(weights, factors), v).unflatten(0, (1, run.sequences, heads))
-            _put(mixed.unsqueeze(1), out, run)
-            saved += [x, weights, factors]
+            _put(mixed[:, None], torch.bmm(_times(weights, factors), v).view_as(x), queries)
+            saved += [x, y, weights, factors]
         ctx.save_for_backward(*saved)
-        ctx.layout = layout
+        ctx.context, ctx.rows = context, kv.shape[0]
+        ctx.biases = [bias.shape for bias in biases]
         return mixed
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
-        rows, heads, width = grad.shape
-        grad_qkv = grad.new_zeros(rows, 3, heads, width)
-        saved = iter(ctx.saved_tensors)
-        for run, x, weights, factors in zip(ctx.layout.runs, saved, saved, saved, strict=True):
-            q, k, v = x.flatten(1, 2)
-            (out,) = _rectangle(grad.unsqueeze(1), run).flatten(1, 2)
-            grad_x = torch.empty_like(x)
-            grad_q, grad_k, grad_v = grad_x.flatten(1, 2)
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+        context: AttentionContext = ctx.context
+        _, heads, width = grad.shape
+        scale, saved = context.scaling(width), iter(ctx.saved_tensors)
+        grad_q = torch.zeros_like(grad, memory_format=torch.contiguous_format)
+        grad_kv, biases = None, []
+        quads = zip(context.buckets, saved, saved, saved, saved, strict=True)
+        for place, ((queries, keys), x, y, weights, factors) in enumerate(quads):
+            if grad_kv is None:
+                grad_kv = grad.new_zeros(ctx.rows, 2, y.shape[2], width)
+            k, v = y.flatten(1, 2)
+            q = x.view(len(k), -1, width)
+            out = _by_head(grad[:, None], queries).view_as(q)
+            grad_x, grad_y = torch.empty_like(x), torch.empty_like(y)
+            grad_k, grad_v = grad_y.flatten(1, 2)
             torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
             grad_weights = _times(torch.bmm(out, v.transpose(1, 2)), factors)
             scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-            _scaled(scores, k, width**-0.5, grad_q)
-            _scaled(scores.transpose(1, 2), q, width**-0.5, grad_k)
-            _put(grad_qkv, grad_x, run)
-        return grad_qkv, None, None, None
+            if ctx.biases:
+                shape = queries.sequences, heads, queries.length, keys.length
+                biases.append(scores.view(shape).sum_to_size(ctx.biases[place]))
+            _scaled(scores, k, scale, grad_x.view_as(q))
+            _scaled(scores.transpose(1, 2), q, scale, grad_k)
+            _put(grad_q[:, None], grad_x, queries)
+            _put(grad_kv, grad_y, keys)
+        return grad_q, grad_kv, None, None, *biases
 
 
-def beyond(window: int | None, length: int, device: torch.device) -> Tensor | None:
-    """(length, length), True where a column is out of a row's window; None when none is."""
-    if window is None or length <= window + 1:
-        return None
-    places = torch.arange(length, device=device)
-    return (places[:, None] - places).abs() > window
-
-
-def _seen(run: Run, window: int | None, device: torch.device) -> Tensor | None:
-    """(sequences, 1, rows or 1, length), True on the columns that a row sees; None if all."""
-    columns = None if run.hidden is None else ~run.hidden
-    hidden = beyond(window, run.length, device)
-    if hidden is None:
-        return columns
-    if columns is None:
-        return ~hidden[None, None]
-    padding = ~columns.transpose(-1, -2)  # rows that see all, for a row must see something
-    return columns & (~hidden | padding)
-
-
-def _rectangle(x: Tensor, run: Run) -> Tensor:
-    """A run of (R, C, H, K) as (C, sequences, H, length, K), contiguous."""
-    x = x[run.start : run.start + run.tokens]
-    if run.rows is not None:
-        x = _spread(x, run)
-    x = x.view(run.sequences, run.length, *x.shape[1:])
+def _by_head(x: Tensor, bucket: Bucket) -> Tensor:
+    """A bucket of (R, C, H, K) as (C, sequences, H, length, K), contiguous."""
+    x = x[bucket.start : bucket.start + bucket.tokens]
+    if bucket.rows is not None:
+        x = _spread(x, bucket)
+    x = x.unflatten(0, (bucket.sequences, bucket.length))
     return x.permute(2, 0, 3, 1, 4).contiguous()
 
 
-def _put(into: Tensor, x: Tensor, run: Run) -> None:
-    """The inverse of `_rectangle`, into its place."""
-    part = into[run.start : run.start + run.tokens]
+def _put(into: Tensor, x: Tensor, bucket: Bucket) -> None:
+    """The inverse of `_by_head`, into its place."""
+    part = into[bucket.start : bucket.start + bucket.tokens]
     x = x.permute(1, 3, 0, 2, 4)
-    if run.rows is None:
-        part.unflatten(0, (run.sequences, run.length)).copy_(x)
+    if bucket.rows is None:
+        part.unflatten(0, (bucket.sequences, bucket.length)).copy_(x)
     else:
-        torch.index_select(x.flatten(0, 1), 0, run.rows, out=part)
+        torch.index_select(x.flatten(0, 1), 0, bucket.rows, out=part)
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
@@ -279,34 +382,35 @@ def _times(weights: Tensor, factors: Tensor | None) -> Tensor:
     return weights if factors is None else weights * factors
 
 
-def _spread(x: Tensor, run: Run) -> Tensor:
+def _spread(x: Tensor, bucket: Bucket) -> Tensor:
     """Rows to their places in the rectangle, among zeros."""
-    assert run.rows is not None
-    return x.new_zeros(run.sequences * run.length, *x.shape[1:]).index_copy_(0, run.rows, x)
+    assert bucket.rows is not None
+    places = bucket.sequences * bucket.length
+    return x.new_zeros(places, *x.shape[1:]).index_copy_(0, bucket.rows, x)
 
 
 class _Spread(torch.autograd.Function):
     """`_spread`; its gradient is a gather: autograd's own would scatter."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, run: Run) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.run = run
-        return _spread(x, run)
+    def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.bucket = bucket
+        return _spread(x, bucket)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return grad.index_select(0, ctx.run.rows), None
+        return grad.index_select(0, ctx.bucket.rows), None
 
 
 class _Pick(torch.autograd.Function):
     """Rows from their places: the transpose of `_Spread`."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, run: Run) -> Tensor:  # type: ignore[no-untyped-def]
-        assert run.rows is not None
-        ctx.run = run
-        return x.index_select(0, run.rows)
+    def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
+        assert bucket.rows is not None
+        ctx.bucket = bucket
+        return x.index_select(0, bucket.rows)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _spread(grad, ctx.run), None
+        return _spread(grad, ctx.bucket), None

@@ -23,17 +23,12 @@ def first(states: Tensor, batch: Batch) -> Tensor:
 
 def mean(states: Tensor, batch: Batch) -> Tensor:
     """The mean state of each sequence, its special tokens included, in fp32."""
-    layout = batch.layout
-    sums = torch.zeros(len(layout.lengths), states.shape[1], device=states.device)
-    sums.index_add_(0, layout.owner, states.float())
-    return sums / layout.starts.diff()[:, None]
+    return batch.layout.sums(states) / batch.layout.counts[:, None]
 
 
 def largest(states: Tensor, batch: Batch) -> Tensor:
     """The largest of each number over the tokens of a sequence, in fp32."""
-    layout, numbers = batch.layout, states.float()
-    lowest = torch.full((len(layout.lengths), states.shape[1]), -torch.inf, device=states.device)
-    return lowest.scatter_reduce(0, layout.owner[:, None].expand_as(numbers), numbers, "amax")
+    return batch.layout.maxima(states)
 
 
 POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {

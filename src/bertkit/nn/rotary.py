@@ -14,20 +14,19 @@ from bertkit.batch import Packed
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The angles of each token. Shapes: cos, sin (R, 1, 1, K / 2)."""
+class Rotary:
+    """The angles of each token. Shapes: cos, sin (R, 1, K / 2)."""
 
     cos: Tensor
     sin: Tensor
 
     @staticmethod
-    def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Turn:
+    def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Rotary:
         """Of each token's position; of the rows those behind the layout's tokens are padding."""
-        device, longest = like.device, layout.lengths[-1]
-        turns = angles(torch.arange(longest, device=device), base, width)
+        turns = angles(torch.arange(layout.longest, device=like.device), base, width)
         places = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
-        cos, sin = (f.to(like.dtype)[places][:, None, None] for f in (turns.cos(), turns.sin()))
-        return Turn(cos, sin)
+        cos, sin = (f.to(like.dtype)[places][:, None] for f in (turns.cos(), turns.sin()))
+        return Rotary(cos, sin)
 
 
 def angles(places: Tensor, base: float, width: int) -> Tensor:
@@ -39,12 +38,13 @@ def angles(places: Tensor, base: float, width: int) -> Tensor:
     return places[:, None] * base**-steps
 
 
-def rotate(qkv: Tensor, turn: Turn) -> Tensor:
-    """Turn queries and keys, each number of their first half with one of the second.
+def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
+    """Turn the first `heads`, each number of their first half with one of the second; those
+    behind them, such as values, stay.
 
-    Shapes: qkv (R, 3, H, K) -> the same.
+    Shapes: x (R, H, K) -> the same.
     """
-    turned: Tensor = _Rotate.apply(qkv, turn.cos, turn.sin)  # type: ignore[no-untyped-call]
+    turned: Tensor = _Rotate.apply(x, rotary.cos, rotary.sin, heads)  # type: ignore[no-untyped-call]
     return turned
 
 
@@ -52,21 +52,22 @@ class _Rotate(torch.autograd.Function):
     """Its gradient is turned back."""
 
     @staticmethod
-    def forward(ctx, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(cos, sin)
-        return _turned(qkv, cos, sin)
+        ctx.heads = heads
+        return _turned(x, cos, sin, heads)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         cos, sin = ctx.saved_tensors
-        return _turned(grad, cos, -sin), None, None
+        return _turned(grad, cos, -sin, ctx.heads), None, None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
     out = torch.empty_like(x)
-    a, b = x[:, :2].chunk(2, -1)
-    into_a, into_b = out[:, :2].chunk(2, -1)
+    a, b = x[:, :heads].chunk(2, -1)
+    into_a, into_b = out[:, :heads].chunk(2, -1)
     torch.mul(a, cos, out=into_a).addcmul_(b, sin, value=-1)
     torch.mul(b, cos, out=into_b).addcmul_(a, sin)
-    out[:, 2] = x[:, 2]
+    out[:, heads:] = x[:, heads:]
     return out

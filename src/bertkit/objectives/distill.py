@@ -14,7 +14,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.batch import Batch
+from bertkit.batch import Batch, Packed
 from bertkit.config import Settings, Weight
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
@@ -51,7 +51,8 @@ class Terms(Settings, frozen=True):
     """The scores of each layer's attention before softmax, by squared difference, added up over
     the layers (TinyBERT)."""
     relations: Weight = 0.0
-    """In the last layer, whom each token attends to, and how values meet values (MiniLM)."""
+    """KL divergence of the last layer's attention distributions and value–value relations
+    (MiniLM)."""
 
     def __post_init__(self) -> None:
         if not (self.labels or self.outputs or self.states or self.attention or self.relations):
@@ -167,10 +168,10 @@ class Distillation:
     def _attention(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
         """Summed over sequences and layers."""
         gaps = []
-        for mine, layer in zip(trace.qkv, self.layers, strict=True):
+        for mine, layer in enumerate(self.layers):
             pairs = zip(
-                relations(mine, batch.layout, 0, 1),
-                relations(theirs.qkv[layer - 1], batch.layout, 0, 1),
+                relations(trace.queries[mine], trace.keys[mine], batch.layout),
+                relations(theirs.queries[layer - 1], theirs.keys[layer - 1], batch.layout),
                 strict=True,
             )
             gaps += [F.mse_loss(own, other) for own, other in pairs]
@@ -178,23 +179,28 @@ class Distillation:
 
     def _relations(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
         """Summed over sequences and both relations."""
+        pairs = zip(
+            _relations(trace, -1, batch.layout),
+            _relations(theirs, self.layers[-1] - 1, batch.layout),
+            strict=True,
+        )
         gaps = []
-        for a, b in ((0, 1), (2, 2)):
-            pairs = zip(
-                relations(trace.qkv[-1], batch.layout, a, b),
-                relations(theirs.qkv[self.layers[-1] - 1], batch.layout, a, b),
-                strict=True,
-            )
-            for own, other in pairs:
-                mine, wanted = torch.log_softmax(own, -1), torch.log_softmax(other, -1)
-                rows = own.shape[0] * own.shape[1]
-                gaps.append(F.kl_div(mine, wanted, reduction="sum", log_target=True) / rows)
+        for own, other in pairs:
+            mine, wanted = torch.log_softmax(own, -1), torch.log_softmax(other, -1)
+            rows = own.shape[0] * own.shape[1]
+            gaps.append(F.kl_div(mine, wanted, reduction="sum", log_target=True) / rows)
         return torch.stack(gaps).sum()
+
+
+def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
+    """Of queries and keys, and of values and values. Shapes: (H, T, T), one a sequence each."""
+    q, k, v = (x[layer] for x in (trace.queries, trace.keys, trace.values))
+    return [*relations(q, k, layout), *relations(v, v, layout)]
 
 
 def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
     """How many rows of outputs a whole step has: of places, of sequences or of tokens."""
-    if batch.places is not None:
+    if batch.token_indices is not None:
         return totals.places
     return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 

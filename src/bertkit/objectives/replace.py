@@ -82,9 +82,9 @@ def replaced_tokens(weight: float) -> Objective:
         filling, filled = linear_cross_entropy(features, head.weight, head.bias, wanted)
         # held-out text gets the same pieces every time
         chance = None if model.training else torch.Generator(features.device).manual_seed(0)
-        assert batch.places is not None
+        assert batch.token_indices is not None
         drawn = _drawn(features.detach(), head, chance)
-        ids = batch.ids.index_copy(0, batch.places, drawn)
+        ids = batch.ids.index_copy(0, batch.token_indices, drawn)
         is_replaced = ids != batch.targets["rtd"]
         seen = replace(batch, ids=ids)
         logits = model.heads["rtd"](model.encoder(seen), seen).float()

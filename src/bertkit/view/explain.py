@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError, DataError, TokenizerError
 from bertkit.models.heads import MaskedLM
 from bertkit.models.layers import Head, without_heads
@@ -84,7 +83,7 @@ def explain(
         loaded, fill = replace(loaded, model=without_heads(loaded.model, off)), None
     encoder = loaded.model.encoder
     words = _words(encoding, [text] if pair is None else [text, pair])
-    batch = pack([encoding]).to(next(encoder.parameters()).device)
+    batch = Batch.of([encoding]).to(next(encoder.parameters()).device)
     trace = Trace(projections=True)
     encoder(batch, trace)
     states = torch.stack(trace.states).float()  # (layers + 1, T, D)
@@ -113,7 +112,7 @@ def explain(
         attention=_light(attention, power=2),
         mean=_light(mean, power=2),
         rollout=_light(rollout(mean), power=2),
-        steps=_steps(trace, len(encoding)),
+        steps=None if encoder.relative is not None else _steps(trace, len(encoding)),
         windows=list(encoder.config.windows),
         masked=_masked(fill or _fill(loaded), encoding, words),
         similarity=_light(similarity(states), low=-1.0),
@@ -238,7 +237,10 @@ def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
 
 
 def _steps(trace: Trace, tokens: int) -> list[Array] | None:
-    layers = [qkv[:tokens].permute(1, 2, 0, 3) for qkv in trace.qkv]
+    layers = [
+        torch.stack([x[:tokens].transpose(0, 1) for x in of_layer])
+        for of_layer in zip(trace.queries, trace.keys, trace.values, strict=True)
+    ]
     if sum(layer.numel() for layer in layers) * 4 > STEPS_BYTES:
         return None
     return [coded(layer, "float32") for layer in layers]
@@ -269,7 +271,7 @@ def _masked(
         ids=torch.from_numpy(ids.ravel()),
         types=torch.from_numpy(np.tile(encoding.types, len(shown))),
         layout=Packed.of([tokens] * len(shown)),
-        places=torch.from_numpy(np.flatnonzero(hidden)),
+        token_indices=torch.from_numpy(np.flatnonzero(hidden)),
     )
     fillers = iter(fill.fillers(batch, FILLERS))
     return [list(itertools.islice(fillers, word.end - word.first)) for word in shown]
