@@ -16,7 +16,8 @@ from bertkit.models.model import build
 
 def config_of(family: Family, **more: Any) -> TransformerConfig:
     small = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
-    values = {**family.defaults, "head_dropout": 0.3, **small, **family.fixed, **more}
+    rate = {"head_dropout": 0.3} if "head_dropout" in family.settings else {}
+    values = {**family.defaults, **rate, **small, **family.fixed, **more}
     return TransformerConfig(**values)
 
 
@@ -30,6 +31,7 @@ OTHERS: dict[str, Any] = {
     "norm_eps": 0.5,
     "bias": False,
     "rotary": 50.0,
+    "relative": 64,
     "window": 7,
     "window_rotary": 50.0,
     "global_every": 2,

@@ -26,7 +26,7 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, OTHERS, Family
-from bertkit.models.config import OF_TRAINING, TransformerConfig
+from bertkit.models.config import LATER, OF_TRAINING, TransformerConfig
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
@@ -55,8 +55,13 @@ class Loaded:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
         tokenizer, shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
-        shape = msgspec.structs.asdict(self.model.config)
-        shape = {name: value for name, value in shape.items() if name not in OF_TRAINING}
+        config = self.model.config
+        usual = {s.name: s.default for s in msgspec.structs.fields(config) if s.name in LATER}
+        shape = {
+            name: value
+            for name, value in msgspec.structs.asdict(config).items()
+            if name not in OF_TRAINING and not (name in usual and value == usual[name])
+        }
         digest.update(msgspec.json.encode(shape, order="sorted"))
         weights = self.model.encoder.state_dict()
         dense = None if self.pooling is None else self.pooling.dense
@@ -126,6 +131,7 @@ def load(
         model, family, named, fresh=tuple(wanted) if heads is not None else (), where=inner / FILE
     )
     tokenizer = Tokenizer.load(inner)
+    tokenizer.need(*family.roles)
     if family.positions_after_pad and tokenizer.pad != shape.pad:
         raise CheckpointError(
             f"{inner}: the tokenizer's padding piece has id {tokenizer.pad}, config.json says "
@@ -190,22 +196,11 @@ def save(
             own = {key: state.pop(key) for key in list(state) if key.startswith(dense)}
             own = {key.removeprefix(dense): tensor for key, tensor in own.items()}
             pooling = head.pooling
-    _write_state(folder / FILE, state, model, family)
+    with writing(folder / FILE) as partial:
+        write_tensors(partial, family.write(state, model.config))
     if pooling is not None:
         length = length or model.config.length
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=own)
-
-
-def write_weights(
-    path: Path, model: Model, family: Family, weights: Mapping[str, Tensor] | None = None
-) -> None:
-    """The weights of a model in one safetensors file, under the family's names."""
-    _write_state(path, {**model.state_dict(), **(weights or {})}, model, family)
-
-
-def _write_state(path: Path, state: Mapping[str, Tensor], model: Model, family: Family) -> None:
-    with writing(path) as partial:
-        write_tensors(partial, family.write(state, model.config))
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:

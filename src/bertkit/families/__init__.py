@@ -10,6 +10,7 @@ from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.modernbert import MODERNBERT
+from bertkit.families.mpnet import MPNET
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
 
 FAMILIES: Mapping[str, Family] = {
@@ -25,6 +26,7 @@ FAMILIES: Mapping[str, Family] = {
         DISTILBERT,
         ELECTRA,
         MODERNBERT,
+        MPNET,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -32,7 +34,7 @@ FAMILIES: Mapping[str, Family] = {
 OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
-        "relative positions": ("mpnet", "deberta", "deberta-v2", "xlnet", "funnel", "t5"),
+        "relative positions": ("deberta", "deberta-v2", "xlnet", "funnel", "t5"),
         "its own rotary positions": ("nomic_bert", "new", "eurobert", "roformer", "esm"),
         "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
         "layers of another shape": (
@@ -62,6 +64,7 @@ __all__ = [
     "ERNIE",
     "FAMILIES",
     "MODERNBERT",
+    "MPNET",
     "OTHERS",
     "ROBERTA",
     "XLM_ROBERTA",

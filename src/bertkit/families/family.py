@@ -69,6 +69,8 @@ class Family:
     must_be: Mapping[str, Any] = field(default_factory=dict)
     """Theirs that bertkit reads with one value only, which is also their default."""
     special: Special | None = None
+    roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
+    """Special tokens that its texts are framed and written with."""
     positions_after_pad: bool = False
     """Whether their positions count on from the padding piece's id: so many rows are unused."""
 
@@ -79,9 +81,9 @@ class Family:
     heads: Mapping[str, Names]
     """For each head bertkit knows, its weights. Heads of one's own keep their names."""
     derived: Mapping[str, str]
-    """Names of theirs that hold a copy of another of theirs: checked, not kept."""
+    """Their tensors that duplicate another: checked for equality when read, and not kept."""
     ignored: tuple[str, ...] = ()
-    """Names of theirs that hold no weight."""
+    """Their tensors that are no weights, such as position ids."""
     architectures: Mapping[frozenset[str], str]
     """Their class for each set of heads."""
 

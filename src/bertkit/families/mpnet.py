@@ -1,0 +1,61 @@
+"""MPNet: RoBERTa's embeddings and heads, and a bias for relative positions. Song et al. 2020."""
+
+from __future__ import annotations
+
+from bertkit.families.family import (
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    architectures,
+    embeddings,
+    module,
+)
+
+_LAYER = "mpnet.encoder.layer.{}."
+_QKV = [f"{_LAYER}attention.attn.{part}" for part in "qkv"]
+
+MPNET = Family(
+    name="mpnet",
+    vocab=30_527,
+    settings={ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "types"},
+    fixed={"types": 0, "relative": 32, "dense_dropout": "dropout"},
+    defaults={"pad": 1},
+    must_be={"relative_attention_num_buckets": 32},
+    positions_after_pad=True,
+    body={
+        **embeddings("mpnet.embeddings.", types=False),
+        "encoder.relative.table.weight": "mpnet.encoder.relative_attention_bias.weight",
+        **module("encoder.blocks.{}.attention.qkv", *_QKV),
+        **module("encoder.blocks.{}.attention.out", f"{_LAYER}attention.attn.o"),
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}attention.LayerNorm"),
+        **module("encoder.blocks.{}.feedforward.up", f"{_LAYER}intermediate.dense"),
+        **module("encoder.blocks.{}.feedforward.down", f"{_LAYER}output.dense"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}output.LayerNorm"),
+    },
+    prefix="mpnet.",
+    heads={
+        "mlm": {
+            **module("dense", "lm_head.dense"),
+            **module("norm", "lm_head.layer_norm"),
+            "bias": "lm_head.bias",
+        },
+        "pooler": module("transform.dense", "mpnet.pooler.dense"),
+        "classify": {
+            **module("pooler.transform.dense", "classifier.dense"),
+            **module("out", "classifier.out_proj"),
+        },
+        "choose": {
+            **module("pooler.transform.dense", "mpnet.pooler.dense"),
+            **module("out", "classifier"),
+        },
+        "answer": module("out", "qa_outputs"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={
+        "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    ignored=("mpnet.embeddings.position_ids",),
+    architectures=architectures("MPNet", (frozenset({"pooler"}), "MPNetModel")),
+)
