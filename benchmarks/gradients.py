@@ -218,14 +218,16 @@ def theirs(folder: Path, model: Model, batch: Batch, *, peer: str) -> Gradient:
 
     dtype = torch.float32 if peer == AUTOCAST else torch.bfloat16
     network = BertForPreTraining.from_pretrained(folder, dtype=dtype).train()
-    owner, positions = batch.layout.owner, batch.layout.positions
+    owner, positions = batch.layout.sequence_ids, batch.layout.positions
     shape = (len(batch.layout.lengths), batch.layout.lengths[-1])
 
     def padded(values: Tensor, empty: int) -> Tensor:
         return torch.full(shape, empty).index_put_((owner, positions), values)
 
-    assert batch.places is not None
-    labels = torch.full_like(batch.ids, -100).index_copy(0, batch.places, batch.targets["mlm"])
+    assert batch.token_indices is not None
+    labels = torch.full_like(batch.ids, -100).index_copy(
+        0, batch.token_indices, batch.targets["mlm"]
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=peer == AUTOCAST):
         loss = network(
             input_ids=padded(batch.ids, 0),

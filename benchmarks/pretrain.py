@@ -402,7 +402,7 @@ def masked_loss(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def row_of(sample: Sample, heads: Sequence[str], *, types: int = 2) -> dict[str, Any]:
     """A sample as the peer's collator wants it, with nothing masked yet."""
     ids = sample.ids.copy()
-    ids[sample.places] = sample.labels
+    ids[sample.masked_positions] = sample.labels
     row: dict[str, Any] = {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
     if types:
         row["token_type_ids"] = sample.types.tolist()

@@ -11,7 +11,7 @@ PROGRAM = """
 import resource, sys, torch
 from bertkit import memory
 if sys.argv[1] == "held":
-    memory.hold()
+    memory.retain_freed()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
@@ -38,7 +38,7 @@ SHAPES = """
 import sys, torch
 from bertkit import memory
 if sys.argv[1] == "few":
-    memory.keep_few_shapes()
+    memory.limit_onednn_cache()
 weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(256, 256))
 def resident():
     with open("/proc/self/statm") as file:

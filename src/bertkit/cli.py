@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _tell_all(words: Sequence[str]) -> None:
-    """The page of the command that is called has its docstring, not what the list says of it."""
+    """Show a command's docstring on its own help page; the list of commands has a shorter text."""
     command = app
     for word in words:
         if word.startswith("-") or word not in command:

@@ -15,8 +15,8 @@ SHAPES = "64"
 
 
 @cache
-def hold() -> None:
-    """Keep memory that is freed for what is asked for next, for as long as the process lives.
+def retain_freed() -> None:
+    """Tell glibc to reuse freed memory instead of returning it to the kernel.
 
     glibc gives large blocks back to the kernel and asks anew for each tensor; on CPUs fetching
     their pages was a quarter of the time of a small training step (docs/log.md). The process stays
@@ -43,7 +43,7 @@ def give_back() -> None:
     trim(0)
 
 
-def keep_few_shapes() -> None:
+def limit_onednn_cache() -> None:
     """Ask oneDNN, before it computes anything, to keep little of what it prepares.
 
     It keeps that for the last 1,024 shapes. Batches of tokens without padding have new shapes
@@ -54,7 +54,7 @@ def keep_few_shapes() -> None:
         os.environ.setdefault(name, SHAPES)
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Have Python's collector pass over all that is there now, for it stays: models and libraries.
 
     Going through these takes 150 ms, now and then, of whatever request comes in between.

@@ -169,9 +169,14 @@ class Embed(_Pipeline):
         loaded: Loaded,
         runs: Inference | Engine = "fp32",
         pooling: str | None = None,
+        *,
+        normalize: bool | None = None,
     ) -> None:
+        """`pooling` and `normalize` stand in place of what the folder says."""
         super().__init__(loaded, runs)
         held = loaded.pooling or Pooling()
+        if normalize is not None:
+            held = replace(held, normalize=normalize)
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         if pooling is not None:
@@ -363,8 +368,10 @@ class FillMask(_Pipeline):
         most = max((work.item for work in works), default=1)
         for order, batch in self.engine.batches(encodings):
             masked = torch.nonzero(batch.ids == self.tokenizer.mask).flatten()
-            found = self.fillers(replace(batch, places=masked), most)
-            for sequence, best in zip(batch.layout.owner[masked].tolist(), found, strict=True):
+            found = self.fillers(replace(batch, token_indices=masked), most)
+            for sequence, best in zip(
+                batch.layout.sequence_ids[masked].tolist(), found, strict=True
+            ):
                 place = owner[order[sequence]]
                 masks = answers[place]
                 masks.append(MaskAnswer(len(masks), best[: works[place].item]))
@@ -375,10 +382,10 @@ class FillMask(_Pipeline):
         """The likeliest pieces for each of the batch's places, in their order."""
         batch = batch.to(self.engine.device)
         states, pieces = self.engine.model.encoder(batch), self.tokenizer.vocab_size
-        assert batch.places is not None
+        assert batch.token_indices is not None
         found = []
-        for places in batch.places.split(MASKS):
-            logits = self.head(states, replace(batch, places=places)).float()
+        for places in batch.token_indices.split(MASKS):
+            logits = self.head(states, replace(batch, token_indices=places)).float()
             # a padded vocabulary has more rows than pieces
             best = torch.softmax(logits[:, :pieces], -1).topk(min(top, pieces))
             for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -416,10 +423,11 @@ class NextSentence(_Pipeline):
 
 
 class Rerank(_Pipeline):
-    """A query and texts -> how well each answers it, by a cross-encoder: a model that reads the two
-    together. It is one made by `respond` or `choose`, one with a number for a pair (as published
-    cross-encoders), or one that bertkit fine-tuned on pairs with two labels, of which the second
-    says that they fit."""
+    """Score texts against a query with a cross-encoder, which reads the two together.
+
+    Works with models from `respond`, `choose`, or `classify` on pairs: one score, as published
+    cross-encoders give, or two labels of which the second means relevant.
+    """
 
     def __init__(self, loaded: Loaded, runs: Inference | Engine = "fp32") -> None:
         super().__init__(loaded, runs)
@@ -500,7 +508,6 @@ def answering(
         ready = kind.restore(loaded.labels, loaded.settings).upon(loaded.pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
-    ready.labels_are = "a label of the model"
     if ready.head not in HEADS:
         heads = {ready.head: ready.build_head}
         loaded = load(loaded.folder, heads=heads, labels=loaded.labels)

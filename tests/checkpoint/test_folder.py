@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bertkit
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
-from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT, DISTILBERT, Family
 from bertkit.models.config import TransformerConfig
@@ -287,7 +287,7 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
     assert ("token_type_ids" in encoded) == (types > 1)
     with torch.no_grad():
         theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()(**encoded)
-        batch = pack([tokenizer.encode("a b", "c")])
+        batch = Batch.of([tokenizer.encode("a b", "c")])
         assert batch.types.max() == 1
         mine = ours.encoder(batch)
     torch.testing.assert_close(mine, theirs.last_hidden_state[0], atol=1e-5, rtol=0)

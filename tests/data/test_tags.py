@@ -15,7 +15,6 @@ from bertkit.data.tags import (
     Entity,
     Scheme,
     align,
-    convert,
     encode,
     read_conll,
     read_spans,
@@ -67,7 +66,7 @@ def test_every_scheme_gives_the_entities_back(
     tags = encode(entities, length, scheme)
     assert len(tags) == length
     assert spans(tags) == entities
-    assert convert(convert(tags, other), scheme) == tags
+    assert spans(encode(spans(tags), length, other)) == entities
     if entities:
         assert scheme_of([["O"], tags]) == scheme
 
@@ -221,9 +220,9 @@ def test_public_data_sets_are_read_whole(
         rows = lines[one.line - 1 : one.line - 1 + len(one.words)]
         assert [tuple(row.split()[:2]) for row in rows] == [*zip(one.words, one.tags, strict=True)]
     for scheme in SCHEMES:
-        converted = [convert(one, scheme) for one in tags]
+        converted = [encode(spans(one), len(one), scheme) for one in tags]
         assert scheme_of(converted) == scheme
-        assert [convert(one, "iob2") for one in converted] == tags
+        assert [encode(spans(one), len(one), "iob2") for one in converted] == tags
 
 
 # ---- spans of characters

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertkit.models.recurrent import BiLSTM, Mix
+from bertkit.models.recurrent import BiLSTM, ScalarMix
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -57,7 +57,7 @@ def test_dropout_is_for_training_and_between_layers(layers: int) -> None:
 
 
 def test_a_mixture_begins_as_the_mean_and_is_the_formula() -> None:
-    mix, states = Mix(3), torch.randn(3, 5, 4)
+    mix, states = ScalarMix(3), torch.randn(3, 5, 4)
     torch.testing.assert_close(mix(states), states.mean(0))
     with torch.no_grad():
         mix.scores.copy_(torch.tensor([0.5, -1.0, 2.0]))
@@ -68,7 +68,7 @@ def test_a_mixture_begins_as_the_mean_and_is_the_formula() -> None:
 
 
 def test_a_mixture_finds_the_layer_that_matters() -> None:
-    mix, states = Mix(3), torch.randn(3, 50, 4)
+    mix, states = ScalarMix(3), torch.randn(3, 50, 4)
     optimizer = torch.optim.Adam(mix.parameters(), lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bertkit import cli
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
-from bertkit.engine.engine import pack
 from bertkit.errors import ConfigError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
@@ -52,7 +52,7 @@ def test_texts_without_new_words_get_the_same_states(base: Path, tmp_path: Path)
     extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
     old, new = load(base / "model"), load(tmp_path / "out")
     with torch.no_grad():
-        a, b = (m.model.encoder(pack([m.tokenizer.encode("if and else")])) for m in (old, new))
+        a, b = (m.model.encoder(Batch.of([m.tokenizer.encode("if and else")])) for m in (old, new))
     assert torch.equal(a, b)
 
 

@@ -36,8 +36,8 @@ def test_lines_tell_the_truth(corpus, pairs: str) -> None:  # type: ignore[no-un
         assert f"{len(sample)} tokens" in lines[0]
         if sample.pair is not None:
             assert lines[0].startswith(says[pairs][sample.pair])
-        assert sum(line.count("←") for line in lines) == len(sample.places)
-        kept = int((sample.ids[sample.places] == sample.labels).sum())
+        assert sum(line.count("←") for line in lines) == len(sample.masked_positions)
+        kept = int((sample.ids[sample.masked_positions] == sample.labels).sum())
         assert sum(line.count("←=") for line in lines) >= kept
         assert len(lines) == 1 + (1 if pairs == "none" else 2)
     found = rates(samples, drawn)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bertkit import cli
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
-from bertkit.engine.engine import pack
 from bertkit.errors import ConfigError
 from bertkit.families import BERT, MODERNBERT, ROBERTA, Family
 from bertkit.models.config import TransformerConfig
@@ -39,16 +39,16 @@ def test_short_texts_read_as_before_and_long_ones_are_read(
     text = english[0][:8]
     with torch.no_grad():
         a, b = (
-            m.model.encoder(pack([m.tokenizer.encode(text, max_length=16)])) for m in (old, new)
+            m.model.encoder(Batch.of([m.tokenizer.encode(text, max_length=16)])) for m in (old, new)
         )
         assert torch.equal(a, b)
         long = new.tokenizer.encode(english[0], max_length=40, truncate="longest")
-        assert new.model.encoder(pack([long])).shape == (40, 16)
+        assert new.model.encoder(Batch.of([long])).shape == (40, 16)
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "new").eval()
     with torch.no_grad():
         states = theirs(torch.from_numpy(long.ids)[None]).last_hidden_state[0]
-        torch.testing.assert_close(new.model.encoder(pack([long])), states, atol=1e-5, rtol=0)
+        torch.testing.assert_close(new.model.encoder(Batch.of([long])), states, atol=1e-5, rtol=0)
 
 
 def test_interpolation_keeps_the_ends_and_the_way_between() -> None:

@@ -19,7 +19,6 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine import linear
-from bertkit.engine.engine import pack
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
@@ -132,13 +131,13 @@ def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], co
 def their_loss(theirs: Any, batch: Batch) -> float:
     layout = batch.layout
     shape = len(layout.lengths), max(layout.lengths)
-    place = layout.owner, layout.positions
+    place = layout.sequence_ids, layout.positions
 
     def padded(values: torch.Tensor) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.long).index_put(place, values)
 
-    assert batch.places is not None
-    at = layout.owner[batch.places], layout.positions[batch.places]
+    assert batch.token_indices is not None
+    at = layout.sequence_ids[batch.token_indices], layout.positions[batch.token_indices]
     labels = torch.full(shape, -100).index_put(at, batch.targets["mlm"])
     with torch.no_grad():
         answer = theirs(
@@ -288,7 +287,7 @@ def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
         encoding = ours.tokenizer.encode("a class of objects")
         assert encoding.ids.tolist() == encoded["input_ids"]
         with torch.no_grad():
-            mine = ours.model(pack([encoding]))["classify"]
+            mine = ours.model(Batch.of([encoding]))["classify"]
             other = theirs.eval()(torch.tensor([encoded["input_ids"]])).logits
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
 
@@ -326,7 +325,7 @@ def test_electra_finds_what_its_generator_replaced(corpus: Path, tmp_path: Path)
         (generator, transformers.ElectraForMaskedLM.from_pretrained(out / "generator")),
     ):
         with torch.no_grad():
-            (mine,) = ours.model(pack([encoding])).values()
+            (mine,) = ours.model(Batch.of([encoding])).values()
             torch.testing.assert_close(mine, theirs.eval()(ids).logits[0], atol=1e-5, rtol=0)
 
 

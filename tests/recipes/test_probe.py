@@ -156,11 +156,11 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
     task = Tag.of(examples, Options())
     read = task.features(examples, loaded.tokenizer, 32, long="window", learn=False)
     assert len(read) > 5
-    assert not len(read[-1].places)  # type: ignore[arg-type]
+    assert not len(read[-1].token_indices)  # type: ignore[arg-type]
     states = encode(loaded.model, read, [0, 3], "fp32")
     row = 0
     for feature in read:
-        assert feature.places is not None
+        assert feature.token_indices is not None
         trace = Trace()
         batch = Batch(
             torch.from_numpy(feature.encoding.ids),
@@ -169,7 +169,7 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
         )
         with torch.no_grad():
             loaded.model.encoder(batch, trace)
-        places = feature.places if len(feature.places) else np.array([0])
+        places = feature.token_indices if len(feature.token_indices) else np.array([0])
         wanted = torch.stack([trace.states[0][places], trace.states[3][places]])
         found = states[:, row : row + len(places)].float()
         torch.testing.assert_close(found, wanted, atol=2e-3, rtol=2e-3)

@@ -20,6 +20,7 @@ from torch import nn
 
 import bertkit
 from bertkit import metrics
+from bertkit.batch import by_length
 from bertkit.checkpoint.folder import save
 from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
@@ -487,7 +488,8 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer).eval()  # no dropout
     found = windows(task, tokenizer, examples, 12, learn=True)
     assert len(found) > len(examples)
-    batches = [task.batch([found[i] for i in chosen]) for chosen in task.cut(found, 64)]
+    lengths = [len(feature.encoding) for feature in found]
+    batches = [task.batch([found[i] for i in chosen]) for chosen in by_length(lengths, 64)]
     assert len(batches) > 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(110):
@@ -566,7 +568,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
     ]
     batch = task.batch(windows(task, tokenizer, examples, 32, learn=True))
     assert list(batch.layout.lengths) == sizes
-    place = batch.layout.owner, batch.layout.positions
+    place = batch.layout.sequence_ids, batch.layout.positions
     shape = len(sizes), max(sizes)
     blank = torch.zeros(shape, dtype=torch.long)
     seen = blank.index_put(place, torch.tensor(1))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import bertkit
 from bertkit import cli
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, DataError
@@ -72,11 +73,10 @@ def ready(examples: list[Example], base: Path, **options: Any) -> tuple[Similari
 def vectors_of(task: Similarity, model: Model, examples: list[Example], base: Path) -> torch.Tensor:
     """Shapes: (examples, texts, D), one text at a time."""
     tokenizer = bertkit.load(base).tokenizer
-    from bertkit.engine.engine import pack
 
     with torch.no_grad():
         rows = [
-            [model(pack([tokenizer.encode(text)]))["similarity"][0] for text in example.texts]
+            [model(Batch.of([tokenizer.encode(text)]))["similarity"][0] for text in example.texts]
             for example in examples
         ]
     return torch.stack([torch.stack(row) for row in rows])

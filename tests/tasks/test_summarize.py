@@ -123,13 +123,16 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
     assert [f.example for f in features] == sorted(f.example for f in features)
     for number, one in enumerate(examples):
         windows = [f for f in features if f.example == number]
-        assert sum(len(f.places) for f in windows) == len(one.sentences)
+        assert sum(len(f.token_indices) for f in windows) == len(one.sentences)
         sentences = iter(zip(one.places, one.sentences, strict=True))
         for window in windows:
             encoding = window.encoding
             assert len(encoding) <= LENGTH
-            assert np.flatnonzero(encoding.ids == tokenizer.cls).tolist() == window.places.tolist()
-            parts = np.split(np.arange(len(encoding)), window.places[1:])
+            assert (
+                np.flatnonzero(encoding.ids == tokenizer.cls).tolist()
+                == window.token_indices.tolist()
+            )
+            parts = np.split(np.arange(len(encoding)), window.token_indices[1:])
             for order, (part, ((start, end), text)) in enumerate(
                 zip(parts, sentences, strict=False)
             ):
@@ -151,7 +154,7 @@ def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
     features = task().features(
         [Example("The cat sat. " * 10)], tokenizer, LENGTH, long="window", learn=False
     )
-    assert [len(f.places) for f in features] == [4, 4, 2]  # six tokens each
+    assert [len(f.token_indices) for f in features] == [4, 4, 2]  # six tokens each
     assert [len(f.encoding) for f in features] == [24, 24, 12]
 
 
@@ -160,7 +163,7 @@ def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) 
     features = task().features([Example(document)], tokenizer, LENGTH, long="window", learn=False)
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
-    outputs = [np.zeros((len(f.places), 1), np.float32) for f in features]
+    outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
     [answer] = task().answers(outputs, features, [Example(document)], model())
     assert answer.truncated
 
@@ -169,7 +172,7 @@ def test_a_special_token_spelled_out_is_no_sentence(tokenizer: Tokenizer) -> Non
     [feature] = task().features(
         [Example("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", learn=False
     )
-    assert feature.places.tolist() == [0]
+    assert feature.token_indices.tolist() == [0]
 
 
 # ---- what is learned
@@ -226,8 +229,8 @@ def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
     assert features[-1].target.tolist() == [1.0]
     batch = task(1).batch(sorted(features, key=lambda f: len(f.encoding)))
     assert batch.targets["tag"].dtype == torch.float32
-    assert len(batch.targets["tag"]) == len(batch.places) == 11
-    assert (batch.ids[batch.places] == tokenizer.cls).all()
+    assert len(batch.targets["tag"]) == len(batch.token_indices) == 11
+    assert (batch.ids[batch.token_indices] == tokenizer.cls).all()
     assert batch.types.max() == 1
 
 
@@ -259,7 +262,7 @@ def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
     features = ours.features(examples, tokenizer, LENGTH, long="window", learn=False)
     together = ours.run(net, features, 10_000)
     for feature, rows in zip(features, together, strict=True):
-        assert rows.shape == (len(feature.places), 1)
+        assert rows.shape == (len(feature.token_indices), 1)
         [alone] = ours.run(net, [feature], 10_000)
         np.testing.assert_allclose(rows, alone, atol=1e-5)
     assert np.ptp(np.concatenate(together)) > 0.01  # or the comparison would say nothing
@@ -316,7 +319,7 @@ def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: 
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
         )
         with torch.no_grad():
-            logits = theirs(ids, token_type_ids=types).logits[0, feature.places]
+            logits = theirs(ids, token_type_ids=types).logits[0, feature.token_indices]
         np.testing.assert_allclose(ours.run(net, [feature], 100)[0], logits.numpy(), atol=1e-5)
 
 
@@ -490,10 +493,10 @@ def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
     began = time.monotonic()
     ours = task()
     features = ours.features([one], tokenizer, 512, long="window", learn=True)
-    outputs = [np.zeros((len(f.places), 1), np.float32) for f in features]
+    outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
     [answer] = ours.answers(outputs, features, [one], model())
     assert time.monotonic() - began < 30
-    assert sum(len(f.places) for f in features) == 27_000
+    assert sum(len(f.token_indices) for f in features) == 27_000
     assert len(answer.sentences) == 1  # all others share its trigrams
 
 
@@ -513,7 +516,7 @@ def test_mails_and_their_subjects(data_folder: Path) -> None:
     ours = task(1)
     features = ours.features(some, vocabulary, 512, long="window", learn=True)
     assert max(len(f.encoding) for f in features) <= 512
-    assert sum(len(f.places) for f in features) == sum(len(one.sentences) for one in some)
+    assert sum(len(f.token_indices) for f in features) == sum(len(one.sentences) for one in some)
     assert sum(f.target.sum() for f in features) == sum(map(len, best))
     wanted = [np.where(f.target == 1, 9.0, -9.0).astype(np.float32)[:, None] for f in features]
     scores = ours.score(ours.answers(wanted, features, some, model()), some)

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.batch import by_length
 from bertkit.checkpoint.folder import save
 from bertkit.config import plain
 from bertkit.data.tags import Entity, encode, scheme_of, spans
@@ -85,7 +86,8 @@ def fit(task: Tag, model: Model, features: Sequence[Feature], steps: int) -> flo
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     last = 0.0
     for _ in range(steps):
-        batches = [task.batch([features[i] for i in part]) for part in task.cut(features, 256)]
+        lengths = [len(feature.encoding) for feature in features]
+        batches = [task.batch([features[i] for i in part]) for part in by_length(lengths, 256)]
         optimizer.zero_grad()
         losses = [task.loss(model, batch, totals(batches)) for batch in batches]
         total = torch.stack([loss.total for loss in losses]).sum()
@@ -323,12 +325,12 @@ def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, Options(scheme="iob2"))
     train = [tagged("abc d ef", "I-PER O B-LOC")]
     [feature] = task.features(train, tokenizer, 64, long="window", learn=True)
-    assert feature.places is not None
-    assert feature.places.tolist() == [1, 4, 5]
+    assert feature.token_indices is not None
+    assert feature.token_indices.tolist() == [1, 4, 5]
     assert feature.target.tolist() == [3, 0, 1]
     batch = task.batch([feature, feature])
-    assert batch.places is not None
-    assert batch.places.tolist() == [1, 4, 5, 9, 12, 13]
+    assert batch.token_indices is not None
+    assert batch.token_indices.tolist() == [1, 4, 5, 9, 12, 13]
     assert totals([batch]) == {"tag": 6}
 
 
@@ -654,7 +656,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():
             logits = theirs(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]
-        np.testing.assert_allclose(rows, logits[feature.places].numpy(), atol=1e-5)
+        np.testing.assert_allclose(rows, logits[feature.token_indices].numpy(), atol=1e-5)
     answers = pipe([example.text for example in examples])
     for answer, rows in zip(answers, outputs, strict=True):
         assert spans(answer.tags) == spans([IOB2[i] for i in rows.argmax(-1)])

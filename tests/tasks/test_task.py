@@ -99,11 +99,11 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
     encodings = [tokenizer.encode(text) for text in ("a b c", "a b c d")]
     task: Task[Any, Any] = Classify(("x", "y"), Options())
-    features = [Feature(e, i, places=np.array([1, 3])) for i, e in enumerate(encodings)]
+    features = [Feature(e, i, token_indices=np.array([1, 3])) for i, e in enumerate(encodings)]
     batch = task.batch(features)
-    assert batch.places is not None
-    assert batch.places.tolist() == [1, 3, 6, 8]
-    assert torch.equal(batch.ids[batch.places], torch.tensor([5, 7, 5, 7]))
+    assert batch.token_indices is not None
+    assert batch.token_indices.tolist() == [1, 3, 6, 8]
+    assert torch.equal(batch.ids[batch.token_indices], torch.tensor([5, 7, 5, 7]))
     assert batch.targets == {}
 
 

@@ -37,7 +37,7 @@ def samples(count: int, seed: int) -> list[Sample]:
             Sample(
                 ids=rng.integers(5, VOCAB, length),
                 types=(np.arange(length) > 3).astype(np.int64),
-                places=places,
+                masked_positions=places,
                 labels=rng.integers(5, VOCAB, len(places)),
                 pair=int(rng.integers(2)),
             )
@@ -120,8 +120,10 @@ def test_bf16_gradients_of_many_batches_add_up(monkeypatch: pytest.MonkeyPatch) 
     once = error(1)
     assert error(40) < 1.2 * once
     # the control: what adds up in bf16, and goes to the masters at last
-    pull, left = Masters.pull, iter(range(39, -1, -1))
-    monkeypatch.setattr(Masters, "pull", lambda masters: None if next(left) else pull(masters))
+    pull, left = Masters.receive_gradients, iter(range(39, -1, -1))
+    monkeypatch.setattr(
+        Masters, "receive_gradients", lambda masters: None if next(left) else pull(masters)
+    )
     assert error(40) > 2 * once
 
 
@@ -131,7 +133,7 @@ def test_in_fp32_layers_and_sums_are_torchs_own(monkeypatch: pytest.MonkeyPatch)
     found = train(ours, groups(16))
     monkeypatch.setattr(LayerNorm, "forward", torch.nn.LayerNorm.forward)
     monkeypatch.setattr(Table, "forward", torch.nn.Embedding.forward)
-    monkeypatch.setattr(Masters, "pull", lambda masters: None)
+    monkeypatch.setattr(Masters, "receive_gradients", lambda masters: None)
     plain = train(theirs, groups(16))
     assert [s.loss for s in found] == [s.loss for s in plain]
     assert all(

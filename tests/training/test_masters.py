@@ -20,14 +20,14 @@ def nudge(masters: Masters, size: float, times: int) -> None:
     for _ in range(times):
         for p in masters.model.parameters():
             p.grad = torch.full_like(p, size)
-        masters.pull()
+        masters.receive_gradients()
         with torch.no_grad():
             for weight in masters.weights.values():
                 assert weight.grad is not None
                 assert weight.grad.dtype == torch.float32
                 weight -= weight.grad
                 weight.grad = None
-        masters.push()
+        masters.update_model()
 
 
 def test_small_updates_add_up() -> None:
@@ -59,7 +59,7 @@ def test_gradients_of_many_batches_add_up() -> None:
     for _ in range(1000):
         for p in masters.model.parameters():
             p.grad = torch.full_like(p, 0.25)
-        masters.pull()
+        masters.receive_gradients()
         lone += 0.25
         assert all(p.grad is None for p in masters.model.parameters())
     for weight in masters.weights.values():
@@ -70,5 +70,5 @@ def test_gradients_of_many_batches_add_up() -> None:
 
 def test_weights_without_a_gradient_keep_none() -> None:
     masters = Masters(model(), torch.bfloat16)
-    masters.pull()
+    masters.receive_gradients()
     assert all(weight.grad is None for weight in masters.weights.values())

@@ -36,7 +36,7 @@ def learn(masters: Masters, moved: torch.optim.Optimizer, seeds: range) -> None:
         for weight in masters.weights.values():
             weight.grad = torch.randn(weight.shape, generator=generator)
         moved.step()
-        masters.push()
+        masters.update_model()
 
 
 def values(masters: Masters) -> list[Tensor]:

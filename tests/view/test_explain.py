@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 import bertkit
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
-from bertkit.engine.engine import pack
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import MODERNBERT, ROBERTA
 from bertkit.models.config import TransformerConfig
@@ -47,7 +47,7 @@ def stacked(layers: list[Array]) -> NDArray[np.float32]:
 def traced(loaded: Loaded, text: str, pair: str | None = None) -> Trace:
     trace = Trace()
     with torch.inference_mode():
-        loaded.model.encoder(pack([loaded.tokenizer.encode(text, pair)]), trace)
+        loaded.model.encoder(Batch.of([loaded.tokenizer.encode(text, pair)]), trace)
     return trace
 
 

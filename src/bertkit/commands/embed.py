@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertkit.console import lines, say
-from bertkit.memory import keep_few_shapes
+from bertkit.memory import limit_onednn_cache
 from bertkit.recipes.embed import embed_file, opened
 from bertkit.text.long import Long
 
@@ -44,7 +44,7 @@ def embed(
     out
         A .npy file of float32, to be made, one row a text.
     """
-    keep_few_shapes()
+    limit_onednn_cache()
     ready = opened(model, backend, precision, pooling, invariant, prompt)
     texts = text or lines()
     count = cut = 0

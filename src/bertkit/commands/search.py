@@ -11,7 +11,7 @@ from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.console import print_json
 from bertkit.data.documents import Columns
-from bertkit.memory import keep_few_shapes
+from bertkit.memory import limit_onednn_cache
 from bertkit.nn.precision import Inference
 from bertkit.recipes import judge as judging
 from bertkit.recipes.index import index as indexing
@@ -41,7 +41,7 @@ JUDGED: Own = {
 
 
 def _index(documents: list[Path], /, **rest: Any) -> None:
-    keep_few_shapes()
+    limit_onednn_cache()
     print_json(indexing(documents, **rest))
 
 

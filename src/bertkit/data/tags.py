@@ -109,11 +109,6 @@ def encode(entities: Sequence[Entity], length: int, scheme: Scheme) -> list[str]
     return tags
 
 
-def convert(tags: Sequence[str], to: Scheme) -> list[str]:
-    """The tags of one sentence in another scheme."""
-    return encode(spans(tags), len(tags), to)
-
-
 def scheme_of(sentences: Sequence[Sequence[str]]) -> Scheme | Literal["none"]:
     """The scheme that tags follow: "none" where most have no such form, as parts of speech.
 

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.batch import Batch, Packed
-from bertkit.data.collate import cut_by_tokens
+from bertkit.batch import Batch, by_length
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.engine.quantize import Inputs
@@ -59,20 +58,9 @@ class Engine:
             found[places] = rows
         return np.empty((0, 0), dtype=np.float32) if found is None else found
 
-    def batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+    def batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[list[int], Batch]]:
         """Packed batches, shortest texts first, each with the places of its texts."""
-        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-        order = np.argsort(lengths, kind="stable")
-        for group in cut_by_tokens(lengths[order].tolist(), self.budget_tokens):
-            places = order[group]
-            batch = pack([encodings[place] for place in places])
+        lengths = [len(encoding) for encoding in encodings]
+        for places in by_length(lengths, self.budget_tokens):
+            batch = Batch.of([encodings[place] for place in places])
             yield places, batch.to(self.device) if self.device.type != "cpu" else batch
-
-
-def pack(encodings: Sequence[Encoding]) -> Batch:
-    """Encodings, shortest first, as one batch."""
-    return Batch(
-        ids=torch.from_numpy(np.concatenate([e.ids for e in encodings])),
-        types=torch.from_numpy(np.concatenate([e.types for e in encodings])),
-        layout=Packed.of([len(e) for e in encodings]),
-    )

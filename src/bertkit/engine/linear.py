@@ -62,7 +62,7 @@ def packed(model: Model, dtype: torch.dtype, int8: Mapping[str, Inputs] | None =
     `int8` names those that compute in integers, and how their inputs are rounded.
     Raises: DeviceError where they cannot.
     """
-    memory.hold()
+    memory.retain_freed()
     exact = dict(model.encoder.named_modules())
     model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
     device = next(model.parameters()).device.type

@@ -30,7 +30,7 @@ def word_states(
         trace = Trace(weights=False)
         engine.model.encoder(batch, trace)
         first = batch.layout.first.tolist()
-        for place, start in zip(places.tolist(), first, strict=True):
+        for place, start in zip(places, first, strict=True):
             rows = torch.from_numpy(chosen[place] + start).to(engine.device)
             for layer, found in enumerate(trace.states):
                 states[layer, place] = found[rows].float().mean(0).cpu()

@@ -156,6 +156,8 @@ class Guesser:
     def _best(self, states: Tensor, batch: Batch) -> Tensor:
         """The likeliest pieces at the one mask of each sequence. Shapes: (S, MORE · count)."""
         places = (batch.ids == self.tokenizer.mask).nonzero().squeeze(1)
-        logits = self.head(states, replace(batch, places=places))[:, : self.tokenizer.vocab_size]
+        logits = self.head(states, replace(batch, token_indices=places))[
+            :, : self.tokenizer.vocab_size
+        ]
         best: Tensor = logits.topk(min(MORE * self.count, self.tokenizer.vocab_size)).indices
         return best

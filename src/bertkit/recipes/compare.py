@@ -88,7 +88,7 @@ class WordStates(nn.Module):
         self.lstm = BiLSTM(vectors.shape[1], settings.width, layers=1)
 
     def forward(self, batch: Batch) -> Tensor:
-        texts = 2 * batch.layout.owner + batch.types
+        texts = 2 * batch.layout.sequence_ids + batch.types
         lengths = texts.unique_consecutive(return_counts=True)[1].tolist()
         out: Tensor = self.dropout(self.lstm(self.dropout(self.vectors(batch.ids)), lengths))
         return out
@@ -106,7 +106,7 @@ class MeanClassifier(nn.Module):
         self.out = nn.Linear(4 * inputs if pairs else inputs, outputs)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        text = self.texts * batch.layout.owner + batch.types
+        text = self.texts * batch.layout.sequence_ids + batch.types
         count = self.texts * len(batch.layout.lengths)
         sums = torch.zeros(count, states.shape[1], device=states.device).index_add(0, text, states)
         mean = sums / text.bincount(minlength=count)[:, None]

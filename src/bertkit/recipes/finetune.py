@@ -18,13 +18,12 @@ import torch
 from msgspec import Meta
 
 from bertkit import tasks
-from bertkit.batch import Batch
+from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import Count, Rate, Seed, Settings, decode, plain
 from bertkit.console import progress, say
-from bertkit.data.collate import cut_by_tokens
 from bertkit.data.order import Permutation
 from bertkit.engine.linear import packed
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
@@ -204,7 +203,11 @@ def finetune(
     loss = ready.loss if teach is None else teach(ready, network, features["train"])
     network.to(device)  # with what the objective added
 
-    units = group(features["train"]) if ready.together else [[f] for f in features["train"]]
+    units = (
+        [[f] for f in features["train"]]
+        if ready.batching == "sequence"
+        else group(features["train"])
+    )
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
     masters = Masters(network, dtype)
@@ -537,15 +540,10 @@ def _groups(
         epoch, number = divmod(step, per_epoch)
         if number == 0 or step == start:
             order = Permutation(len(units), settings.seed, epoch)(np.arange(len(units)))
-        places = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
-        places.sort(key=lambda place: lengths[place])
+        drawn = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
+        sizes = [lengths[place] for place in drawn]
+        budget = sum(sizes) if task.batching == "step" else settings.budget_tokens
         yield [
-            task.batch(
-                sorted((f for p in places[part] for f in units[p]), key=lambda f: len(f.encoding))
-            )
-            for part in (
-                [slice(None)]
-                if task.whole
-                else cut_by_tokens([lengths[p] for p in places], settings.budget_tokens)
-            )
+            task.batch([feature for place in places for feature in units[drawn[place]]])
+            for places in by_length(sizes, budget)
         ]

@@ -40,7 +40,7 @@ def fit(
     learned = [weight for weight in masters.weights.values() if weight.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=learning_rate)
     groups = (
-        [task.batch(sorted((train[i] for i in rows), key=lambda feature: len(feature.encoding)))]
+        [task.batch([train[row] for row in rows])]
         for epoch in range(epochs)
         for order in [Permutation(len(train), seed, epoch)(np.arange(len(train)))]
         for rows in np.array_split(order, np.arange(1, per_epoch) * batch_size)

@@ -33,7 +33,7 @@ def statistics(corpus: Corpus) -> dict[str, float | int]:
 def rates(samples: Samples, drawn: list[Sample]) -> dict[str, float]:
     """What the draws came to: how much is masked and how, and how many pairs are true."""
     mask = samples.tokenizer.mask
-    seen = np.concatenate([s.ids[s.places] for s in drawn])
+    seen = np.concatenate([s.ids[s.masked_positions] for s in drawn])
     labels = np.concatenate([s.labels for s in drawn])
     tokens = sum(len(s) for s in drawn)
     pairs = [s.pair for s in drawn if s.pair is not None]
@@ -73,7 +73,7 @@ def readable(samples: Samples, sample: Sample) -> Iterator[str]:
         yield f"{len(sample)} tokens"
     pieces = samples.tokenizer.pieces(sample.ids)
     originals = samples.tokenizer.pieces(sample.labels)
-    for place, original in zip(sample.places, originals, strict=True):
+    for place, original in zip(sample.masked_positions, originals, strict=True):
         kept = pieces[place] == original
         pieces[place] = f"{original}←=" if kept else f"{pieces[place]}←{original}"
     for segment in np.unique(sample.types):

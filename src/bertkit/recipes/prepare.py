@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from rich.console import Console
@@ -38,13 +37,8 @@ from bertkit.errors import DataError
 from bertkit.recipes.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.text.tokenizer import Tokenizer
 
-Step = Literal["check", "make"]
-
 SHARD_TOKENS = 1 << 27
 """Tokens about which a shard is closed: 256 MiB of 2 bytes."""
-
-BATCH = 1 << 18
-"""Characters tokenized at a time."""
 
 SAMPLES, SAMPLE = 16, 1 << 15
 """Places looked at for the estimate of size, and characters read at each."""

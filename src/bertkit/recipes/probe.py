@@ -27,7 +27,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
-from bertkit.models.recurrent import BiLSTM, Mix
+from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace
 from bertkit.nn.dropout import Dropout
@@ -133,7 +133,7 @@ class Features(nn.Module):
         self.states, self.how = states, chosen.how
         self.rows = [stored.index(layer) for layer in chosen.layers]
         inputs = states.shape[2] * (len(self.rows) if chosen.how == "concat" else 1)
-        self.mix = Mix(len(self.rows)) if chosen.how == "mix" else None
+        self.mix = ScalarMix(len(self.rows)) if chosen.how == "mix" else None
         self.dropout = Dropout(settings.dropout)
         self.lstm = BiLSTM(inputs, settings.width, layers=settings.layers, dropout=settings.dropout)
 
@@ -155,8 +155,8 @@ class Words(nn.Module):
         self.out = nn.Linear(inputs, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        assert batch.places is not None
-        out: Tensor = self.out(states.index_select(0, batch.places))
+        assert batch.token_indices is not None
+        out: Tensor = self.out(states.index_select(0, batch.token_indices))
         return out
 
 
@@ -258,8 +258,8 @@ def encode(
     states = torch.empty(shape, dtype=torch.float16)
     with progress() as bar:
         shown = bar.add_task("reading", total=len(features), note="")
-        for places, batch in engine.batches([feature.encoding for feature in features]):
-            trace, order = Trace(weights=False), places.tolist()
+        for order, batch in engine.batches([feature.encoding for feature in features]):
+            trace = Trace(weights=False)
             engine.model.encoder(batch, trace)
             first = batch.layout.first.tolist()
             at = np.concatenate([wanted[p] + f for p, f in zip(order, first, strict=True)])
@@ -287,8 +287,8 @@ def _chosen(names: Sequence[str] | None, layers: int) -> list[Combination]:
 
 
 def _places(feature: Feature) -> NDArray[np.int64]:
-    assert feature.places is not None
-    return feature.places if len(feature.places) else np.zeros(1, np.int64)
+    assert feature.token_indices is not None
+    return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)
 
 
 def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
@@ -301,7 +301,7 @@ def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
             words = [
                 w.encoding.words[place]
                 for w in windows
-                for place in cast(NDArray[np.int64], w.places).tolist()
+                for place in cast(NDArray[np.int64], w.token_indices).tolist()
             ]
             count = sum(len(_places(window)) for window in windows)
             encoding = Encoding(

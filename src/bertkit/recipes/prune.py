@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.data.collate import cut_by_tokens
+from bertkit.batch import by_length
 from bertkit.engine.heads import alive
 from bertkit.errors import ConfigError
 from bertkit.models.layers import Head, attentions, keep_layers, without_heads
@@ -121,18 +121,17 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
 
     for part in parts:
         part.out.register_forward_pre_hook(keep)
-    units = sorted(group(features), key=lambda unit: sum(len(f.encoding) for f in unit))
+    units = group(features)
     lengths = [sum(len(f.encoding) for f in unit) for unit in units]
-    for rows in cut_by_tokens(lengths, BUDGET_TOKENS):
-        chosen = sorted((f for u in units[rows] for f in u), key=lambda f: len(f.encoding))
-        batch = task.batch(chosen)
+    for places in by_length(lengths, BUDGET_TOKENS):
+        batch = task.batch([feature for place in places for feature in units[place]])
         mixed.clear()
         task.loss(model, batch, totals([batch])).total.backward()
         for layer, x in enumerate(mixed):
             assert x.grad is not None
             change = (x * x.grad).detach().unflatten(1, (model.config.heads, -1)).sum(-1)
             sums = change.new_zeros(len(batch.layout.lengths), model.config.heads)
-            sums.index_add_(0, batch.layout.owner, change[: batch.layout.total])
+            sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
             # shared layers come up again and again
             found[model.config.depths[layer]] += sums.abs().sum(0) * totals([batch])[task.head]
     scores: NDArray[np.float64] = (found / found.norm(dim=1, keepdim=True).clamp(min=1e-30)).numpy()

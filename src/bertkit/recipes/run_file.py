@@ -78,7 +78,7 @@ class Train(Settings, frozen=True):
             )
 
     def samples(self, step: int) -> tuple[int, int]:
-        """Of the endless order of samples, the first of a step (from 0), and how many it takes."""
+        """Index of the step's first sample, and its batch size."""
         if self.first_batch_size is None:
             return step * self.batch_size, self.batch_size
         growth = self.batch_size - self.first_batch_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -42,8 +41,7 @@ def similarity_of(loaded: Loaded) -> Similarity:
 def embedder(loaded: Loaded, precision: Inference, similarity: Similarity, prompt: str) -> Embed:
     """A model whose vectors are compared by their dot product, which is the cosine where they have
     length 1; `prompt` stands before its texts."""
-    embed = Embed(loaded, precision)
-    embed.pooling = replace(embed.pooling, normalize=similarity == "cosine")
+    embed = Embed(loaded, precision, normalize=similarity == "cosine")
     embed.prompt.usual = prompt
     return embed
 

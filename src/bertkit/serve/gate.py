@@ -35,8 +35,7 @@ PARTS = 16
 class Gate:
     """An ASGI application around `app`, which is None until the models are loaded.
 
-    `hosts` are the names by which it may be asked: without keys, a page of the web that has its
-    own name lead to this machine must not be.
+    `hosts` are the accepted Host headers; they protect a server without keys from DNS rebinding.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.memory import settle
+from bertkit.memory import freeze_objects
 from bertkit.models.layers import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, Work, answering, engine
@@ -65,8 +65,7 @@ class Served:
             self.pipelines[ROUTES[task]], runs = answer, answer.engine
         else:
             runs = engine(loaded, precision)
-        self.embed = Embed(loaded, runs)
-        self.embed.pooling = replace(self.embed.pooling, normalize=False)  # as each request says
+        self.embed = Embed(loaded, runs, normalize=False)  # each request says
         if task is None or loaded.pooling is not None:
             self.pipelines["embed"] = self.embed
         for name, kind in (("fill-mask", FillMask), ("next-sentence", NextSentence)):
@@ -186,7 +185,7 @@ class House:
             self.models[one.name] = one
         self.search = None if store is None else Search(store, precision)
         self.opening = asyncio.Lock()
-        settle()
+        freeze_objects()
 
     def abilities(self) -> set[str]:
         """All that is answered."""
@@ -211,4 +210,4 @@ class House:
         self.models[name] = Served(old.folder, old.precision)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
-        settle()
+        freeze_objects()

@@ -200,7 +200,7 @@ class Answer(Task[Question, Answered]):
         # two numbers a token: padding them costs nothing, and fits the usual loss
         shape = len(layout.lengths), max(layout.lengths), 2
         padded = outputs.new_full(shape, -torch.inf)
-        padded = padded.index_put((layout.owner, layout.positions), outputs)
+        padded = padded.index_put((layout.sequence_ids, layout.positions), outputs)
         loss = F.cross_entropy(padded, targets, reduction="sum") / 2 / totals[self.head]
         correct = (padded.argmax(1) == targets).all(-1).sum()
         return Loss(loss, {self.head: loss.detach()}, {self.head: correct})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
@@ -63,7 +63,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 class ChoiceTask(Task[Example, A], Generic[A]):
     """What tasks share that score the choices of a text one by one; a softmax is over those."""
 
-    together = True
+    batching = "example"
     cut_text: ClassVar[Literal["start", "end"]] = "end"
     """Where a text too long for the model loses tokens."""
 
@@ -115,10 +115,6 @@ class ChoiceTask(Task[Example, A], Generic[A]):
         """For each example of the batch, which of the batch's sequences is its right choice."""
         right = [(f.example, place) for place, f in enumerate(features) if f.target]
         return torch.tensor([place for _, place in sorted(right)])
-
-    def batch(self, features: Sequence[Feature]) -> Batch:
-        _, example = np.unique([f.example for f in features], return_inverse=True)
-        return replace(super().batch(features), example=torch.from_numpy(example))
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy of the right choice among those of its example, averaged over the step."""

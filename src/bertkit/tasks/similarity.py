@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -17,10 +17,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bertkit import metrics
-from bertkit.batch import Batch, Packed
+from bertkit.batch import Batch, Packed, cut_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.console import say
-from bertkit.data.collate import cut_by_tokens
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
@@ -103,8 +102,7 @@ class Similarity(Task[Example, Likeness]):
 
     name = "similarity"
     Options = Options
-    together = True
-    whole = True
+    batching = "step"
     held = Prompts()
     """Those of the folder that it starts from."""
 
@@ -287,10 +285,6 @@ class Similarity(Task[Example, Likeness]):
         """The place of each text in its example, and the example's label. Shapes: (S, 2)."""
         return torch.tensor([(f.target[0], f.target[1] or 0.0) for f in features])
 
-    def batch(self, features: Sequence[Feature]) -> Batch:
-        _, example = np.unique([f.example for f in features], return_inverse=True)
-        return replace(super().batch(features), example=torch.from_numpy(example))
-
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """Each sequence's vector. Shapes: (S, D).
 
@@ -399,8 +393,8 @@ def _parts(batch: Batch) -> list[Batch]:
     """The batch's sequences in parts of at most the budget."""
     layout, found = batch.layout, []
     for part in cut_by_tokens(layout.lengths, BUDGET_TOKENS):
-        start, end = (int(layout.starts[i]) for i in (part.start, part.stop))
-        own = Packed.of(layout.lengths[part]).to(layout.owner.device)
+        start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
+        own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
         found.append(Batch(batch.ids[start:end], batch.types[start:end], own))
     return found
 

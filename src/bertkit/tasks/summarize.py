@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit import metrics
-from bertkit.batch import Batch
+from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
-from bertkit.data.collate import cut_by_tokens
 from bertkit.data.sentences import split
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean

@@ -281,8 +281,8 @@ class Tag(Task[Example, Entities]):
         targets = batch.targets[self.head]
         correct = {}
         if self.options.crf:
-            assert batch.places is not None
-            owner = batch.layout.owner.index_select(0, batch.places)
+            assert batch.token_indices is not None
+            owner = batch.layout.sequence_ids.index_select(0, batch.token_indices)
             lengths = torch.unique_consecutive(owner, return_counts=True)[1].tolist()
             crf = cast(CRFTagger, head).crf
             loss = crf(*self._whole(crf, outputs, targets, lengths)).sum()
@@ -558,8 +558,8 @@ def windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray
 
 
 def _places(feature: Feature) -> NDArray[np.int64]:
-    assert feature.places is not None
-    return feature.places
+    assert feature.token_indices is not None
+    return feature.token_indices
 
 
 PIECE = 512

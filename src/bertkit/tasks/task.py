@@ -8,10 +8,10 @@ the command line are the same for all. One from outside the package is named mod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.batch import Batch, Packed
+from bertkit.batch import Batch, by_length
 from bertkit.config import Settings, decode, plain
-from bertkit.data.collate import cut_by_tokens
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models import model as models
 from bertkit.models.model import Model
@@ -60,14 +59,14 @@ class NoOptions(Settings, frozen=True):
 class Feature:
     """One sequence that the model reads for an example.
 
-    `example` is the example's place in the list; `places` are the tokens at which the head
+    `example` is the example's place in the list; `token_indices` are those at which the head
     answers, where it answers at chosen ones; `target` what to learn, None when answering; `taught`
     what a teacher says of it, a row for each of its outputs.
     """
 
     encoding: Encoding
     example: int
-    places: NDArray[np.int64] | None = None
+    token_indices: NDArray[np.int64] | None = None
     target: Any = None
     taught: NDArray[np.float32] | None = None
 
@@ -114,10 +113,9 @@ class Task(ABC, Generic[E, A]):
     """What may be done with texts longer than the model; the first is the default."""
     labels_are: str = "in the training file"
     """Where the labels are from, for messages."""
-    together: ClassVar[bool] = False
-    """Whether the features of an example must be learned from in one batch."""
-    whole: ClassVar[bool] = False
-    """Whether those of a step must be."""
+    batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
+    """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
+    example (the choices of a question), or all of a step (texts that are compared)."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
@@ -157,7 +155,9 @@ class Task(ABC, Generic[E, A]):
             options = decode(cls.Options, record.get("options", {}), "bertkit.task.options")
         except (ConfigError, AttributeError) as error:
             raise CheckpointError(f"config.json: {error}") from None
-        return cls(labels, options)
+        task = cls(labels, options)
+        task.labels_are = "a label of the model"
+        return task
 
     def settings(self) -> dict[str, Any]:
         """What the folder's config.json says of the task; `restore` reads it."""
@@ -201,24 +201,22 @@ class Task(ABC, Generic[E, A]):
         """The targets of a batch as the loss wants them."""
 
     def batch(self, features: Sequence[Feature]) -> Batch:
-        """Features, shortest first, as one batch; with targets if they have them."""
-        layout = Packed.of([len(f.encoding) for f in features])
-        places = None
-        if features[0].places is not None:
-            starts = layout.first.tolist()
-            chosen = [f.places + s for f, s in zip(features, starts, strict=True)]
-            places = torch.from_numpy(np.concatenate(chosen))
-        targets = {}
+        """Features as one batch, shortest first; with targets if they have them."""
+        features = sorted(features, key=lambda feature: len(feature.encoding))
+        chosen = [f.token_indices for f in features if f.token_indices is not None]
+        targets, example = {}, None
         if features[0].target is not None:
             targets[self.head] = self.targets(features)
         if features[0].taught is not None:
             targets[TAUGHT] = torch.from_numpy(np.concatenate([f.taught for f in features]))
-        return Batch(
-            ids=torch.from_numpy(np.concatenate([f.encoding.ids for f in features])),
-            types=torch.from_numpy(np.concatenate([f.encoding.types for f in features])),
-            layout=layout,
-            places=places,
+        if self.batching != "sequence":
+            _, numbers = np.unique([f.example for f in features], return_inverse=True)
+            example = torch.from_numpy(numbers)
+        return Batch.of(
+            [f.encoding for f in features],
+            token_indices=chosen or None,
             targets=targets,
+            example=example,
         )
 
     @abstractmethod
@@ -248,8 +246,8 @@ class Task(ABC, Generic[E, A]):
         return "truncate" if "truncate" in cls.long else cls.long[0]
 
     def rows(self, feature: Feature) -> int:
-        """How many rows of the head's output belong to a feature: 1, or its places."""
-        return 1 if feature.places is None else len(feature.places)
+        """How many rows of the head's output belong to a feature."""
+        return 1 if feature.token_indices is None else len(feature.token_indices)
 
     # ---- what it answers
 
@@ -288,18 +286,12 @@ class Task(ABC, Generic[E, A]):
 
     # ---- running a model
 
-    def cut(self, features: Sequence[Feature], budget_tokens: int) -> Iterator[list[int]]:
-        """The places of the features that go through the model together, shortest first."""
-        order = sorted(range(len(features)), key=lambda place: len(features[place].encoding))
-        for group in cut_by_tokens([len(features[p].encoding) for p in order], budget_tokens):
-            yield order[group]
-
     @torch.no_grad()
     def run(self, model: Model, features: Sequence[Feature], budget_tokens: int) -> list[Outputs]:
         """What the head says of each feature, in order."""
         device = next(model.parameters()).device
         found: list[Outputs] = [np.empty(0, np.float32)] * len(features)
-        for places in self.cut(features, budget_tokens):
+        for places in by_length([len(feature.encoding) for feature in features], budget_tokens):
             chosen = [features[place] for place in places]
             out = self.outputs(model, self.batch(chosen).to(device)).cpu()
             for place, rows in zip(places, out.split([self.rows(f) for f in chosen]), strict=True):

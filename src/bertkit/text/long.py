@@ -64,8 +64,7 @@ def encode(
 def averaged(
     rows: NDArray[np.float32], encodings: Sequence[Encoding], owner: Sequence[int]
 ) -> NDArray[np.float32]:
-    """What a model found in each text: the rows of its windows averaged, each as heavy as the
-    window is long.
+    """Average the outputs of a text's windows, weighted by window length.
 
     Shapes: rows (W, D), in the order of the texts -> (S, D).
     """

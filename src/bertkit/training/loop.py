@@ -52,7 +52,7 @@ def steps(
     Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
-    memory.hold()
+    memory.retain_freed()
     rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
     for number, group in enumerate(groups, start + 1):
@@ -65,7 +65,7 @@ def steps(
         for batch in group:
             loss = objective(model, batch.to(device), counts)
             loss.total.backward()
-            masters.pull()
+            masters.receive_gradients()
             for name, part in loss.parts.items():
                 parts[name] = parts.get(name, 0.0) + part.item()
             for name, right in loss.correct.items():
@@ -83,7 +83,7 @@ def steps(
             settings["lr"] = rate * factor
         optimizer.step()
         optimizer.zero_grad()
-        masters.push()
+        masters.update_model()
         yield Step(
             number=number,
             loss=total,
@@ -117,7 +117,7 @@ def evaluate(
 
 
 class ahead:
-    """The same items, each prepared by a thread while the one before is used."""
+    """Prefetch: prepare the next item in a thread while the current one is used."""
 
     def __init__(self, items: Iterator[list[Batch]]) -> None:
         self.items, self.pool = items, ThreadPoolExecutor(1)

@@ -37,7 +37,7 @@ class Masters:
         return model
 
     @torch.no_grad()
-    def pull(self) -> None:
+    def receive_gradients(self) -> None:
         """Add the gradients of the working weights to those of the masters, in fp32.
 
         After each batch of a step: in bf16 the later ones of hundreds would vanish in the sum.
@@ -50,7 +50,7 @@ class Masters:
                     p.grad = None
 
     @torch.no_grad()
-    def push(self) -> None:
+    def update_model(self) -> None:
         """Copy the masters to the working weights; frozen ones never differ."""
         if self.dtype != torch.float32:
             learned = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]

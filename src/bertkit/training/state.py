@@ -152,7 +152,7 @@ def restore(
             if moments:  # else it is frozen, or no step was taken
                 # the fused optimizer wants its count where the weights are
                 optimizer.state[w] = {"step": torch.tensor(float(step), device=w.device), **moments}
-    masters.push()
+    masters.update_model()
     return step
 
 

@@ -1,0 +1,51 @@
+"""Words of our own that gave way to the field's do not come back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+RETIRED = {
+    r"\bSight\b": "AttentionContext",
+    r"\bTurn\b(?=[.(\]])": "Rotary",
+    r"\blayout\.(owner|starts|runs)\b": "sequence_ids, cu_seqlens, buckets",
+    r"\bbatch\.places\b": "token_indices",
+    r"\bsample\.places\b": "masked_positions",
+    r"\bmasters\.(pull|push)\(": "receive_gradients, update_model",
+    r"\bkeep_few_shapes\b": "limit_onednn_cache",
+    r"\b(un)?bent\b|\bbends\b": "activation, nonlinearity",
+}
+"""What must not be found, and what is said in its place."""
+
+HISTORY = {"log.md", "CHANGELOG.md"}
+"""Files that tell what was."""
+
+
+def pages() -> list[Path]:
+    found = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    return sorted(page for page in found if page.name not in HISTORY)
+
+
+def retired(text: str) -> list[str]:
+    return [
+        f"{found[0]!r}: say {word}"
+        for old, word in RETIRED.items()
+        if (found := re.search(old, text))
+    ]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_retired_words_stay_retired(page: Path) -> None:
+    assert not retired(page.read_text(encoding="utf-8"))
+
+
+def test_a_retired_word_is_found() -> None:
+    assert retired("what the bent states are") == ["'bent': say activation, nonlinearity"]
+    assert retired("batch.layout.owner") == [
+        "'layout.owner': say sequence_ids, cu_seqlens, buckets"
+    ]
+    assert not retired("sequence_ids of the layout")
