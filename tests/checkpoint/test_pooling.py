@@ -181,6 +181,7 @@ def test_tokens_of_a_prompt_that_are_not_pooled_are_refused(plain: Path) -> None
         ({"prompts": ["query: "]}, "they are to be texts by their names"),
         ({"prompts": {"query": 3}}, "they are to be texts by their names"),
         ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; its prompts are a"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"\['a'\]; its prompts are a"),
         ({"truncate_dim": 8}, "truncate_dim = 8; bertkit keeps all numbers"),
     ],
 )

@@ -148,7 +148,7 @@ def _settings(path: Path) -> Pooling:
     named, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
         raise CheckpointError(f"{path}: prompts = {named!r}; they are to be texts by their names")
-    if default not in {None, "query", "document", *named}:  # two are always there, if empty
+    if default not in (None, "query", "document", *named):  # two are always there, if empty
         known = ", ".join(named) or "none"
         raise CheckpointError(f"{path}: default_prompt_name = {default!r}; its prompts are {known}")
     if config.get("truncate_dim") is not None:
