@@ -159,7 +159,7 @@ class Padded:
     @property
     def bucket(self) -> Bucket:
         rows, length = self.mask.shape
-        return Bucket(0, rows * length, rows, length, None, ~self.mask[:, None, None])
+        return Bucket(0, rows * length, rows, length, None, None, ~self.mask[:, None, None])
 
     def sums(self, x: Tensor) -> Tensor:
         return (x.view(*self.mask.shape, -1).float() * self.mask[:, :, None]).sum(1)
@@ -186,9 +186,10 @@ few tokens into a rectangle costs less than another round of small matrix produc
 class Bucket:
     """`sequences` neighbors seen as a rectangle of `length` columns, beginning at token `start`.
 
-    Shapes: rows (tokens,), the place of each token in the flattened rectangle, and padding
-    (sequences, 1, 1, length), True on the columns behind a sequence's end; both are None
-    when all lengths are equal and the rectangle is a view.
+    Shapes: rows (tokens,), the place of each token in the flattened rectangle; filled (sequences ·
+    length,), the token at each place, behind a sequence's end its last; and padding (sequences, 1,
+    1, length), True on the columns there. All are None when all lengths are equal and the rectangle
+    is a view.
     """
 
     start: int
@@ -196,6 +197,7 @@ class Bucket:
     sequences: int
     length: int
     rows: Tensor | None
+    filled: Tensor | None
     padding: Tensor | None
 
 
@@ -205,13 +207,16 @@ def _buckets(layout: Packed, cuts: Sequence[int]) -> Iterator[Bucket]:
     for i, j in itertools.pairwise(cuts):
         part = lengths[i:j]
         tokens, longest = int(part.sum()), int(part.max())
-        rows = padding = None
+        rows = filled = padding = None
         if (part != longest).any():
             longest += -longest % BUCKET_STEP
             real = torch.arange(longest) < torch.from_numpy(part)[:, None]
             rows = real.flatten().nonzero().squeeze(1).to(layout.sequence_ids.device)
+            first = np.cumsum(part) - part
+            tokens_at = first[:, None] + np.minimum(np.arange(longest), part[:, None] - 1)
+            filled = torch.from_numpy(tokens_at.ravel()).to(layout.sequence_ids.device)
             padding = (~real)[:, None, None, :].to(layout.sequence_ids.device)
-        yield Bucket(start, tokens, j - i, longest, rows, padding)
+        yield Bucket(start, tokens, j - i, longest, rows, filled, padding)
         start += tokens
 
 

@@ -299,8 +299,7 @@ class _Products(torch.autograd.Function):
         kept = dropout_mask((sum(sizes),), rate, q).split(sizes) if rate else [None] * len(sizes)
         saved = []
         for place, ((queries, keys), factors) in enumerate(zip(pairs, kept, strict=True)):
-            x = _by_head(q[:, None], queries)
-            y = _by_head(kv, keys)
+            x, y = _by_head(q[:, None], queries), _by_head(kv, keys)
             k, v = y.flatten(1, 2)
             scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
             heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
@@ -336,7 +335,7 @@ class _Products(torch.autograd.Function):
                 grad_kv = grad.new_zeros(ctx.rows, 2, y.shape[2], width)
             k, v = y.flatten(1, 2)
             q = x.view(len(k), -1, width)
-            out = _by_head(grad[:, None], queries).view_as(q)
+            out = _by_head(grad[:, None], queries, zeros=True).view_as(q)
             grad_x, grad_y = torch.empty_like(x), torch.empty_like(y)
             grad_k, grad_v = grad_y.flatten(1, 2)
             torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
@@ -352,11 +351,15 @@ class _Products(torch.autograd.Function):
         return grad_q, grad_kv, None, None, *biases
 
 
-def _by_head(x: Tensor, bucket: Bucket) -> Tensor:
-    """A bucket of (R, C, H, K) as (C, sequences, H, length, K), contiguous."""
+def _by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
+    """A bucket of (R, C, H, K) as (C, sequences, H, length, K), contiguous.
+
+    Behind a sequence's end stands its last token, for a gather takes a third of the time of zeros
+    and a scatter, and weights there are 0; a gradient has `zeros`.
+    """
     x = x[bucket.start : bucket.start + bucket.tokens]
-    if bucket.rows is not None:
-        x = _spread(x, bucket)
+    if bucket.filled is not None:
+        x = _spread(x, bucket) if zeros else x.index_select(0, bucket.filled)
     x = x.unflatten(0, (bucket.sequences, bucket.length))
     return x.permute(2, 0, 3, 1, 4).contiguous()
 
