@@ -9,6 +9,7 @@ PARALLEL := -n auto --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Of a benchmark, such as OPTIONS="--only fp32 --minutes 10"; `python -m benchmarks --help` has all.
+# Of tests, what pytest takes.
 OPTIONS ?=
 
 .DEFAULT_GOAL := help
@@ -35,7 +36,7 @@ demo: install ## raw text to a fine-tuned BERT on this machine, with a report (m
 	$(BIN)/bertkit demo
 
 test: install ## the tests without the slow ones
-	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL)
+	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL) $(OPTIONS)
 
 test-all: install ## every test
 	$(BIN)/python -m pytest $(PARALLEL)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 RETIRED = {
@@ -38,9 +36,10 @@ def retired(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_retired_words_stay_retired(page: Path) -> None:
-    assert not retired(page.read_text(encoding="utf-8"))
+def test_retired_words_stay_retired() -> None:
+    found = {str(page): retired(page.read_text(encoding="utf-8")) for page in pages()}
+    assert len(found) > 100
+    assert not {page: words for page, words in found.items() if words}
 
 
 def test_a_retired_word_is_found() -> None:
