@@ -243,8 +243,11 @@ def test_words_of_byte_level_bpe_equal_transformers_behind_the_first(
         rows = zip(found, offsets, owner, strict=True)
         return [(token, tuple(place)) for token, place, word in rows if word]
 
-    # of a word that begins with white space, theirs takes that for the space
-    words = st.lists(st.text(min_size=1, max_size=8).map(str.strip).filter(bool), max_size=10)
+    # of a word that begins with white space, theirs takes that for the space, and before a word
+    # that is spelled as a special token it has none
+    word = st.text(min_size=1, max_size=8).map(str.strip)
+    special = set(ours.pieces(sorted(ours.special_ids)))
+    words = st.lists(word.filter(lambda word: word and word not in special), max_size=10)
 
     @given(words=words)
     @settings(max_examples=FEW)
@@ -352,11 +355,28 @@ def test_only_roles_that_are_asked_for_are_missed(writing: tuple[Tokenizer, Any]
 @given(text=st.text(max_size=60))
 def test_text_comes_back_from_bytes(writing: tuple[Tokenizer, Any], text: str) -> None:
     ours, theirs = writing
-    (ids,) = ours.ids([text])
-    if isinstance(theirs, transformers.GPT2Tokenizer):
-        assert ours.decode(ids) == text
-    known = " ".join(text.split())
-    assert ours.decode(ours.ids([known])[0]) == known or ours.unk in ids
+    if not isinstance(theirs, transformers.GPT2Tokenizer):
+        pytest.skip("a vocabulary of characters does not hold them all")
+    assert ours.decode(ours.ids([text])[0]) == text
+
+
+def test_words_come_back(writing: tuple[Tokenizer, Any], english: list[str]) -> None:
+    ours, _ = writing
+    split = (text.lower().split() for text in english[:50])
+    texts = [" ".join(w for w in words if w.isascii() and w.isalpha()) for words in split]
+    assert sum(map(len, texts)) > 1_000
+    assert [ours.decode(ids) for ids in ours.ids(texts)] == texts
+
+
+def test_mpnets_frame_is_that_of_its_folder(tmp_path: Path) -> None:
+    pieces = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", "a", "b", "##c"]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    theirs = transformers.MPNetTokenizer(vocab=vocab)
+    theirs.save_pretrained(tmp_path)
+    ours = Tokenizer.load(tmp_path)
+    for texts in (("a bc",), ("A b", "bc a")):
+        assert ours.encode(*texts).ids.tolist() == theirs(*texts)["input_ids"]
+    assert (ours.pad, ours.mask) == (theirs.pad_token_id, theirs.mask_token_id)
 
 
 def test_a_saved_folder_is_the_same_tokenizer(

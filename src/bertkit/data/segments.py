@@ -203,9 +203,9 @@ class Samples:
         tokens = self._tokens(first, last)
         size = len(tokens)
         edges = np.array([0, *np.flatnonzero(self.starts_word[tokens[1:]]) + 1, size])
-        if self.sampling.pairs == "sop":
+        if self.sampling.pairs == "sop" and size > 5:
             inner = edges[(edges >= 2) & (edges <= size - 2)]
-            edges = inner if len(inner) > 2 else edges
+            edges = inner if len(inner) > 2 else np.arange(2, size - 1)
         if len(edges) == 2:  # one word
             edges = np.arange(size + 1)
         middle = int(edges[1 + rng.integers(max(len(edges) - 2, 1))])

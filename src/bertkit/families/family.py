@@ -255,6 +255,37 @@ def bert_layers(prefix: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
+def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
+    """The tables of heads named as in RoBERTa, whose encoder's names begin with `prefix`."""
+    return {
+        "mlm": {
+            **module("dense", "lm_head.dense"),
+            **module("norm", "lm_head.layer_norm"),
+            "bias": "lm_head.bias",
+        },
+        "pooler": module("transform.dense", f"{prefix}pooler.dense"),
+        "classify": {
+            **module("pooler.transform.dense", "classifier.dense"),
+            **module("out", "classifier.out_proj"),
+        },
+        "choose": {
+            **module("pooler.transform.dense", f"{prefix}pooler.dense"),
+            **module("out", "classifier"),
+        },
+        "answer": module("out", "qa_outputs"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    }
+
+
+def roberta_derived(prefix: str) -> dict[str, str]:
+    """What their masked-LM heads hold a copy of."""
+    return {
+        "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+
 BERT_SETTINGS = {
     "vocab": "vocab_size",
     "hidden": "hidden_size",

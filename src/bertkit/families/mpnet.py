@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bertkit.families.family import (
     BERT_SETTINGS,
-    CRF,
     Family,
     architectures,
     embeddings,
     module,
+    roberta_derived,
+    roberta_heads,
 )
 
 _LAYER = "mpnet.encoder.layer.{}."
@@ -33,29 +34,8 @@ MPNET = Family(
         **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}output.LayerNorm"),
     },
     prefix="mpnet.",
-    heads={
-        "mlm": {
-            **module("dense", "lm_head.dense"),
-            **module("norm", "lm_head.layer_norm"),
-            "bias": "lm_head.bias",
-        },
-        "pooler": module("transform.dense", "mpnet.pooler.dense"),
-        "classify": {
-            **module("pooler.transform.dense", "classifier.dense"),
-            **module("out", "classifier.out_proj"),
-        },
-        "choose": {
-            **module("pooler.transform.dense", "mpnet.pooler.dense"),
-            **module("out", "classifier"),
-        },
-        "answer": module("out", "qa_outputs"),
-        "tag": module("out", "classifier"),
-        "crf": {**module("out", "classifier"), **CRF},
-    },
-    derived={
-        "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
+    heads=roberta_heads("mpnet."),
+    derived=roberta_derived("mpnet."),
     ignored=("mpnet.embeddings.position_ids",),
     architectures=architectures("MPNet", (frozenset({"pooler"}), "MPNetModel")),
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bertkit.families.family import (
     AN_ENCODER,
     BERT_SETTINGS,
-    CRF,
     Family,
     architectures,
     bert_layers,
     embeddings,
-    module,
+    roberta_derived,
+    roberta_heads,
 )
 
 
@@ -25,29 +25,8 @@ def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") 
         positions_after_pad=True,
         body={**embeddings(f"{prefix}embeddings."), **bert_layers(f"{prefix}encoder.layer.{{}}.")},
         prefix=prefix,
-        heads={
-            "mlm": {
-                **module("dense", "lm_head.dense"),
-                **module("norm", "lm_head.layer_norm"),
-                "bias": "lm_head.bias",
-            },
-            "pooler": module("transform.dense", f"{prefix}pooler.dense"),
-            "classify": {
-                **module("pooler.transform.dense", "classifier.dense"),
-                **module("out", "classifier.out_proj"),
-            },
-            "choose": {
-                **module("pooler.transform.dense", f"{prefix}pooler.dense"),
-                **module("out", "classifier"),
-            },
-            "answer": module("out", "qa_outputs"),
-            "tag": module("out", "classifier"),
-            "crf": {**module("out", "classifier"), **CRF},
-        },
-        derived={
-            "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
+        heads=roberta_heads(prefix),
+        derived=roberta_derived(prefix),
         ignored=(f"{prefix}embeddings.position_ids",),
         architectures=architectures(architecture, (frozenset({"pooler"}), f"{architecture}Model")),
     )

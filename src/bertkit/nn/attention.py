@@ -167,13 +167,7 @@ class Attention(nn.Module):
         if context.rotary is not None:
             qkv = rotate(qkv, context.rotary, both)
         q, kv = qkv.split([self.heads, 2 * self.kv_heads], 1)
-        kv = kv.unflatten(1, (2, self.kv_heads))
-        rate = self.dropout if self.training else 0.0
-        mixed = attend(q, kv, context, dropout=rate)
-        if trace is not None:
-            _traced(trace, q, kv, mixed, context)
-        out: Tensor = self.out(mixed.flatten(1))
-        return out
+        return _mixed(self, q, kv.unflatten(1, (2, self.kv_heads)), context, trace)
 
 
 class CrossAttention(nn.Module):
@@ -203,19 +197,24 @@ class CrossAttention(nn.Module):
         """Shapes: x (Rq, D), memory (Rk, M) -> (Rq, D)."""
         q = self.q(x).unflatten(-1, (self.heads, -1))
         kv = self.kv(memory).unflatten(-1, (2, self.heads, -1))
-        rate = self.dropout if self.training else 0.0
-        mixed = attend(q, kv, context, dropout=rate)
-        if trace is not None:
-            _traced(trace, q, kv, mixed, context)
-        out: Tensor = self.out(mixed.flatten(1))
-        return out
+        return _mixed(self, q, kv, context, trace)
 
 
-def _traced(trace: Trace, q: Tensor, kv: Tensor, mixed: Tensor, context: AttentionContext) -> None:
-    if trace.projections:
+def _mixed(
+    part: Attention | CrossAttention,
+    q: Tensor,
+    kv: Tensor,
+    context: AttentionContext,
+    trace: Trace | None,
+) -> Tensor:
+    """What heads attend to, mixed. Shapes: as of `Kernel` -> (Rq, D)."""
+    heads = attend(q, kv, context, dropout=part.dropout if part.training else 0.0)
+    if trace is not None and trace.projections:
         trace.queries.append(q)
         trace.keys.append(kv[:, 0])
         trace.values.append(kv[:, 1])
-    if trace.weights:
+    if trace is not None and trace.weights:
         trace.attention.append(attention_weights(q, kv, context))
-        trace.heads.append(mixed[: context.queries.total])
+        trace.heads.append(heads[: context.queries.total])
+    out: Tensor = part.out(heads.flatten(1))
+    return out

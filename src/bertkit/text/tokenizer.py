@@ -161,7 +161,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int:
-        """As of all special tokens: Raises: TokenizerError if the vocabulary has none."""
+        """Raises: TokenizerError if the vocabulary has no such token, as do all that follow."""
         return self._id("pad")
 
     @property
