@@ -333,5 +333,5 @@ def outputs(ready: Answer[Any], dev: list[Any]) -> Any:
     """What asks the model alone about dev when called."""
     task, length = ready.task, ready.loaded.length
     policy = task.long_of_files()
-    features = task.features(dev, ready.tokenizer, length, long=policy, learn=False)
+    features = task.features(dev, ready.tokenizer, length, long=policy, labelled=False)
     return lambda: task.run(ready.engine.model, features, ready.engine.budget_tokens)

@@ -26,7 +26,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify as Labelled
 from bertkit.tasks.classify import Example
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -68,7 +68,7 @@ class Rate(Task[Example, Stars]):
         return Labelled.example(text, others)
 
     @classmethod
-    def of(cls, train: Sequence[Example], options: msgspec.Struct) -> Rate:
+    def from_examples(cls, train: Sequence[Example], options: msgspec.Struct) -> Rate:
         most = max(stars(example) for example in train)
         if most < 2:
             raise DataError(f"{train[0].where}: no text has more than one star")
@@ -90,12 +90,12 @@ class Rate(Task[Example, Stars]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         texts = [example.text for example in examples]
         encodings, _ = encode(tokenizer, texts, length=length, long=long)
         return [
-            Feature(encoding, place, target=stars(examples[place]) if learn else None)
+            Feature(encoding, place, target=stars(examples[place]) if labelled else None)
             for place, encoding in enumerate(encodings)
         ]
 
@@ -127,9 +127,9 @@ class Rate(Task[Example, Stars]):
         off = np.array([a.stars - stars(e) for a, e in zip(answers, examples, strict=True)])
         return {"accuracy": float((off == 0).mean()), "mean_error": float(np.abs(off).mean())}
 
-    def verdict(self, answer: Stars, example: Example) -> Verdict:
+    def error_record(self, answer: Stars, example: Example) -> ErrorRecord:
         off = abs(answer.stars - stars(example))
-        return Verdict(example.text, str(example.label), str(answer.stars), off)
+        return ErrorRecord(example.text, str(example.label), str(answer.stars), off)
 
 
 def stars(example: Example) -> int:

@@ -110,13 +110,13 @@ def test_regression_gives_its_number(folders: Path) -> None:
 def test_fill_mask_ranks_pieces(folders: Path) -> None:
     fill = bertkit.pipeline("fill-mask", folders / "pretrained")
     [[one], two] = fill(["a [MASK] b", "[MASK] c [MASK]"], top=4)
-    assert [answer.place for answer in two] == [0, 1]
-    chances = [filler.probability for filler in one.fillers]
+    assert [answer.mask for answer in two] == [0, 1]
+    chances = [candidate.score for candidate in one.candidates]
     assert len(chances) == 4
     assert chances == sorted(chances, reverse=True)
-    everything = fill(["a [MASK] b"], top=100)[0][0].fillers
-    assert sum(f.probability for f in everything) == pytest.approx(1.0, abs=1e-5)
-    assert {f.piece for f in everything} == set(WORDS)
+    everything = fill(["a [MASK] b"], top=100)[0][0].candidates
+    assert sum(f.score for f in everything) == pytest.approx(1.0, abs=1e-5)
+    assert {f.token for f in everything} == set(WORDS)
     with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
         fill(["a b"])
 
@@ -188,9 +188,9 @@ def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
     save(tmp_path / "padded", build(config, ("mlm",)), tokenizer, BERT)
     fill = bertkit.pipeline("fill-mask", tmp_path / "padded")
-    fillers = fill(["a [MASK]"], top=100)[0][0].fillers
-    assert {f.piece for f in fillers} == set(WORDS)
-    assert sum(f.probability for f in fillers) == pytest.approx(1.0, abs=1e-5)
+    candidates = fill(["a [MASK]"], top=100)[0][0].candidates
+    assert {f.token for f in candidates} == set(WORDS)
+    assert sum(f.score for f in candidates) == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(ConfigError, match="top: 0"):
         fill(["a [MASK]"], top=0)
 
@@ -311,8 +311,8 @@ def test_a_published_cross_encoder_scores_as_in_sentence_transformers(
 def test_a_classifier_says_whether_it_reads_pairs() -> None:
     rows = [Example("a", None, "x"), Example("b", None, "y")]
     pairs = [replace(row, pair="c") for row in rows]
-    assert reads_pairs(Classify.of(rows, Options()).settings()) is False
-    assert reads_pairs(Classify.of(pairs, Options()).settings()) is True
+    assert reads_pairs(Classify.from_examples(rows, Options()).settings()) is False
+    assert reads_pairs(Classify.from_examples(pairs, Options()).settings()) is True
     assert reads_pairs({"bertkit": {"task": "classify"}}) is None
 
 

@@ -45,21 +45,21 @@ STREAM = 256
 """Items of a stream read before the first of them is answered."""
 
 
-class Filler(msgspec.Struct, frozen=True):
-    """A piece that may stand at a masked place, and its probability."""
+class Candidate(msgspec.Struct, frozen=True):
+    """A token that may stand at a mask, and its probability."""
 
-    piece: str
-    probability: float
+    token: str
+    score: float
 
 
 class MaskAnswer(msgspec.Struct, frozen=True):
-    """The likeliest pieces for one [MASK]; `place` counts the masks of the text from 0."""
+    """The likeliest tokens for one [MASK]; `mask` counts the masks of the text from 0."""
 
-    place: int
-    fillers: list[Filler]
+    mask: int
+    candidates: list[Candidate]
 
 
-class NextAnswer(msgspec.Struct, frozen=True):
+class NextSentenceAnswer(msgspec.Struct, frozen=True):
     """How likely B follows A."""
 
     next: float
@@ -294,7 +294,7 @@ class Answer(_Pipeline, Generic[A]):
 
     def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
         features = self.task.features(
-            examples, self.tokenizer, self.loaded.length, long=long, learn=False
+            examples, self.tokenizer, self.loaded.length, long=long, labelled=False
         )
         return [Work(own, item) for own, item in zip(group(features), examples, strict=True)]
 
@@ -368,7 +368,7 @@ class FillMask(_Pipeline):
         most = max((work.item for work in works), default=1)
         for order, batch in self.engine.batches(encodings):
             masked = torch.nonzero(batch.ids == self.tokenizer.mask).flatten()
-            found = self.fillers(replace(batch, token_indices=masked), most)
+            found = self.candidates(replace(batch, token_indices=masked), most)
             for sequence, best in zip(
                 batch.layout.sequence_ids[masked].tolist(), found, strict=True
             ):
@@ -378,7 +378,7 @@ class FillMask(_Pipeline):
         return answers
 
     @torch.inference_mode()
-    def fillers(self, batch: Batch, top: int) -> list[list[Filler]]:
+    def candidates(self, batch: Batch, top: int) -> list[list[Candidate]]:
         """The likeliest pieces for each of the batch's places, in their order."""
         batch = batch.to(self.engine.device)
         states, pieces = self.engine.model.encoder(batch), self.tokenizer.vocab_size
@@ -390,7 +390,7 @@ class FillMask(_Pipeline):
             best = torch.softmax(logits[:, :pieces], -1).topk(min(top, pieces))
             for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True):
                 named = zip(self.tokenizer.pieces(ids), chances, strict=True)
-                found.append([Filler(piece, chance) for piece, chance in named])
+                found.append([Candidate(piece, chance) for piece, chance in named])
         return found
 
 
@@ -403,7 +403,7 @@ class NextSentence(_Pipeline):
 
     def __call__(
         self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
-    ) -> list[NextAnswer]:
+    ) -> list[NextSentenceAnswer]:
         return [
             found
             for part in batched(zip(a, b, strict=True), PART)
@@ -414,12 +414,14 @@ class NextSentence(_Pipeline):
         """Raises: DataError as `long` says."""
         return self._encoded([a for a, _ in pairs], [b for _, b in pairs], long)
 
-    def run(self, works: Sequence[Work]) -> list[NextAnswer]:
+    def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
         """An answer for each."""
         outputs = self._rows(works, lambda s, x: self.head(s, x).float())
         chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         cut = [work.truncated for work in works]
-        return [NextAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)]
+        return [
+            NextSentenceAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)
+        ]
 
 
 class Rerank(_Pipeline):
@@ -505,7 +507,7 @@ def answering(
             f"that, or fine-tune it"
         )
     try:
-        ready = kind.restore(loaded.labels, loaded.settings).upon(loaded.pooling)
+        ready = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
     if ready.head not in HEADS:

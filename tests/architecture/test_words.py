@@ -16,6 +16,13 @@ RETIRED = {
     r"\bmasters\.(pull|push)\(": "receive_gradients, update_model",
     r"\bkeep_few_shapes\b": "limit_onednn_cache",
     r"\b(un)?bent\b|\bbends\b": "activation, nonlinearity",
+    r"\bFillers?\b|\.fillers\b": "Candidate, candidates",
+    r"\b(Likeness|Chosen|Ranked|Answered|NextAnswer)\b": "an answer's name ends with Answer",
+    r"\b(Verdict|badness)\b": "ErrorRecord, severity",
+    r"\bdef (upon|untuned|tuned|verdict)\(self, [ape]": "with_pooling, calibrated, error_record",
+    r"\bdef of\(cls, train": "from_examples",
+    r"\bTAUGHT\b|\btaught=": "teacher_outputs",
+    r"\bexclusive[:=]": "single_label",
 }
 """What must not be found, and what is said in its place."""
 

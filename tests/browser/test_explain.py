@@ -129,12 +129,12 @@ def test_fillers_are_those_of_the_model(shown: Any, found: Explanation) -> None:
     for place in (2, 6):  # "on", and "crossing" in two pieces
         word = found.words[place]
         group.get_by_role("radio", name=word.text, exact=True).click()
-        for token, fillers in zip(
+        for token, candidates in zip(
             found.tokens[word.first : word.end], found.masked[place], strict=True
         ):
             rows = cells(shown, f"The likeliest pieces for {token.piece}")
-            assert [row[0] for row in rows] == [filler.piece for filler in fillers]
-            chances = [filler.probability for filler in fillers]
+            assert [row[0] for row in rows] == [candidate.token for candidate in candidates]
+            chances = [candidate.score for candidate in candidates]
             np.testing.assert_allclose([number(r[1]) for r in rows], chances, atol=0.0006)
 
 

@@ -84,7 +84,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
     tab.get_by_role("button", name="Ask").press("Enter")
     tab.wait_for_selector("table")
     ((mask,),) = bertkit.pipeline("fill-mask", folders / "pretrained")(["a [MASK] c"])
-    assert column(tab, 0) == [filler.piece for filler in mask.fillers]
+    assert column(tab, 0) == [candidate.token for candidate in mask.candidates]
 
     tab.get_by_role("link", name="An answer from a passage").click()
     tab.get_by_label("Question", exact=True).fill("a b")

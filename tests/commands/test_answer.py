@@ -15,8 +15,8 @@ Captured = pytest.CaptureFixture[str]
 def test_masked_words_and_next_sentences(model: Path, capsys: Captured) -> None:
     assert cli.run(["fill-mask", str(model), "a [MASK] day", "--top", "3"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)
-    assert answer["place"] == 0
-    assert len(answer["fillers"]) == 3
+    assert answer["mask"] == 0
+    assert len(answer["candidates"]) == 3
     assert cli.run(["fill-mask", str(model), "no mask"]) == 2
     assert "write [MASK]" in capsys.readouterr().err
     assert cli.run(["next-sentence", str(model), "a day", "a night"]) == 0

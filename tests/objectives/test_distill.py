@@ -15,7 +15,7 @@ from bertkit.errors import ConfigError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.attention import Trace, relations
-from bertkit.objectives.distill import MAPS, TAUGHT, Distillation, Terms, usual_layers
+from bertkit.objectives.distill import MAPS, TEACHER_OUTPUTS, Distillation, Terms, usual_layers
 from bertkit.objectives.loss import Loss, Totals, totals
 
 SHAPE = {"vocab": 40, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
@@ -54,7 +54,7 @@ def objective(teacher: Model, student: Model, **terms: float) -> Distillation:
         head="classify",
         terms=Terms(**{**NONE, **terms}),  # type: ignore[arg-type]
         layers=layers,  # type: ignore[arg-type]
-        exclusive=True,
+        single_label=True,
     )
 
 
@@ -84,7 +84,7 @@ def test_what_a_teacher_said_before_need_not_be_asked_again() -> None:
     wanted = asked(student, data, totals([data])).total
     with torch.no_grad():
         said = teacher(data)["classify"]
-    known = replace(data, targets={**data.targets, TAUGHT: said})
+    known = replace(data, targets={**data.targets, TEACHER_OUTPUTS: said})
     teacher.encoder.register_forward_hook(lambda *_: pytest.fail("it was asked again"))
     torch.testing.assert_close(asked(student, known, totals([known])).total, wanted)
 
@@ -250,7 +250,7 @@ def test_a_step_is_the_same_however_it_is_cut(terms: dict[str, Any], head: str) 
         student=student,
         head=head,
         terms=Terms(**{**NONE, **terms}),
-        exclusive=True,
+        single_label=True,
     )
 
     def learned(parts: int, *, alone: bool = False) -> Tensor:

@@ -16,7 +16,7 @@ from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
-from bertkit.objectives.distill import TAUGHT, Distillation, Terms
+from bertkit.objectives.distill import TEACHER_OUTPUTS, Distillation, Terms
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
@@ -86,7 +86,7 @@ def test_a_teacher_whose_answers_alone_count_is_asked_once(
     original = Distillation.__call__
 
     def spied(self: Distillation, network: Model, batch: Batch, totals: Totals) -> Loss:
-        calls.append(TAUGHT in batch.targets)
+        calls.append(TEACHER_OUTPUTS in batch.targets)
         return original(self, network, batch, totals)
 
     monkeypatch.setattr(Distillation, "__call__", spied)
@@ -198,4 +198,4 @@ def test_vectors_of_another_width_need_a_layer(
 
 def test_a_students_threshold_is_its_own() -> None:
     task = answer.Answer((), answer.Options(no_answer=True, null_threshold=-4.5))
-    assert task.untuned() == answer.Options(no_answer=True)
+    assert task.uncalibrated() == answer.Options(no_answer=True)

@@ -29,7 +29,7 @@ def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> No
         "shown": "c",
         "expected": "y",
         "answered": "x (0.90)",
-        "badness": 0.9,
+        "severity": 0.9,
     }
     assert "2 of 3 answers" in page
     assert page.index("<td>dev.tsv:2<td>c<td>y<td>x") < page.index("<td>dev.tsv:1<td>b<td>y<td>x")

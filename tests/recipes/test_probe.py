@@ -153,8 +153,8 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
     more = "".join("the O\n" for _ in range(60))  # read in windows
     path.write_text(path.read_text() + more + "\n\u0007 O\n", encoding="utf-8")
     examples, _ = Tag.read(path, Reading(), labelled=True)
-    task = Tag.of(examples, Options())
-    read = task.features(examples, loaded.tokenizer, 32, long="window", learn=False)
+    task = Tag.from_examples(examples, Options())
+    read = task.features(examples, loaded.tokenizer, 32, long="window", labelled=False)
     assert len(read) > 5
     assert not len(read[-1].token_indices)  # type: ignore[arg-type]
     states = encode(loaded.model, read, [0, 3], "fp32")

@@ -66,7 +66,7 @@ def test_importance_is_the_formula(tuned: Path) -> None:
     """Against its definition, a factor on each head's output, one example at a time."""
     ready = bertkit.pipeline("classify", tuned)
     loaded, task = ready.loaded, ready.task
-    features = task.features(rows(6), loaded.tokenizer, 32, long="error", learn=True)
+    features = task.features(rows(6), loaded.tokenizer, 32, long="error", labelled=True)
     ours = importance(loaded.model, task, features)
     sums = torch.zeros(3, 3)
     for feature in features:
@@ -108,7 +108,7 @@ def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) 
     assert again["importance"] == first["importance"]
     assert (again["before"]["rows"], first["before"]["rows"]) == (len(two), 24)
     ready = bertkit.pipeline("classify", tuned)
-    features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", learn=True)
+    features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", labelled=True)
     weighed = importance(ready.loaded.model, ready.task, features)
     np.testing.assert_allclose(first["importance"], weighed, atol=1e-4)
     with pytest.raises(ConfigError, match="would be chosen by the rows that score them"):

@@ -62,7 +62,7 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
         assert client.ask("/health/ready") == {"status": "ready"}
         before = client.embed(["a b", "c"])
         assert before.shape == (2, 16)
-        assert client.fill_mask("[MASK] a", top=2)[0]["fillers"]
+        assert client.fill_mask("[MASK] a", top=2)[0]["candidates"]
         assert 0 <= client.next_sentence("a", "b")["next"] <= 1
         assert client.similarity("a", ["a", "b"])[0] == pytest.approx(1.0)
         assert client.info()["models"][0]["name"] == "model"

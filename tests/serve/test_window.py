@@ -138,7 +138,7 @@ def test_what_is_asked_is_what_the_interface_answers(server: Server, folders: Pa
 
     masks = client.post("/fill-mask", json={"inputs": "a [MASK] [MASK]"}).json()
     html = ask("fill-mask", text="a [MASK] [MASK]")
-    pieces = [filler["piece"] for mask in masks for filler in mask["fillers"]]
+    pieces = [candidate["token"] for mask in masks for candidate in mask["candidates"]]
     assert [row[0] for row in rows(html)] == pieces
 
 

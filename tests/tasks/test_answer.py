@@ -31,9 +31,9 @@ from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.answer import (
     Answer,
-    Answered,
+    AnswerSpan,
     Options,
-    SpanAnswer,
+    QuestionAnswer,
     best_spans,
 )
 from bertkit.tasks.task import Feature, Outputs, Reading
@@ -69,9 +69,9 @@ def windows(
     examples: Sequence[Question],
     length: int,
     *,
-    learn: bool = False,
+    labelled: bool = False,
 ) -> list[Feature]:
-    return task.features(examples, tokenizer, length, long="window", learn=learn)
+    return task.features(examples, tokenizer, length, long="window", labelled=labelled)
 
 
 def noise(features: Sequence[Feature], seed: int = 0) -> list[Outputs]:
@@ -157,7 +157,7 @@ def test_targets_are_the_tokens_that_hold_the_answer(
 ) -> None:
     context = "a b c mills."
     example = Question("d", context, ((answer, context.index(answer)),))
-    [feature] = windows(Answer(), tokenizer, [example], 16, learn=True)
+    [feature] = windows(Answer(), tokenizer, [example], 16, labelled=True)
     start, end = feature.target
     assert tokenizer.pieces(feature.encoding.ids[start : end + 1]) == pieces
 
@@ -165,11 +165,11 @@ def test_targets_are_the_tokens_that_hold_the_answer(
 def test_windows_without_the_whole_answer_learn_cls(tokenizer: Tokenizer) -> None:
     context = " ".join("abcdefghijkl")
     example = Question("a", context, (("f g h", context.index("f g h")),))
-    found = windows(Answer((), Options(window_overlap=2)), tokenizer, [example], 9, learn=True)
+    found = windows(Answer((), Options(window_overlap=2)), tokenizer, [example], 9, labelled=True)
     shown = ["".join(tokenizer.pieces(f.encoding.ids[3:-1])) for f in found]
     assert shown == ["abcde", "defgh", "ghijk", "jkl"]
     assert [f.target for f in found] == [(0, 0), (5, 7), (0, 0), (0, 0)]
-    unanswered = windows(Answer(), tokenizer, [Question("a", context)], 9, learn=True)
+    unanswered = windows(Answer(), tokenizer, [Question("a", context)], 9, labelled=True)
     assert {f.target for f in unanswered} == {(0, 0)}
 
 
@@ -189,7 +189,7 @@ def splits_words(example: Question) -> bool:
 
 def test_targets_point_to_real_answers(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
-    found = windows(Answer(), tokenizer, examples, 128, learn=True)
+    found = windows(Answer(), tokenizer, examples, 128, labelled=True)
     held = set()
     for feature in found:
         if feature.target != (0, 0):
@@ -207,7 +207,7 @@ def test_targets_point_to_real_answers(real: tuple[Tokenizer, list[Question]]) -
 def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
     task = Answer()
-    found = windows(task, tokenizer, examples, 128, learn=True)
+    found = windows(task, tokenizer, examples, 128, labelled=True)
     outputs = oracle(found)
     for logits, feature in zip(outputs, found, strict=True):
         if feature.target == (0, 0):
@@ -232,7 +232,7 @@ def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
     context = words + "kkkk k"
     example = Question("a", context, (("k", len(context) - 1),))
     start = time.process_time()
-    found = windows(Answer(), tokenizer, [example], 384, learn=True)
+    found = windows(Answer(), tokenizer, [example], 384, labelled=True)
     answers = Answer().answers(oracle(found), found, [example], nn.Identity())
     assert time.process_time() - start < 15.0
     assert len(context) > 1_000_000
@@ -244,7 +244,7 @@ def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
 # ---- what it answers
 
 
-def check(answer: Answered, example: Question) -> None:
+def check(answer: QuestionAnswer, example: Question) -> None:
     """What holds for every answer."""
     assert answer.answer == example.context[answer.start : answer.end]
     spans = [(span.start, span.end) for span in answer.best]
@@ -321,7 +321,7 @@ def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
     logits[0] = 2.0  # none: 4
     logits[4, 0], logits[5, 1] = 1.5, 1.0  # "c d": 2.5
 
-    def said(**options: Any) -> Answered:
+    def said(**options: Any) -> QuestionAnswer:
         task = Answer((), Options(**options))
         return task.answers([logits], found, [example], nn.Identity())[0]
 
@@ -351,7 +351,7 @@ def certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
     context = f"{before}{answer}), and no other."
     example = Question("Who?", context, ((answer, len(before)),))
     task = Answer()
-    [feature] = windows(task, tokenizer, [example], 256, learn=True)
+    [feature] = windows(task, tokenizer, [example], 256, labelled=True)
     start, end = feature.target
     logits = np.zeros((len(feature.encoding), 2), dtype=np.float32)
     logits[start, 0] = logits[end, 1] = 9.0
@@ -400,8 +400,8 @@ def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
 # ---- scores and thresholds
 
 
-def answered(text: str, null_score: float) -> Answered:
-    return Answered("", 0, 0, 1.0, [SpanAnswer(text, 0, len(text), 1.0)], null_score)
+def answered(text: str, null_score: float) -> QuestionAnswer:
+    return QuestionAnswer("", 0, 0, 1.0, [AnswerSpan(text, 0, len(text), 1.0)], null_score)
 
 
 GOLDS = st.sampled_from([(), (("a mill", 0),), (("lake", 0),), (("mill pond", 0),)])
@@ -421,7 +421,7 @@ def test_the_threshold_is_the_best_there_is(
         given = ["" if a.null_score > threshold else a.best[0].text for a in answers]
         return metrics.squad(given, [[t for t, _ in e.answers] for e in examples])["f1"]
 
-    tuned = task.tuned(answers, examples)
+    tuned = task.calibrated(answers, examples)
     if all(example.answerable for example in examples):
         assert tuned is task
         return
@@ -435,40 +435,42 @@ def test_a_chosen_threshold_stays() -> None:
     examples, answers = [Question("a", "b")], [answered("b", 1.0)]
     for options in (Options(no_answer=True, null_threshold=3.0), Options(no_answer=False)):
         task = Answer((), options)
-        assert task.tuned(answers, examples) is task
-    assert Answer((), Options(no_answer=True)).tuned(answers, examples).options.null_threshold < 1
+        assert task.calibrated(answers, examples) is task
+    assert (
+        Answer((), Options(no_answer=True)).calibrated(answers, examples).options.null_threshold < 1
+    )
 
 
 def test_scores_and_verdicts() -> None:
     examples = [Question("Who?", "He did.", (("He", 0),)), Question("Who?", "It did.")]
     answers = [
-        Answered("He did", 0, 6, 0.5, [], 0.0),
-        Answered("", 0, 0, 0.75, [], 0.0),
+        QuestionAnswer("He did", 0, 6, 0.5, [], 0.0),
+        QuestionAnswer("", 0, 0, 0.75, [], 0.0),
     ]
     task = Answer()
     scores = task.score(answers, examples)
     assert scores["exact"] == 0.5
     assert scores[task.metric] == pytest.approx((2 / 3 + 1) / 2)
     assert scores["no_answer_f1"] == 1.0
-    first, second = (task.verdict(a, e) for a, e in zip(answers, examples, strict=True))
+    first, second = (task.error_record(a, e) for a, e in zip(answers, examples, strict=True))
     assert (first.shown, first.expected, first.answered) == (
         "Who? ⟷ He did.",
         "He",
         "He did (0.50)",
     )
-    assert first.badness == pytest.approx(1 / 3)
+    assert first.severity == pytest.approx(1 / 3)
     assert (second.expected, second.answered) == ("(no answer)", "(no answer) (0.75)")
-    assert second.badness == 0.0
+    assert second.severity == 0.0
 
 
 def test_whether_there_may_be_none_is_guessed() -> None:
     have, lack = Question("a", "b", (("b", 0),)), Question("a", "c", where="x.json: q2")
     assert find("answer") is Answer
-    assert Answer.of([have], Options()).options.no_answer is False
-    assert Answer.of([have, lack], Options()).options.no_answer is True
-    assert Answer.of([have, lack], Options(no_answer=False)).options.no_answer is False
+    assert Answer.from_examples([have], Options()).options.no_answer is False
+    assert Answer.from_examples([have, lack], Options()).options.no_answer is True
+    assert Answer.from_examples([have, lack], Options(no_answer=False)).options.no_answer is False
     with pytest.raises(DataError, match=r"x\.json: q2: no question has an answer"):
-        Answer.of([lack], Options())
+        Answer.from_examples([lack], Options())
 
 
 # ---- learning
@@ -484,9 +486,9 @@ def pairs(context: str = "a b c d e f g h i j k l") -> list[Question]:
 
 def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
     examples = pairs()
-    task = Answer.of(examples, Options(window_overlap=4))
+    task = Answer.from_examples(examples, Options(window_overlap=4))
     model = tiny(tokenizer).eval()  # no dropout
-    found = windows(task, tokenizer, examples, 12, learn=True)
+    found = windows(task, tokenizer, examples, 12, labelled=True)
     assert len(found) > len(examples)
     lengths = [len(feature.encoding) for feature in found]
     batches = [task.batch([found[i] for i in chosen]) for chosen in by_length(lengths, 64)]
@@ -507,7 +509,7 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
 
 def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer).eval()
-    found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, learn=True)
+    found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, labelled=True)
     whole, alone = task.run(model, found, 10_000), task.run(model, found, 1)
     for feature, one, other in zip(found, whole, alone, strict=True):
         assert one.shape == (len(feature.encoding), 2)
@@ -527,7 +529,7 @@ def test_a_folder_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert answer.task.options == task.options
     context = "mills a b c d e f g h. " * 4
     one = answer(("a b", context))
-    assert isinstance(one, Answered)
+    assert isinstance(one, QuestionAnswer)
     check(one, Question("a b", context))
     assert answer([("a b", context), ("c", "d")])[0] == one
 
@@ -566,7 +568,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
         )
         for size in sizes
     ]
-    batch = task.batch(windows(task, tokenizer, examples, 32, learn=True))
+    batch = task.batch(windows(task, tokenizer, examples, 32, labelled=True))
     assert list(batch.layout.lengths) == sizes
     place = batch.layout.sequence_ids, batch.layout.positions
     shape = len(sizes), max(sizes)
@@ -599,7 +601,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
 
 def test_control_a_loss_with_ends_exchanged_differs(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer)
-    found = windows(task, tokenizer, pairs()[:1], 16, learn=True)
+    found = windows(task, tokenizer, pairs()[:1], 16, labelled=True)
     batch = task.batch(found)
     exchanged = {"answer": batch.targets["answer"].flip(1)}
     wrong = task.loss(model, replace(batch, targets=exchanged), totals([batch])).total

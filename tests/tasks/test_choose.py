@@ -24,7 +24,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.choose import Choice, Choose, Example
+from bertkit.tasks.choose import ChoiceAnswer, Choose, Example
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -77,9 +77,13 @@ def learner() -> Model:
 
 
 def read(
-    tokenizer: Tokenizer, examples: Sequence[Example], *, long: Long = "error", learn: bool = False
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    *,
+    long: Long = "error",
+    labelled: bool = False,
 ) -> list[Feature]:
-    return TASK.features(examples, tokenizer, 32, long=long, learn=learn)
+    return TASK.features(examples, tokenizer, 32, long=long, labelled=labelled)
 
 
 def packed(features: Sequence[Feature]) -> Batch:
@@ -88,7 +92,7 @@ def packed(features: Sequence[Feature]) -> Batch:
 
 def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[Example], budget: int = 10**6
-) -> list[Choice]:
+) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
     outputs = TASK.run(model, features, budget)
     return TASK.answers(outputs, features, examples, model.heads["choose"])
@@ -105,7 +109,7 @@ QUESTIONS = [
 
 
 def test_the_stem_stands_with_the_choice(tokenizer: Tokenizer) -> None:
-    features = read(tokenizer, QUESTIONS, learn=True)
+    features = read(tokenizer, QUESTIONS, labelled=True)
     assert [f.example for f in features] == [0] * 3 + [1] * 2 + [2] * 5
     assert [f.target for f in features[:3]] == [False, False, True]
     pieces = tokenizer.pieces(features[0].encoding.ids)
@@ -115,7 +119,7 @@ def test_the_stem_stands_with_the_choice(tokenizer: Tokenizer) -> None:
 
 
 def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> None:
-    features = sorted(read(tokenizer, QUESTIONS, learn=True), key=lambda f: len(f.encoding))
+    features = sorted(read(tokenizer, QUESTIONS, labelled=True), key=lambda f: len(f.encoding))
     batch = TASK.batch(features)
     assert batch.example is not None
     assert batch.example.tolist() == [f.example for f in features]
@@ -130,7 +134,7 @@ def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> Non
 
 
 def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer: Tokenizer) -> None:
-    features = read(tokenizer, QUESTIONS, learn=True)
+    features = read(tokenizer, QUESTIONS, labelled=True)
     batch = packed(features)
     found = TASK.loss(model, batch, totals([batch]))
     rows = TASK.run(model, features, 10**6)
@@ -151,7 +155,7 @@ def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer:
 
 
 def test_gradients_are_finite_and_reach_every_choice(model: Model, tokenizer: Tokenizer) -> None:
-    batch = packed(read(tokenizer, QUESTIONS, learn=True))
+    batch = packed(read(tokenizer, QUESTIONS, labelled=True))
     model.zero_grad()
     TASK.loss(model, batch, totals([batch])).total.backward()
     for name, weight in model.named_parameters():
@@ -169,7 +173,7 @@ def test_a_few_questions_are_learned_by_heart(tokenizer: Tokenizer) -> None:
         )
         for n in (2, 3, 3, 4, 5, 4, 2, 3)
     ]
-    batch = packed(read(tokenizer, questions, learn=True))
+    batch = packed(read(tokenizer, questions, labelled=True))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(80):
         loss = TASK.loss(model, batch, totals([batch]))
@@ -179,7 +183,9 @@ def test_a_few_questions_are_learned_by_heart(tokenizer: Tokenizer) -> None:
     answers = answered(model.eval(), tokenizer, questions)
     assert loss.total.item() < 0.1
     assert TASK.score(answers, questions) == {"accuracy": 1.0}
-    assert [TASK.verdict(a, q).badness for a, q in zip(answers, questions, strict=True)] == [0] * 8
+    assert [TASK.error_record(a, q).severity for a, q in zip(answers, questions, strict=True)] == [
+        0
+    ] * 8
 
 
 # ---- what it answers
@@ -217,11 +223,11 @@ def test_answers_are_json_and_verdicts_say_how_wrong(model: Model, tokenizer: To
     assert json.loads(msgspec.json.encode(answers))[0]["scores"] == answers[0].scores
     right = [a.index == q.answer for a, q in zip(answers, QUESTIONS, strict=True)]
     assert TASK.score(answers, QUESTIONS) == {"accuracy": sum(right) / 3}
-    wrong = Choice(0, "d e", 0.7, [0.7, 0.2, 0.1])
-    verdict = TASK.verdict(wrong, QUESTIONS[0])
-    assert verdict.shown == "a b c k"
-    assert (verdict.expected, verdict.answered) == ("g h i j", "d e (0.70)")
-    assert verdict.badness == pytest.approx(0.9)
+    wrong = ChoiceAnswer(0, "d e", 0.7, [0.7, 0.2, 0.1])
+    record = TASK.error_record(wrong, QUESTIONS[0])
+    assert record.shown == "a b c k"
+    assert (record.expected, record.answered) == ("g h i j", "d e (0.70)")
+    assert record.severity == pytest.approx(0.9)
 
 
 def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) -> None:
@@ -249,7 +255,7 @@ def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None
     ]
     assert not features[1].encoding.truncated
     with pytest.raises(DataError, match="3 tokens have no room"):
-        TASK.features([huge], tokenizer, 3, long="truncate", learn=False)
+        TASK.features([huge], tokenizer, 3, long="truncate", labelled=False)
 
 
 def test_an_example_needs_two_choices() -> None:
@@ -315,7 +321,7 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
         Example("e f", ("a", "b c d e f g", "h"), 0),
         Example("p a a b b", ("o n m l", "k", "j i"), 1),
     ]
-    features = read(tokenizer, examples, learn=True)
+    features = read(tokenizer, examples, labelled=True)
     labels = torch.tensor([e.answer for e in examples])
     answer = theirs(**padded(features, 3), labels=labels)
     ours = np.concatenate(TASK.run(loaded.model, features, 10**6)).reshape(3, 3)
@@ -525,7 +531,7 @@ def test_dream_itself(data_folder: Path, tokenizer: Tokenizer) -> None:
         assert len(found) == count
         assert {len(e.choices) for e in found} == {3}
         assert {e.answer for e in found} == {0, 1, 2}
-    features = TASK.features(found[:50], tokenizer, 64, long="truncate", learn=True)
+    features = TASK.features(found[:50], tokenizer, 64, long="truncate", labelled=True)
     assert len(features) == 150
     assert max(len(f.encoding) for f in features) <= 64
     assert sum(f.target for f in features) == 50

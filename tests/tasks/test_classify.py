@@ -156,7 +156,7 @@ def labelled(*labels: str) -> list[Example]:
 
 
 def of(*labels: str, **options: Any) -> Classify:
-    return Classify.of(labelled(*labels), Options(**options))
+    return Classify.from_examples(labelled(*labels), Options(**options))
 
 
 def test_labels_are_sorted_as_people_count() -> None:
@@ -236,16 +236,17 @@ def test_verdicts_put_the_worst_first() -> None:
     task = of("no", "yes")
     good, sure, unsure = answered(task, [[0.0, 1.0], [4.0, 0.0], [0.5, 0.0]])
     bad = [
-        task.verdict(a, e).badness
+        task.error_record(a, e).severity
         for a, e in zip([good, sure, unsure], labelled(*["yes"] * 3), strict=True)
     ]
     assert bad[0] == 0.0
     assert bad[1] > bad[2] > 0.0
     number = of("1.5", "2")
-    assert number.verdict(answered(number, [[1.0]])[0], labelled("4")[0]).badness == 3.0
+    assert number.error_record(answered(number, [[1.0]])[0], labelled("4")[0]).severity == 3.0
     several = of('["a", "b"]', '["b"]')
     assert (
-        several.verdict(answered(several, [[2.0, 1.0]])[0], labelled('["a", "b"]')[0]).badness == 0
+        several.error_record(answered(several, [[2.0, 1.0]])[0], labelled('["a", "b"]')[0]).severity
+        == 0
     )
 
 
@@ -291,7 +292,7 @@ def test_a_regression_of_several_numbers_is_refused() -> None:
 def test_rows_without_a_label_are_refused() -> None:
     bare = [Example("a", None, "x"), Example("a", where="f:2")]
     with pytest.raises(DataError, match="f:2: no label"):
-        Classify.of(bare, Options())
+        Classify.from_examples(bare, Options())
     with pytest.raises(DataError, match="f:2: no label"):
         of("x", "y").check(bare)
 
@@ -303,10 +304,10 @@ def test_pairs_come_with_pairs() -> None:
         Classify.example("a", (" ",))
     rows = [Example("a", "b"), Example("a", where="f:7")]
     with pytest.raises(DataError, match="f:7: has no second text, and others have"):
-        Classify(("x", "y")).features(rows, None, 8, long="error", learn=False)  # type: ignore[arg-type]
+        Classify(("x", "y")).features(rows, None, 8, long="error", labelled=False)  # type: ignore[arg-type]
     single, pairs = (
         of("x", "y"),
-        Classify.of([Example("a", "b", "x"), Example("a", "b", "y")], Options()),
+        Classify.from_examples([Example("a", "b", "x"), Example("a", "b", "y")], Options()),
     )
     with pytest.raises(DataError, match="a text: has a pair, and the model labels single texts"):
         single.check([Example("a", "b", "x")])
@@ -335,7 +336,7 @@ def test_real_files(
 ) -> None:
     found, _ = Classify.read(data_folder / file, Reading(**reading), labelled=True)
     assert len(found) == count
-    task = Classify.of(found, Options())
+    task = Classify.from_examples(found, Options())
     assert labels is None or task.labels == labels
     task.check(found)
 
@@ -351,4 +352,4 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
     found, _ = Classify.read(path, Reading(label="1", text="2", pair="3"), labelled=True)
     assert len(found) == 1500
-    assert Classify.of(found, Options()).options.regression
+    assert Classify.from_examples(found, Options()).options.regression

@@ -20,7 +20,7 @@ from bertkit.models.model import Model, build
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import Example
-from bertkit.tasks.respond import Options, Ranked, Respond
+from bertkit.tasks.respond import Options, Respond, ResponseAnswer
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Tokenizer
 
@@ -75,9 +75,11 @@ def packed(task: Respond, features: Sequence[Feature]) -> Batch:
     return task.batch(sorted(features, key=lambda f: len(f.encoding)))
 
 
-def answered(model: Model, tokenizer: Tokenizer, examples: Sequence[Example]) -> list[Ranked]:
+def answered(
+    model: Model, tokenizer: Tokenizer, examples: Sequence[Example]
+) -> list[ResponseAnswer]:
     task = Respond()
-    features = task.features(examples, tokenizer, 32, long="truncate", learn=False)
+    features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
     outputs = task.run(model, features, 10**6)
     return task.answers(outputs, features, examples, model.heads["choose"])
 
@@ -230,14 +232,14 @@ def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
 def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> None:
     example = Example("a b\nc\nd\ne", ("f", "g"), 1)
     task = Respond((), Options(turns=3))
-    features = task.features([example], tokenizer, 32, long="error", learn=False)
+    features = task.features([example], tokenizer, 32, long="error", labelled=False)
     pieces = tokenizer.pieces(features[0].encoding.ids)
     assert pieces == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 7 + [1] * 2
     # too long: the oldest tokens go, the response stays
     with pytest.raises(DataError, match="9 tokens with choice 1, and the model reads 7"):
-        task.features([example], tokenizer, 7, long="error", learn=False)
-    [cut, _] = task.features([example], tokenizer, 7, long="truncate", learn=False)
+        task.features([example], tokenizer, 7, long="error", labelled=False)
+    [cut, _] = task.features([example], tokenizer, 7, long="truncate", labelled=False)
     assert tokenizer.pieces(cut.encoding.ids) == ["[CLS]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert cut.encoding.truncated
 
@@ -246,11 +248,11 @@ def test_learning_takes_the_first_wrong_ones(tokenizer: Tokenizer) -> None:
     example = Example("a", tuple("bcdefghijk"), 2)
     for negatives in (1, 3, 9):
         task = Respond((), Options(negatives=negatives))
-        features = task.features([example], tokenizer, 32, long="error", learn=True)
+        features = task.features([example], tokenizer, 32, long="error", labelled=True)
         read = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
         assert read == ["d", *"bcefghijk"[:negatives]]
         assert [f.target for f in features] == [True] + [False] * negatives
-        everything = task.features([example], tokenizer, 32, long="error", learn=False)
+        everything = task.features([example], tokenizer, 32, long="error", labelled=False)
         assert len(everything) == 10
 
 
@@ -262,7 +264,7 @@ def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> N
     examples, task, model = examples_of(path), Respond((), Options(negatives=7)), tiny()
     before = task.score(answered(model.eval(), tokenizer, examples), examples)
     assert before["recall@1"] < 0.6
-    batch = packed(task, task.features(examples, tokenizer, 32, long="error", learn=True))
+    batch = packed(task, task.features(examples, tokenizer, 32, long="error", labelled=True))
     assert batch.example is not None
     assert torch.bincount(batch.example).tolist() == [8] * 8
     optimizer = torch.optim.Adam(model.train().parameters(), 3e-3)
@@ -275,7 +277,9 @@ def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> N
     answers = answered(model.eval(), tokenizer, examples)
     scores = task.score(answers, examples)
     assert scores["recall@1"] == scores["mrr"] == 1.0
-    assert {task.verdict(a, e).badness for a, e in zip(answers, examples, strict=True)} == {0.0}
+    assert {task.error_record(a, e).severity for a, e in zip(answers, examples, strict=True)} == {
+        0.0
+    }
 
 
 # ---- what it answers
@@ -318,16 +322,16 @@ def test_order_and_company_change_no_answer(
 def test_scores_are_ranks_and_ties_gain_nothing() -> None:
     examples = [Example("a", ("b", "c", "d"), n) for n in (0, 1, 2)]
     task = Respond()
-    ranked = [Ranked("b", 0, 0.5, [0.5, 0.3, 0.2], [0, 1, 2])] * 3
+    ranked = [ResponseAnswer("b", 0, 0.5, [0.5, 0.3, 0.2], [0, 1, 2])] * 3
     scores = task.score(ranked, examples)
     assert scores == pytest.approx(
         {"recall@1": 1 / 3, "recall@2": 2 / 3, "mrr": (1 + 1 / 2 + 1 / 3) / 3}
     )
-    same = [Ranked("b", 0, 1 / 3, [1 / 3] * 3, [0, 1, 2])] * 3
+    same = [ResponseAnswer("b", 0, 1 / 3, [1 / 3] * 3, [0, 1, 2])] * 3
     assert task.score(same, examples) == pytest.approx({"recall@1": 0, "recall@2": 0, "mrr": 1 / 3})
-    verdict = task.verdict(ranked[2], examples[2])
-    assert (verdict.expected, verdict.answered) == ("d", "b (0.50)")
-    assert verdict.badness == pytest.approx(0.8)
+    record = task.error_record(ranked[2], examples[2])
+    assert (record.expected, record.answered) == ("d", "b (0.50)")
+    assert record.severity == pytest.approx(0.8)
     assert task.metric in scores
 
 
@@ -338,6 +342,6 @@ def test_real_dialogues(name: str, count: int, data_folder: Path, tokenizer: Tok
     assert f"1,000 dialogues; {count:,} responses, each among 10" in said
     assert len(found) == count
     assert all(len(set(e.choices)) == 10 for e in found)
-    features = Respond().features(found[:40], tokenizer, 48, long="truncate", learn=True)
+    features = Respond().features(found[:40], tokenizer, 48, long="truncate", labelled=True)
     assert len(features) == 160
     assert max(len(f.encoding) for f in features) <= 48

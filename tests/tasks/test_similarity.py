@@ -30,7 +30,7 @@ from bertkit.recipes.changed import save_changed
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import similarity
-from bertkit.tasks.similarity import Example, Likeness, Options, Similarity
+from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
 from bertkit.tasks.task import Reading
 from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
@@ -63,9 +63,9 @@ def pairs(count: int, labelled: bool = False) -> list[Example]:
 
 def ready(examples: list[Example], base: Path, **options: Any) -> tuple[Similarity, Model, Any]:
     """The task, a model for it and a batch of the examples."""
-    task = Similarity.of(examples, Options(**options))
+    task = Similarity.from_examples(examples, Options(**options))
     loaded = bertkit.load(base, heads={"similarity": task.build_head})
-    features = task.features(examples, loaded.tokenizer, 32, long="error", learn=True)
+    features = task.features(examples, loaded.tokenizer, 32, long="error", labelled=True)
     features.sort(key=lambda feature: len(feature.encoding))
     return task, loaded.model, task.batch(features)
 
@@ -227,7 +227,7 @@ def test_it_learns_and_its_folder_opens_elsewhere(base: Path, tmp_path: Path) ->
     assert scores["mrr"] == 1.0
     ready_ = bertkit.pipeline("similarity", tmp_path / "out")
     near, far = ready_([("a red thing", "is red number"), ("a red thing", "is blue number")])
-    assert isinstance(near, Likeness)
+    assert isinstance(near, SimilarityAnswer)
     assert near.score > far.score
     texts = ["a red thing", "is blue number", "a"]
     ours = bertkit.pipeline("embed", tmp_path / "out")(texts)
@@ -380,10 +380,12 @@ def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:
 
 
 def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> None:
-    task = Similarity.of(pairs(3), Options())
+    task = Similarity.from_examples(pairs(3), Options())
     first = np.eye(4, dtype=np.float32)[:3]
     outputs = [*np.stack([first, first[[0, 0, 2]]], 1).reshape(6, 4)]
-    features = task.features(pairs(3), bertkit.load(base).tokenizer, 32, long="error", learn=False)
+    features = task.features(
+        pairs(3), bertkit.load(base).tokenizer, 32, long="error", labelled=False
+    )
     answers = task.answers(outputs, features, pairs(3), torch.nn.Identity())
     assert [answer.rank for answer in answers] == [2, 3, 1]
     assert task.score(answers, pairs(3))["mrr"] == pytest.approx((1 / 2 + 1 / 3 + 1) / 3)

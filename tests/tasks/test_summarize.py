@@ -119,7 +119,7 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
     tokenizer: Tokenizer, documents: list[str]
 ) -> None:
     examples = [Example(document) for document in documents]
-    features = task().features(examples, tokenizer, LENGTH, long="window", learn=False)
+    features = task().features(examples, tokenizer, LENGTH, long="window", labelled=False)
     assert [f.example for f in features] == sorted(f.example for f in features)
     for number, one in enumerate(examples):
         windows = [f for f in features if f.example == number]
@@ -152,7 +152,7 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
 
 def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
     features = task().features(
-        [Example("The cat sat. " * 10)], tokenizer, LENGTH, long="window", learn=False
+        [Example("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labelled=False
     )
     assert [len(f.token_indices) for f in features] == [4, 4, 2]  # six tokens each
     assert [len(f.encoding) for f in features] == [24, 24, 12]
@@ -160,7 +160,9 @@ def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
 
 def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) -> None:
     document = "The cat sat. " + "a dog " * 40 + "ran. The bird ate."
-    features = task().features([Example(document)], tokenizer, LENGTH, long="window", learn=False)
+    features = task().features(
+        [Example(document)], tokenizer, LENGTH, long="window", labelled=False
+    )
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
@@ -170,7 +172,7 @@ def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) 
 
 def test_a_special_token_spelled_out_is_no_sentence(tokenizer: Tokenizer) -> None:
     [feature] = task().features(
-        [Example("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", learn=False
+        [Example("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labelled=False
     )
     assert feature.token_indices.tolist() == [0]
 
@@ -222,7 +224,7 @@ def test_the_oracle_by_hand() -> None:
 def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
     one = Example("The cat sat. " * 5 + "A dog ran home. " + "The cat sat. " * 4, ("dog ran home",))
     two = Example("A fish.", ("a bird",))
-    features = task(1).features([one, two], tokenizer, LENGTH, long="window", learn=True)
+    features = task(1).features([one, two], tokenizer, LENGTH, long="window", labelled=True)
     assert (
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
     )
@@ -241,7 +243,7 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
         Example("A fish ate.", ("fish",)),
     ]
     ours, net = task(1), model()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", learn=True)
+    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     features.sort(key=lambda f: len(f.encoding))
     batches = [ours.batch(features[:2]), ours.batch(features[2:])]
     whole = ours.loss(net, ours.batch(features), totals([ours.batch(features)]))
@@ -259,7 +261,7 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
 def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
     examples = [Example(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
     ours, net = task(), model()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", learn=False)
+    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=False)
     together = ours.run(net, features, 10_000)
     for feature, rows in zip(features, together, strict=True):
         assert rows.shape == (len(feature.token_indices), 1)
@@ -271,7 +273,7 @@ def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
 def test_segments_matter(tokenizer: Tokenizer) -> None:
     ours, net = task(), model()
     [feature, *_] = ours.features(
-        [Example("The cat sat. The cat sat.")], tokenizer, LENGTH, long="window", learn=False
+        [Example("The cat sat. The cat sat.")], tokenizer, LENGTH, long="window", labelled=False
     )
     before = ours.run(net, [feature], 100)[0]
     feature.encoding.types[:] = 0
@@ -285,8 +287,8 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
         Example(" ".join([*rest[:place], text, *rest[place:]]), (text,), f"rows:{place}")
         for place, text in enumerate(about)
     ]
-    ours, net = Summarize.of(examples, Options(sentences=1)), model().train()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", learn=True)
+    ours, net = Summarize.from_examples(examples, Options(sentences=1)), model().train()
+    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     batch = ours.batch(sorted(features, key=lambda f: len(f.encoding)))
     losses = []
     for _ in range(150):
@@ -313,7 +315,7 @@ def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: 
     save(tmp_path, net, tokenizer, BERT, labels=ours.labels, settings=ours.settings())
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
     for feature in ours.features(
-        [Example(DOCUMENT)], tokenizer, LENGTH, long="window", learn=False
+        [Example(DOCUMENT)], tokenizer, LENGTH, long="window", labelled=False
     ):
         ids, types = (
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
@@ -369,7 +371,7 @@ def test_of_equally_likely_sentences_the_first_are_chosen() -> None:
 
 def test_answers_slice_the_document(tokenizer: Tokenizer) -> None:
     one, ours = Example(DOCUMENT), task(2)
-    features = ours.features([one], tokenizer, LENGTH, long="window", learn=False)
+    features = ours.features([one], tokenizer, LENGTH, long="window", labelled=False)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
     [answer] = ours.answers(outputs, features, [one], model())
@@ -408,15 +410,15 @@ def test_a_folder_of_another_task_is_refused() -> None:
 
 def test_the_verdict_is_worse_the_less_is_right() -> None:
     one = Example(DOCUMENT, ("the bird ate a fish", "a dog ran"))
-    shown = task().verdict(_summary("The bird ate a fish."), one)
-    assert (shown.badness, shown.expected) == (0.0, "the bird ate a fish | a dog ran")
+    shown = task().error_record(_summary("The bird ate a fish."), one)
+    assert (shown.severity, shown.expected) == (0.0, "the bird ate a fish | a dog ran")
     assert shown.answered == "The bird ate a fish."
-    assert task().verdict(_summary("It rained."), one).badness == 1.0
-    assert 0.0 < task().verdict(_summary("A cat ran."), one).badness < 1.0
+    assert task().error_record(_summary("It rained."), one).severity == 1.0
+    assert 0.0 < task().error_record(_summary("A cat ran."), one).severity < 1.0
 
 
-def _summary(text: str) -> bertkit.tasks.summarize.Summary:
-    return bertkit.tasks.summarize.Summary(text, [])
+def _summary(text: str) -> bertkit.tasks.summarize.SummaryAnswer:
+    return bertkit.tasks.summarize.SummaryAnswer(text, [])
 
 
 # ---- files
@@ -474,12 +476,12 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     with pytest.raises(ConfigError, match="pair: a document has no second text"):
         read(path, pair="summary")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: neither .* nothing to learn"):
-        Summarize.of(read(path), Options())
+        Summarize.from_examples(read(path), Options())
     unlabelled = read(path, labelled=False)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: a summary is lacking"):
         task().check(unlabelled)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: a summary is lacking"):
-        task().features(unlabelled, tokenizer, LENGTH, long="window", learn=True)
+        task().features(unlabelled, tokenizer, LENGTH, long="window", labelled=True)
 
 
 def test_a_compressed_table_will_do(tmp_path: Path) -> None:
@@ -492,7 +494,7 @@ def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
     one = Example("The cat sat and a dog ran home today. " * 27_000, ("the cat ran home",))
     began = time.monotonic()
     ours = task()
-    features = ours.features([one], tokenizer, 512, long="window", learn=True)
+    features = ours.features([one], tokenizer, 512, long="window", labelled=True)
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
     [answer] = ours.answers(outputs, features, [one], model())
     assert time.monotonic() - began < 30
@@ -514,7 +516,7 @@ def test_mails_and_their_subjects(data_folder: Path) -> None:
         assert chosen == brute_force(one.sentences, one.references, 1)
     vocabulary = Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt")
     ours = task(1)
-    features = ours.features(some, vocabulary, 512, long="window", learn=True)
+    features = ours.features(some, vocabulary, 512, long="window", labelled=True)
     assert max(len(f.encoding) for f in features) <= 512
     assert sum(len(f.token_indices) for f in features) == sum(len(one.sentences) for one in some)
     assert sum(f.target.sum() for f in features) == sum(map(len, best))

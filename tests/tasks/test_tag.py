@@ -31,7 +31,7 @@ from bertkit.nn.crf import scheme_transitions
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.tasks import find
-from bertkit.tasks.tag import PIECE, Entities, EntityAnswer, Example, Options, Tag, windows
+from bertkit.tasks.tag import PIECE, Example, Options, Tag, TagAnswer, TaggedEntity, windows
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.text.train import train
@@ -100,8 +100,8 @@ def fit(task: Tag, model: Model, features: Sequence[Feature], steps: int) -> flo
 
 def answered(
     task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
-) -> list[Entities]:
-    features = task.features(examples, tokenizer, length, long="window", learn=False)
+) -> list[TagAnswer]:
+    features = task.features(examples, tokenizer, length, long="window", labelled=False)
     outputs = task.run(model, features, 512)
     return task.answers(outputs, features, examples, model.heads[task.head])
 
@@ -211,20 +211,20 @@ def test_texts_that_cannot_be_tagged() -> None:
 
 def test_labels_are_complete_and_in_order() -> None:
     train = [tagged("a b c", "B-PER O B-LOC"), tagged("a b", "B-LOC I-LOC")]
-    task = Tag.of(train, Options())
+    task = Tag.from_examples(train, Options())
     assert (task.labels, task.options.scheme, task.metric, task.head) == (IOB2, "iob2", "f1", "tag")
     iob1 = [tagged("a b c d", "I-PER I-PER B-PER I-LOC")]
-    assert Tag.of(iob1, Options()).labels == IOB2
-    task = Tag.of(train, Options(crf=True, scheme="bioes"))
+    assert Tag.from_examples(iob1, Options()).labels == IOB2
+    task = Tag.from_examples(train, Options(crf=True, scheme="bioes"))
     assert (task.labels, task.head) == (BIOES, "crf")
-    assert Tag.of([tagged("a b", "S-LOC S-PER")], Options()).labels == BIOES
-    task = Tag.of([tagged("a b c d", "VB NN NN IN")], Options())
+    assert Tag.from_examples([tagged("a b", "S-LOC S-PER")], Options()).labels == BIOES
+    task = Tag.from_examples([tagged("a b c d", "VB NN NN IN")], Options())
     assert task.labels == ("NN", "IN", "VB")
     assert (task.options.scheme, task.metric) == ("none", "accuracy")
 
 
 def test_what_the_folder_keeps_restores_the_task() -> None:
-    task = Tag.of([tagged("a b", "S-LOC S-PER")], Options(crf=True))
+    task = Tag.from_examples([tagged("a b", "S-LOC S-PER")], Options(crf=True))
     again = Tag.restore(task.labels, json.loads(json.dumps(task.settings())))
     assert (again.labels, plain(again.options)) == (task.labels, plain(task.options))
     for labels, scheme in (
@@ -251,7 +251,7 @@ def test_what_the_folder_keeps_restores_the_task() -> None:
 )
 def test_examples_that_pose_no_task(example: Example, options: Options, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Tag.of([example], options)
+        Tag.from_examples([example], options)
 
 
 def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
@@ -318,13 +318,13 @@ def test_every_word_stands_in_one_window_where_most_is_seen(sizes: list[int], le
 def test_windows_need_room(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, Options(scheme="iob2"))
     with pytest.raises(DataError, match="of 2 tokens 0 are left"):
-        task.features([tagged("a b", "O O")], tokenizer, 2, long="window", learn=False)
+        task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labelled=False)
 
 
 def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, Options(scheme="iob2"))
     train = [tagged("abc d ef", "I-PER O B-LOC")]
-    [feature] = task.features(train, tokenizer, 64, long="window", learn=True)
+    [feature] = task.features(train, tokenizer, 64, long="window", labelled=True)
     assert feature.token_indices is not None
     assert feature.token_indices.tolist() == [1, 4, 5]
     assert feature.target.tolist() == [3, 0, 1]
@@ -337,12 +337,12 @@ def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
 def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, Options(scheme="iob2"))
     example = tagged("a \x00 b \x00 c \x00", "B-PER B-LOC I-LOC I-LOC I-LOC B-PER")
-    [feature] = task.features([example], tokenizer, 64, long="window", learn=True)
+    [feature] = task.features([example], tokenizer, 64, long="window", labelled=True)
     assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
     other = tagged("\x00", "O")
-    assert len(task.features([example, other], tokenizer, 64, long="window", learn=True)) == 1
+    assert len(task.features([example, other], tokenizer, 64, long="window", labelled=True)) == 1
     with pytest.raises(DataError, match="knows no piece of any word"):
-        task.features([other], tokenizer, 64, long="window", learn=True)
+        task.features([other], tokenizer, 64, long="window", labelled=True)
 
 
 # ---- answers
@@ -355,7 +355,7 @@ def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
         Tag.example("\x00", ()),
         Example("", []),
     ]
-    features = task.features(examples, tokenizer, 64, long="window", learn=False)
+    features = task.features(examples, tokenizer, 64, long="window", labelled=False)
     rows = np.eye(5, dtype=np.float32)[[3, 4]] * 9
     outputs = [rows, rows[:0], rows[:0]]
     first, second, third = task.answers(outputs, features, examples, torch.nn.Identity())
@@ -449,7 +449,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
     example = Tag.example("a bc j d " * PIECE, ())
-    features = task.features([example], tokenizer, 16, long="window", learn=False)
+    features = task.features([example], tokenizer, 16, long="window", labelled=False)
     outputs = task.run(model, features, 4096)
     [answer] = task.answers(outputs, features, [example], model.heads["crf"])
     crf = model.heads["crf"].crf
@@ -482,20 +482,20 @@ def test_a_small_set_is_learned(crf: bool, scheme: Any, tokenizer: Tokenizer) ->
     model = model_of(task)
     before = answered(task, model, tokenizer, TRAIN)
     assert task.score(before, TRAIN)["f1"] < 1.0
-    features = task.features(TRAIN, tokenizer, 64, long="window", learn=True)
+    features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
     fit(task, model, features, 40)
     answers = answered(task, model, tokenizer, TRAIN)
     assert task.score(answers, TRAIN) == {"precision": 1, "recall": 1, "f1": 1, "accuracy": 1}
-    assert all(task.verdict(a, e).badness == 0 for a, e in zip(answers, TRAIN, strict=True))
+    assert all(task.error_record(a, e).severity == 0 for a, e in zip(answers, TRAIN, strict=True))
     assert all(entity.score > 0.5 for answer in answers for entity in answer.entities)
 
 
 def test_parts_of_speech_are_learned(tokenizer: Tokenizer) -> None:
     train = [tagged("a bc d", "DT NN VB"), tagged("bc a", "NN DT"), tagged("d .", "VB .")]
     for crf in (False, True):
-        task = Tag.of(train, Options(crf=crf))
+        task = Tag.from_examples(train, Options(crf=crf))
         model = model_of(task)
-        fit(task, model, task.features(train, tokenizer, 64, long="window", learn=True), 40)
+        fit(task, model, task.features(train, tokenizer, 64, long="window", labelled=True), 40)
         answers = answered(task, model, tokenizer, train)
         assert task.score(answers, train) == {"accuracy": 1.0}
         assert [answer.tags for answer in answers] == [example.tags for example in train]
@@ -511,7 +511,7 @@ def test_an_entity_of_600_words_is_learned_across_windows(
     tags = encode([Entity(1, 601, "PER")], 606, scheme)
     example = tagged(text, " ".join(tags))
     model = model_of(task, length=128)
-    features = task.features([example], tokenizer, 128, long="window", learn=True)
+    features = task.features([example], tokenizer, 128, long="window", labelled=True)
     assert len(features) > 5
     crf = model.heads["crf"].crf
     batch = task.batch(sorted(features, key=lambda f: len(f.encoding)))
@@ -541,7 +541,7 @@ def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
     for options in (Options(scheme="iob2"), CRF):
         task = Tag(IOB2, options)
         model = model_of(task)
-        features = task.features(TRAIN, tokenizer, 64, long="window", learn=True)
+        features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
         features.sort(key=lambda feature: len(feature.encoding))
         whole = [task.batch(features)]
         parts = [task.batch(features[:2]), task.batch(features[2:])]
@@ -568,7 +568,7 @@ def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str,
     said = [[IOB2.index(tag) for _, tag in one] for one in pairs]
     gold = [encode(spans([tag for tag, _ in one]), len(one), "iob2") for one in pairs]
     examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
-    features = task.features(examples, shared(), 64, long="window", learn=False)
+    features = task.features(examples, shared(), 64, long="window", labelled=False)
     outputs = [np.eye(5, dtype=np.float32)[tags] for tags in said]
     answers = task.answers(outputs, features, examples, torch.nn.Identity())
     scores = task.score(answers, examples)
@@ -583,7 +583,7 @@ def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str,
     assert accuracy_of(answers, gold) == pytest.approx(scores["accuracy"])
 
 
-def accuracy_of(answers: Sequence[Entities], gold: Sequence[Sequence[str]]) -> float:
+def accuracy_of(answers: Sequence[TagAnswer], gold: Sequence[Sequence[str]]) -> float:
     pairs = [p for a, g in zip(answers, gold, strict=True) for p in zip(a.tags, g, strict=True)]
     return float(np.mean([a == b for a, b in pairs]))
 
@@ -591,20 +591,20 @@ def accuracy_of(answers: Sequence[Entities], gold: Sequence[Sequence[str]]) -> f
 def test_verdicts_name_what_is_wrong() -> None:
     task = Tag(IOB2, Options(scheme="iob2"))
     example = tagged("Ada met Joe", "B-PER O B-PER")
-    answer = Entities(
-        [EntityAnswer("Ada", "LOC", 0, 3, 0.25), EntityAnswer("Joe", "PER", 8, 11, 0.9)],
+    answer = TagAnswer(
+        [TaggedEntity("Ada", "LOC", 0, 3, 0.25), TaggedEntity("Joe", "PER", 8, 11, 0.9)],
         example.words,
         ["B-LOC", "O", "B-PER"],
     )
-    verdict = task.verdict(answer, example)
-    assert verdict.shown == "Ada met Joe"
-    assert verdict.expected == "Ada (PER), Joe (PER)"
-    assert verdict.answered == "Ada (LOC 0.25), Joe (PER 0.90)"
-    assert verdict.badness == pytest.approx(1.25)
+    record = task.error_record(answer, example)
+    assert record.shown == "Ada met Joe"
+    assert record.expected == "Ada (PER), Joe (PER)"
+    assert record.answered == "Ada (LOC 0.25), Joe (PER 0.90)"
+    assert record.severity == pytest.approx(1.25)
     speech = Tag(("NN", "VB"), Options(scheme="none"))
-    said = Entities([], example.words, ["NN", "NN", "NN"])
-    verdict = speech.verdict(said, tagged("Ada met Joe", "NN VB NN"))
-    assert (verdict.expected, verdict.answered, verdict.badness) == ("met/VB", "met/NN", 1)
+    said = TagAnswer([], example.words, ["NN", "NN", "NN"])
+    record = speech.error_record(said, tagged("Ada met Joe", "NN VB NN"))
+    assert (record.expected, record.answered, record.severity) == ("met/VB", "met/NN", 1)
 
 
 # ---- folders
@@ -651,7 +651,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     assert isinstance(pipe.task, Tag)
     assert pipe.task.options == Options(scheme="iob2")
     examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
-    features = pipe.task.features(examples, tokenizer, 64, long="window", learn=False)
+    features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
     outputs = pipe.task.run(pipe.loaded.model, features, 512)
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():
@@ -690,9 +690,11 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
     assert told == f"{data_folder / name}: {said}"
     assert len(examples) == count
     for options in (Options(), Options(scheme="bioes")):
-        task = Tag.of(examples, options)
+        task = Tag.from_examples(examples, options)
         for length in (512, 24):
-            features = task.features(examples[:300], tokenizer, length, long="window", learn=True)
+            features = task.features(
+                examples[:300], tokenizer, length, long="window", labelled=True
+            )
             places = sum(len(f.target) for f in features)
             assert places == sum(len(e.words) for e in examples[:300])
             assert max(len(f.encoding) for f in features) <= length
@@ -711,8 +713,8 @@ def test_every_sentence_has_the_pieces_of_its_text(
 ) -> None:
     vocabulary = train(english[:30], kind=kind, size=2000)
     examples, _ = Tag.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
-    task = Tag.of(examples, Options())
-    features = task.features(examples, vocabulary, NO_LIMIT, long="window", learn=True)
+    task = Tag.from_examples(examples, Options())
+    features = task.features(examples, vocabulary, NO_LIMIT, long="window", labelled=True)
     texts = vocabulary.encode_batch([e.text for e in examples], max_length=NO_LIMIT)
     assert len(features) == len(examples) == 3250
     for feature, text in zip(features, texts, strict=True):

@@ -87,7 +87,7 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
     for weight in model.parameters():  # larger than at birth, so that texts differ
         weight.data *= 20
     examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
-    features = task.features(examples, tokenizer, 16, long="error", learn=False)
+    features = task.features(examples, tokenizer, 16, long="error", labelled=False)
     outputs = task.run(model, features, budget)
     for place, feature in enumerate(features):
         alone = task.outputs(model, task.batch([feature])).detach().numpy()

@@ -8,8 +8,8 @@ from html import escape, unescape
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.pipelines import Filler, MaskAnswer
-from bertkit.view.answers import contexts, figure, fillers, labels, marked
+from bertkit.pipelines import Candidate, MaskAnswer
+from bertkit.view.answers import candidates, contexts, figure, labels, marked
 from bertkit.view.contexts import Contexts
 
 
@@ -44,10 +44,10 @@ def test_labels_are_probabilities_or_a_number() -> None:
 
 def test_models_stand_side_by_side() -> None:
     answers = {
-        name: [MaskAnswer(place, [Filler(f"{name}{place}", 0.5)]) for place in (0, 1)]
+        name: [MaskAnswer(place, [Candidate(f"{name}{place}", 0.5)]) for place in (0, 1)]
         for name in ("before", "after")
     }
-    html = fillers(answers)
+    html = candidates(answers)
     assert re.findall('<th scope="row">(.*?)</th>', html) == [
         *("before0", "after0", "before1", "after1")
     ]

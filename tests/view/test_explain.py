@@ -135,10 +135,10 @@ def test_masked_words_are_filled_as_the_pipeline_fills_them(loaded: Loaded) -> N
         start, end = found.tokens[word.first].start, found.tokens[word.end - 1].end
         (theirs,) = fill([TEXT[:start] + masks + TEXT[end:]])
         for one, other in zip(ours, theirs, strict=True):
-            assert [f.piece for f in one] == [f.piece for f in other.fillers]
-            chances = [f.probability for f in one]
-            np.testing.assert_allclose(chances, [f.probability for f in other.fillers], atol=1e-5)
-    assert len({ours[0][0].probability for ours in found.masked}) > 1, spelled
+            assert [f.token for f in one] == [f.token for f in other.candidates]
+            chances = [f.score for f in one]
+            np.testing.assert_allclose(chances, [f.score for f in other.candidates], atol=1e-5)
+    assert len({ours[0][0].score for ours in found.masked}) > 1, spelled
 
 
 def test_a_mask_of_the_text_stays_masked_while_others_are(loaded: Loaded) -> None:
@@ -147,9 +147,9 @@ def test_a_mask_of_the_text_stays_masked_while_others_are(loaded: Loaded) -> Non
     (theirs,) = bertkit.pipeline("fill-mask", loaded)(["[MASK] sat on the [MASK]."])
     assert [word.text for word in found.words] == ["[MASK]", "sat", "on", "the", "bank", "."]
     (bank,) = found.masked[4]
-    assert [f.piece for f in bank] == [f.piece for f in theirs[1].fillers]
+    assert [f.token for f in bank] == [f.token for f in theirs[1].candidates]
     np.testing.assert_allclose(
-        [f.probability for f in bank], [f.probability for f in theirs[1].fillers], atol=1e-5
+        [f.score for f in bank], [f.score for f in theirs[1].candidates], atol=1e-5
     )
 
 

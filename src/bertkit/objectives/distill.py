@@ -25,7 +25,7 @@ MAPS = "maps"
 """The name of the student's head that holds what turns its states into the teacher's width: a map
 of the embedding and one of all layers (TinyBERT's W_e and W_h), or that of the last layer alone."""
 
-TAUGHT = "taught"
+TEACHER_OUTPUTS = "teacher_outputs"
 """The name of a batch's targets that are what the teacher says, where that is known beforehand."""
 
 LossOf = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
@@ -80,10 +80,10 @@ class Distillation:
         head: str,
         terms: Terms,
         layers: Sequence[int] = (),
-        exclusive: bool,
+        single_label: bool,
     ) -> None:
         self.loss_of, self.teacher, self.head = loss_of, teacher, head
-        self.terms, self.exclusive = terms, exclusive
+        self.terms, self.single_label = terms, single_label
         mine, theirs = student.config, teacher.config
         if mine.vocab != theirs.vocab:
             raise ConfigError(
@@ -119,7 +119,7 @@ class Distillation:
         if terms.labels:
             own = self.loss_of(outputs, batch, totals, head)
             found["labels"], correct = terms.labels * own.total, dict(own.correct)
-        wanted = batch.targets.get(TAUGHT)
+        wanted = batch.targets.get(TEACHER_OUTPUTS)
         if deep or terms.states or (terms.outputs and wanted is None):
             with torch.no_grad():
                 taught = self.teacher.encoder(batch, theirs)
@@ -141,7 +141,7 @@ class Distillation:
 
     def _outputs(self, outputs: Tensor, wanted: Tensor) -> Tensor:
         """Summed over the rows of outputs."""
-        if not self.exclusive:
+        if not self.single_label:
             return F.mse_loss(outputs, wanted, reduction="sum") / outputs.shape[-1]
         heat = self.terms.temperature
         mine, theirs = (torch.log_softmax(x / heat, -1) for x in (outputs, wanted))

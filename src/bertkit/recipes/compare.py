@@ -140,7 +140,7 @@ def compare(
     settings, out = settings or Compare(), Path(out)
     refuse_used(out)
     learn, check = (read_examples(Classify, file, reading) for file in (train, dev))
-    task = Classify.of(learn, ClassifyOptions())
+    task = Classify.from_examples(learn, ClassifyOptions())
     task.check(check)
     loaded = load(model, heads=())
     config = loaded.model.config
@@ -156,8 +156,8 @@ def compare(
         "of those of dev"
     )
     read = (
-        known.features(task, learn, length, learn=True),
-        known.features(task, check, length, learn=False),
+        known.features(task, learn, length, labelled=True),
+        known.features(task, check, length, labelled=False),
     )
 
     def tuned(start: str | Path, way: str, seed: int, epochs: int, rate: float) -> dict[str, float]:
@@ -249,7 +249,7 @@ class _Words:
         return sum(words) / max(len(words), 1)
 
     def features(
-        self, task: Classify, examples: Sequence[Example], length: int, *, learn: bool
+        self, task: Classify, examples: Sequence[Example], length: int, *, labelled: bool
     ) -> list[Feature]:
         """At most `length` words of each text; a text without any is one unknown word."""
         found = []
@@ -265,7 +265,7 @@ class _Words:
                 sequence=[0] * len(ids),
                 truncated=any(len(text) > length for text in texts),
             )
-            target = task.target(example) if learn else None
+            target = task.target(example) if labelled else None
             found.append(Feature(encoding, place, target=target))
         return found
 

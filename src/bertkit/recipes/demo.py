@@ -217,7 +217,7 @@ def _masked_words(
         for name in ("untrained", "model")
     ]
     return [
-        Word(text=text, truth=word, before=before[0].fillers, after=after[0].fillers)
+        Word(text=text, truth=word, before=before[0].candidates, after=after[0].candidates)
         for (word, (_, text)), before, after in zip(chosen.items(), *answers, strict=True)
     ]
 

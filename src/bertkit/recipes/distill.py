@@ -82,7 +82,9 @@ def distill(
         if terms.outputs and not (terms.states or terms.attention or terms.relations):
             # what it answers is the same in every epoch; of states there would be too much to keep
             said = own.run(knowing, features, settings.budget_tokens)
-            features[:] = [replace(f, taught=rows) for f, rows in zip(features, said, strict=True)]
+            features[:] = [
+                replace(f, teacher_outputs=rows) for f, rows in zip(features, said, strict=True)
+            ]
         return Distillation(
             own.loss_of,
             teacher=knowing,
@@ -90,7 +92,7 @@ def distill(
             head=own.head,
             terms=terms,
             layers=follow,
-            exclusive=own.exclusive,
+            single_label=own.single_label,
         )
 
     rest: dict[str, Any] = {
@@ -98,7 +100,7 @@ def distill(
         "dev": dev,
         "out": out,
         "settings": settings,
-        "options": ready.untuned(),
+        "options": ready.uncalibrated(),
         "reading": reading,
         "resume": resume,
         "teach": teach,

@@ -157,11 +157,11 @@ def finetune(
     dtype = resolve(settings.precision, device)
     train, dev = _data(kind, train, reading, "train"), _data(kind, dev, reading, "dev")
     learn, check = train.examples, dev.examples
-    ready = kind.of(learn, options)
+    ready = kind.from_examples(learn, options)
     ready.check(learn)
     ready.check(check)
     held = model.pooling if isinstance(model, Loaded) else read_pooling(hub.resolve(model))[0]
-    ready = ready.upon(held)
+    ready = ready.with_pooling(held)
     record = {
         "task": ready.settings()["bertkit"]["task"],
         "model": str(model.folder if isinstance(model, Loaded) else model),
@@ -192,7 +192,7 @@ def finetune(
     frozen = _freeze(network, settings.frozen_layers)
     policy = ready.long_of_files()
     features = {
-        name: ready.features(rows, loaded.tokenizer, length, long=policy, learn=name == "train")
+        name: ready.features(rows, loaded.tokenizer, length, long=policy, labelled=name == "train")
         for name, rows in (("train", learn), ("dev", check))
     }
     for name, rows in features.items():
@@ -406,7 +406,7 @@ def _asked(
     scored = packed(model, torch.float32)
     outputs = task.run(scored, features, settings.budget_tokens)
     answers = task.answers(outputs, features, dev, scored.heads[task.head])
-    tuned = task.tuned(answers, dev)
+    tuned = task.calibrated(answers, dev)
     if tuned is not task:
         answers = tuned.answers(outputs, features, dev, scored.heads[task.head])
     return tuned, answers

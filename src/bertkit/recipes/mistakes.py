@@ -22,15 +22,15 @@ def write_mistakes(
     """List the answers that are wrong in any way, the worst first, with their place in the file."""
     wrong = []
     for answer, example in zip(answers, examples, strict=True):
-        verdict = task.verdict(answer, example)
-        if verdict.badness > 0:
-            wrong.append({"where": example.where, **asdict(verdict)})
-    wrong.sort(key=lambda row: -row["badness"])
+        record = task.error_record(answer, example)
+        if record.severity > 0:
+            wrong.append({"where": example.where, **asdict(record)})
+    wrong.sort(key=lambda row: -row["severity"])
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in wrong]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JSONL, "".join(lines))
     listed = [
-        (Path(row["where"]).name, row["shown"], row["expected"], row["answered"], row["badness"])
+        (Path(row["where"]).name, row["shown"], row["expected"], row["answered"], row["severity"])
         for row in wrong[:MOST]
     ]
     body = [

@@ -252,7 +252,7 @@ def _taught_by(
         head="mlm",
         terms=config.terms,
         layers=config.teacher.follow,
-        exclusive=True,
+        single_label=True,
     )
 
 

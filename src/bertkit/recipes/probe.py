@@ -182,12 +182,14 @@ def probe(
     settings, out = settings or Probe(), Path(out)
     refuse_used(out)
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
-    task = Tag.of(learn, Options())
+    task = Tag.from_examples(learn, Options())
     task.check(check)
     loaded = load(model, heads=())
     chosen = _chosen(combinations, loaded.model.config.layers)
     read = {
-        rows: task.features(examples, loaded.tokenizer, loaded.length, long="window", learn=learns)
+        rows: task.features(
+            examples, loaded.tokenizer, loaded.length, long="window", labelled=learns
+        )
         for rows, examples, learns in (("train", learn, True), ("dev", check, False))
     }
     stored = sorted({layer for combination in chosen for layer in combination.layers})

@@ -167,4 +167,4 @@ def _read(
 def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:
     task, loaded = ready.task, ready.loaded
     long = task.long_of_files()
-    return task.features(examples, loaded.tokenizer, loaded.length, long=long, learn=True)
+    return task.features(examples, loaded.tokenizer, loaded.length, long=long, labelled=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit.pipelines import Filler
+from bertkit.pipelines import Candidate
 from bertkit.recipes.page import table, write_page
 
 
@@ -19,8 +19,8 @@ class Word:
 
     text: str
     truth: str
-    before: Sequence[Filler]
-    after: Sequence[Filler]
+    before: Sequence[Candidate]
+    after: Sequence[Candidate]
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,18 @@ def write_report(path: Path, report: Report) -> Path:
 
 def _word(word: Word) -> str:
     bars = "".join(
-        f"<div><h3>{title}</h3>{''.join(_bar(f, word.truth) for f in fillers)}</div>"
-        for title, fillers in (("before", word.before), ("after", word.after))
+        f"<div><h3>{title}</h3>{''.join(_bar(f, word.truth) for f in candidates)}</div>"
+        for title, candidates in (("before", word.before), ("after", word.after))
     )
     return f'<div class="word"><p>{escape(word.text)}</p>{bars}</div>'
 
 
-def _bar(filler: Filler, truth: str) -> str:
-    hit = " hit" if filler.piece == truth else ""
-    width = max(0.5, 100 * filler.probability)
+def _bar(candidate: Candidate, truth: str) -> str:
+    hit = " hit" if candidate.token == truth else ""
+    width = max(0.5, 100 * candidate.score)
     return (
-        f'<div class="bar{hit}"><span>{escape(filler.piece)}</span>'
-        f'<i style="width:{width:.1f}%"></i>{filler.probability:.1%}</div>'
+        f'<div class="bar{hit}"><span>{escape(candidate.token)}</span>'
+        f'<i style="width:{width:.1f}%"></i>{candidate.score:.1%}</div>'
     )
 
 

@@ -11,14 +11,14 @@ import numpy as np
 from fastapi import Request, Response
 from numpy.typing import NDArray
 
-from bertkit.pipelines import MaskAnswer, NextAnswer
+from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
 from bertkit.serve.asking import Asking, invalid, reply
 from bertkit.serve.served import usable
-from bertkit.tasks.answer import Answered
-from bertkit.tasks.choose import Choice
-from bertkit.tasks.tag import Entities
+from bertkit.tasks.answer import QuestionAnswer
+from bertkit.tasks.choose import ChoiceAnswer
+from bertkit.tasks.tag import TagAnswer
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.contexts import Contexts
 from bertkit.view.document import Explanation
@@ -179,14 +179,14 @@ async def search(ask: schema.SearchAsk, request: Request) -> Response:
     return reply(found[0], cut)
 
 
-@route("/ner", "ner", Entities, many=True)
+@route("/ner", "ner", TagAnswer, many=True)
 async def ner(ask: schema.TextsAsk, request: Request) -> Response:
     """Entities, and a tag for each word."""
     one = isinstance(ask.inputs, str)
     return await Asking(request).plain("ner", ask, _listed(ask.inputs), one=one)
 
 
-@route("/answer", "answer", Answered, many=True)
+@route("/answer", "answer", QuestionAnswer, many=True)
 async def answer(ask: schema.AnswerAsk, request: Request) -> Response:
     """Where a context answers a question; long contexts are read in windows."""
     given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
@@ -195,7 +195,7 @@ async def answer(ask: schema.AnswerAsk, request: Request) -> Response:
     return await Asking(request).plain("answer", ask, items, one=one)
 
 
-@route("/choose", "choose", Choice, many=True)
+@route("/choose", "choose", ChoiceAnswer, many=True)
 async def choose(ask: schema.ChooseAsk, request: Request) -> Response:
     """Which of the choices goes on best."""
     given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
@@ -211,7 +211,7 @@ async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
     return await Asking(request).plain("fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top)
 
 
-@route("/next-sentence", "next-sentence", NextAnswer, many=True)
+@route("/next-sentence", "next-sentence", NextSentenceAnswer, many=True)
 async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
     """How likely the second sentence follows the first."""
     given: Any = ask.inputs

@@ -105,7 +105,7 @@ PANELS: Mapping[str, Panel] = {
         "",
         lambda text, other: [text],
         lambda found, text, other: "",  # of several models: shown side by side
-        FillMask.fillers,
+        FillMask.candidates,
         {"top": PIECES},
     ),
     "next-sentence": Panel(
@@ -243,7 +243,7 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
                 items = panel.items(text, other)
                 found[one], _ = await asking.answers(pipeline, items, field="text", **panel.asked)
             if name == "fill-mask":
-                return _html(shown(body=answers.fillers({n: f[0] for n, f in found.items()})))
+                return _html(shown(body=answers.candidates({n: f[0] for n, f in found.items()})))
             return _html(shown(body=panel.show(found[chosen[0]], text, other)))
         except (BertkitError, Refused) as error:
             return _refused(error, shown)

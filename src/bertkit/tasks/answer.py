@@ -23,7 +23,7 @@ from bertkit.config import Count, Settings
 from bertkit.data.questions import Question, read_questions
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 
@@ -54,7 +54,7 @@ class Options(Settings, frozen=True):
     named `best_`; 0 otherwise."""
 
 
-class SpanAnswer(msgspec.Struct, frozen=True):
+class AnswerSpan(msgspec.Struct, frozen=True):
     """A part of the context and its probability. Units: characters [start, end)."""
 
     text: str
@@ -63,7 +63,7 @@ class SpanAnswer(msgspec.Struct, frozen=True):
     score: float
 
 
-class Answered(msgspec.Struct, frozen=True):
+class QuestionAnswer(msgspec.Struct, frozen=True):
     """The answer, "" where there is none, its probability, and the best ones, likeliest first.
 
     `null_score` is by how much "none" scores higher than the best answer, in logits. The
@@ -76,12 +76,12 @@ class Answered(msgspec.Struct, frozen=True):
     start: int
     end: int
     score: float
-    best: list[SpanAnswer]
+    best: list[AnswerSpan]
     null_score: float
     truncated: bool = False
 
 
-class Answer(Task[Question, Answered]):
+class Answer(Task[Question, QuestionAnswer]):
     """The part of a text that answers a question: softmax over where it starts and ends."""
 
     name = "answer"
@@ -112,7 +112,7 @@ class Answer(Task[Question, Answered]):
         return Question(text, others[0])
 
     @classmethod
-    def of(cls, train: Sequence[Question], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[Question], options: Settings) -> Self:
         assert isinstance(options, Options)
         if not any(example.answerable for example in train):
             raise DataError(
@@ -132,7 +132,7 @@ class Answer(Task[Question, Answered]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         """The question, then a window of the context; every token of it is in some window.
 
@@ -148,10 +148,10 @@ class Answer(Task[Question, Answered]):
                 max_length=NO_LIMIT,
             )
             for place, (example, whole) in enumerate(zip(part, encodings, strict=True), begin):
-                covering = _covering(whole, example) if learn else ()
+                covering = _covering(whole, example) if labelled else ()
                 for window in self._windows(whole, length, example.where):
                     target = None
-                    if learn:
+                    if labelled:
                         tokens = _covering(window, example)
                         holds = len(tokens) == len(covering) > 0
                         target = (int(tokens[0]), int(tokens[-1])) if holds else (0, 0)
@@ -213,7 +213,7 @@ class Answer(Task[Question, Answered]):
         features: Sequence[Feature],
         examples: Sequence[Question],
         head: nn.Module,
-    ) -> list[Answered]:
+    ) -> list[QuestionAnswer]:
         """The spans whose two logits add up to most, over all windows.
 
         The same characters in two windows are one answer, with the better of its two scores.
@@ -228,7 +228,7 @@ class Answer(Task[Question, Answered]):
 
     def _answer(
         self, outputs: Sequence[Outputs], windows: Sequence[Feature], context: str
-    ) -> Answered:
+    ) -> QuestionAnswer:
         options = self.options
         visible = _visible(context)
         parts = []
@@ -250,25 +250,25 @@ class Answer(Task[Question, Answered]):
         null = min(float(logits[0].sum()) for logits in outputs)
         truncated = windows[0].encoding.truncated
         if not best:  # only white space has tokens
-            return Answered("", 0, 0, 1.0, [], 0.0, truncated)
+            return QuestionAnswer("", 0, 0, 1.0, [], 0.0, truncated)
         numbers = np.array([*best.values(), *([null] if options.no_answer else [])])
         chances = np.exp(numbers - numbers.max())
         chances /= chances.sum()
         spans = [
-            SpanAnswer(context[start:end], start, end, chance)
+            AnswerSpan(context[start:end], start, end, chance)
             for (start, end), chance in zip(best, chances.tolist(), strict=False)
         ]
         above = float(null - numbers[0])
         if options.no_answer and above > (options.null_threshold or 0.0):
-            return Answered("", 0, 0, float(chances[-1]), spans, above, truncated)
+            return QuestionAnswer("", 0, 0, float(chances[-1]), spans, above, truncated)
         top = spans[0]
-        return Answered(top.text, top.start, top.end, top.score, spans, above, truncated)
+        return QuestionAnswer(top.text, top.start, top.end, top.score, spans, above, truncated)
 
-    def untuned(self) -> Settings:
+    def uncalibrated(self) -> Settings:
         options: Settings = msgspec.structs.replace(self.options, null_threshold=None)
         return options
 
-    def tuned(self, answers: Sequence[Answered], examples: Sequence[Question]) -> Self:
+    def calibrated(self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]) -> Self:
         """With the `null_threshold` of the highest F1, unless one was chosen.
 
         It is the best for these very questions, so that their scores with it are `best_f1` and
@@ -299,13 +299,15 @@ class Answer(Task[Question, Answered]):
         threshold = float(borders[gains.argmax()])
         return type(self)((), msgspec.structs.replace(options, null_threshold=threshold))
 
-    def score(self, answers: Sequence[Answered], examples: Sequence[Question]) -> dict[str, float]:
+    def score(
+        self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
+    ) -> dict[str, float]:
         """exact and f1 of SQuAD, and those of both kinds of questions where there are both."""
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
-    def verdict(self, answer: Answered, example: Question) -> Verdict:
+    def error_record(self, answer: QuestionAnswer, example: Question) -> ErrorRecord:
         golds = dict.fromkeys(_golds(example))
-        return Verdict(
+        return ErrorRecord(
             f"{example.question} ⟷ {textwrap.shorten(example.context, 300, placeholder=' …')}",
             " | ".join(golds) or NO_ANSWER,
             f"{answer.answer or NO_ANSWER} ({answer.score:.2f})",

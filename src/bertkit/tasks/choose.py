@@ -20,7 +20,7 @@ from bertkit.data.readers import json_object, numbered, read_text, suffix
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 
@@ -47,7 +47,7 @@ class Example:
     """File and line, or file and id, for messages."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChoiceAnswer(msgspec.Struct, frozen=True):
     """The likeliest choice, its probability, and those of all choices in their order."""
 
     index: int
@@ -89,7 +89,7 @@ class ChoiceTask(Task[Example, A], Generic[A]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         """One for each choice, in order. What is too long loses tokens of the text; of the choice
         (at its end) only when that alone fills the model."""
@@ -107,7 +107,7 @@ class ChoiceTask(Task[Example, A], Generic[A]):
                             f"the model reads {length}; shorten it or cut it (--long truncate)"
                         )
                     encoding = _cut(encoding, length, self.cut_text)
-                right = place == example.answer if learn else None
+                right = place == example.answer if labelled else None
                 found.append(Feature(encoding, number, target=right))
         return found
 
@@ -138,7 +138,7 @@ class ChoiceTask(Task[Example, A], Generic[A]):
             yield likely / likely.sum(), any(c.encoding.truncated for c in choices)
 
 
-class Choose(ChoiceTask[Choice]):
+class Choose(ChoiceTask[ChoiceAnswer]):
     """The right one of several choices: a score each, and a softmax over them."""
 
     name = "choose"
@@ -177,22 +177,26 @@ class Choose(ChoiceTask[Choice]):
         features: Sequence[Feature],
         examples: Sequence[Example],
         head: nn.Module,
-    ) -> list[Choice]:
+    ) -> list[ChoiceAnswer]:
         found = []
         for example, (scores, cut) in zip(examples, self.chances(outputs, features), strict=True):
             best = int(scores.argmax())
-            choice = Choice(best, example.choices[best], float(scores[best]), scores.tolist(), cut)
+            choice = ChoiceAnswer(
+                best, example.choices[best], float(scores[best]), scores.tolist(), cut
+            )
             found.append(choice)
         return found
 
-    def score(self, answers: Sequence[Choice], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, answers: Sequence[ChoiceAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """accuracy."""
         right = [a.index == e.answer for a, e in zip(answers, examples, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
-    def verdict(self, answer: Choice, example: Example) -> Verdict:
+    def error_record(self, answer: ChoiceAnswer, example: Example) -> ErrorRecord:
         assert example.answer is not None
-        return Verdict(
+        return ErrorRecord(
             f"{example.text} {example.stem}".strip(),
             example.choices[example.answer],
             f"{answer.choice} ({answer.score:.2f})",

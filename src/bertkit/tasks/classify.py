@@ -23,7 +23,7 @@ from bertkit.data.readers import suffix
 from bertkit.data.tables import NO_TAB, Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -252,7 +252,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         return Example(text, *others)
 
     @classmethod
-    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
         """The task that these labels pose: a regression when all are numbers and some no integers.
 
         Raises: DataError for fewer than two labels.
@@ -368,7 +368,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         for example in examples:
             self._refuse_pair(example)
@@ -386,7 +386,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             where=[example.where for example in examples],
         )
         return [
-            Feature(encoding, place, target=self.target(examples[place]) if learn else None)
+            Feature(encoding, place, target=self.target(examples[place]) if labelled else None)
             for encoding, place in zip(encodings, owner, strict=True)
         ]
 
@@ -396,7 +396,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         return torch.tensor([feature.target for feature in features], dtype=dtype)
 
     @property
-    def exclusive(self) -> bool:
+    def single_label(self) -> bool:
         return not (self.options.regression or self.options.multi_label)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
@@ -457,20 +457,20 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         predicted = [cast(LabelAnswer, answer).label for answer in answers]
         return metrics.classification(predicted, [names[0] for names in actual], self.labels)
 
-    def verdict(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> Verdict:
+    def error_record(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> ErrorRecord:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
         label = _label(example)
         if self.options.regression:
             assert isinstance(answer, LabelAnswer)
             off = abs(answer.score - float(label))
-            return Verdict(shown, label, f"{answer.score:.2f}", off)
+            return ErrorRecord(shown, label, f"{answer.score:.2f}", off)
         labels = self.labels_of(example)
         if isinstance(answer, LabelsAnswer):
             wrong = set(labels) ^ set(answer.labels)
-            badness = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
-            return Verdict(shown, ", ".join(labels), ", ".join(answer.labels), badness)
-        badness = 0.0 if answer.label == label else 1.0 - answer.scores[label]
-        return Verdict(shown, label, f"{answer.label} ({answer.score:.2f})", badness)
+            severity = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
+            return ErrorRecord(shown, ", ".join(labels), ", ".join(answer.labels), severity)
+        severity = 0.0 if answer.label == label else 1.0 - answer.scores[label]
+        return ErrorRecord(shown, label, f"{answer.label} ({answer.score:.2f})", severity)
 
 
 PROBLEMS = {

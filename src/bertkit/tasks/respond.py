@@ -25,7 +25,7 @@ from bertkit.tasks.choose import (
     place_of,
     refuse_columns,
 )
-from bertkit.tasks.task import Feature, Outputs, Reading, Verdict
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ class Options(Settings, frozen=True):
     """Wrong responses that a right one is learned against."""
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class ResponseAnswer(msgspec.Struct, frozen=True):
     """The best response, its probability, those of all in their order, and all, best first."""
 
     best: str
@@ -53,7 +53,7 @@ class Ranked(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Respond(ChoiceTask[Ranked]):
+class Respond(ChoiceTask[ResponseAnswer]):
     """The response that fits a dialogue, among candidates: the scores of a cross-encoder.
 
     An example's text has one turn on each line.
@@ -96,18 +96,18 @@ class Respond(ChoiceTask[Ranked]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
-        """One for each candidate; with `learn`, for the right one and the first wrong ones. The
+        """One for each candidate; with `labelled`, for the right one and the first wrong ones. The
         turns have a [SEP] between them; what is too long loses its oldest tokens."""
         between = f" {tokenizer.pieces([tokenizer.sep])[0]} "
         read = []
         for example in examples:
             turns = example.text.splitlines()[-self.options.turns :]
-            if learn:
+            if labelled:
                 example = self._learned(example)
             read.append(replace(example, text=between.join(turns)))
-        return super().features(read, tokenizer, length, long=long, learn=learn)
+        return super().features(read, tokenizer, length, long=long, labelled=labelled)
 
     def _learned(self, example: Example) -> Example:
         assert example.answer is not None
@@ -121,23 +121,25 @@ class Respond(ChoiceTask[Ranked]):
         features: Sequence[Feature],
         examples: Sequence[Example],
         head: nn.Module,
-    ) -> list[Ranked]:
+    ) -> list[ResponseAnswer]:
         found = []
         for example, (scores, cut) in zip(examples, self.chances(outputs, features), strict=True):
             order = np.argsort(-scores, kind="stable").tolist()
             best, score = example.choices[order[0]], float(scores[order[0]])
-            found.append(Ranked(best, order[0], score, scores.tolist(), order, cut))
+            found.append(ResponseAnswer(best, order[0], score, scores.tolist(), order, cut))
         return found
 
-    def score(self, answers: Sequence[Ranked], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, answers: Sequence[ResponseAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """recall@1, @2, @5 and the mean reciprocal rank, among the fewest candidates there are."""
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 
-    def verdict(self, answer: Ranked, example: Example) -> Verdict:
+    def error_record(self, answer: ResponseAnswer, example: Example) -> ErrorRecord:
         assert example.answer is not None
         right = _rank(answer, example) == 1
-        return Verdict(
+        return ErrorRecord(
             example.text,
             example.choices[example.answer],
             f"{answer.best} ({answer.score:.2f})",
@@ -145,7 +147,7 @@ class Respond(ChoiceTask[Ranked]):
         )
 
 
-def _rank(answer: Ranked, example: Example) -> int:
+def _rank(answer: ResponseAnswer, example: Example) -> int:
     """The place of the right response, from 1; behind those as good, so that a model which cannot
     tell them apart gains nothing."""
     assert example.answer is not None

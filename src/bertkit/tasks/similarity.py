@@ -27,7 +27,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ class Options(Settings, frozen=True):
     stands before the first."""
 
 
-class Likeness(msgspec.Struct, frozen=True):
+class SimilarityAnswer(msgspec.Struct, frozen=True):
     """The cosine of two texts' vectors; among several pairs without labels, the place of the second
     text among all second ones, by their cosine, from 1 (of more than 4,096
     pairs, those of a part)."""
@@ -97,7 +97,7 @@ class Likeness(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Similarity(Task[Example, Likeness]):
+class Similarity(Task[Example, SimilarityAnswer]):
     """Vectors of texts, learned from pairs, triplets, scored pairs, or texts alone."""
 
     name = "similarity"
@@ -161,7 +161,7 @@ class Similarity(Task[Example, Likeness]):
         return Example((text, others[0]))
 
     @classmethod
-    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
         """What these examples teach. Raises: ConfigError for a loss that they cannot."""
         assert isinstance(options, Options)
         texts = {len(example.texts) for example in train}
@@ -190,7 +190,7 @@ class Similarity(Task[Example, Likeness]):
             if self.options.loss in SCORED and example.label is None:
                 raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
 
-    def upon(self, pooling: Pooling | None) -> Self:
+    def with_pooling(self, pooling: Pooling | None) -> Self:
         """Raises: ConfigError for a prompt that the folder has not."""
         held, options = pooling or Pooling(), self.options
         mode = options.pooling or held.mode
@@ -249,22 +249,22 @@ class Similarity(Task[Example, Likeness]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         """One for each text; what is learned is asked of all texts, answers of the first two.
 
         Raises: DataError for a text alone, of which nothing can be answered.
         """
         alone = next((example for example in examples if len(example.texts) == 1), None)
-        if alone is not None and not learn:
+        if alone is not None and not labelled:
             raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
         first, second = self.options.prompt or "", self.options.pair_prompt or ""
         found: list[tuple[int, int, str]] = []
         prompts: list[str] = []
         for number, example in enumerate(examples):
-            texts = example.texts if learn else example.texts[:2]
+            texts = example.texts if labelled else example.texts[:2]
             others = second
-            if learn and len(texts) == 1:  # its own second, under other draws of dropout
+            if labelled and len(texts) == 1:  # its own second, under other draws of dropout
                 texts, others = (texts[0], texts[0]), first
             found += [(number, place, text) for place, text in enumerate(texts)]
             prompts += [first, *[others] * (len(texts) - 1)]
@@ -277,7 +277,7 @@ class Similarity(Task[Example, Likeness]):
             prompts=prompts,
         )
         return [
-            Feature(encoding, number, target=(place, examples[number].label) if learn else None)
+            Feature(encoding, number, target=(place, examples[number].label) if labelled else None)
             for encoding, (number, place, _) in zip(encodings, found, strict=True)
         ]
 
@@ -340,7 +340,7 @@ class Similarity(Task[Example, Likeness]):
         features: Sequence[Feature],
         examples: Sequence[Example],
         head: nn.Module,
-    ) -> list[Likeness]:
+    ) -> list[SimilarityAnswer]:
         if not examples:
             return []
         vectors = np.stack(outputs).reshape(len(examples), 2, -1)
@@ -353,13 +353,15 @@ class Similarity(Task[Example, Likeness]):
             ranks = list(_ranks(first, second))
         cut = [f.encoding.truncated for f in features]
         return [
-            Likeness(score, rank, short)
+            SimilarityAnswer(score, rank, short)
             for score, rank, short in zip(
                 scores.tolist(), ranks, map(max, cut[::2], cut[1::2]), strict=True
             )
         ]
 
-    def score(self, answers: Sequence[Likeness], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, answers: Sequence[SimilarityAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """Pearson and Spearman where there are labels; how well seconds are found where they were
         looked for, or there are none."""
         labels = [example.label for example in examples if example.label is not None]
@@ -370,13 +372,15 @@ class Similarity(Task[Example, Likeness]):
             found |= metrics.ranking(ranks, of=len(ranks))
         return found
 
-    def verdict(self, answer: Likeness, example: Example) -> Verdict:
+    def error_record(self, answer: SimilarityAnswer, example: Example) -> ErrorRecord:
         shown = " ⟷ ".join(example.texts[:2])
         if example.label is None:
             place = answer.rank or 1
-            return Verdict(shown, "found first", f"place {place}", 1.0 - 1.0 / place)
+            return ErrorRecord(shown, "found first", f"place {place}", 1.0 - 1.0 / place)
         wanted = example.label / (self.options.highest or 1.0)
-        return Verdict(shown, f"{wanted:.2f}", f"{answer.score:.2f}", abs(wanted - answer.score))
+        return ErrorRecord(
+            shown, f"{wanted:.2f}", f"{answer.score:.2f}", abs(wanted - answer.score)
+        )
 
 
 def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]:

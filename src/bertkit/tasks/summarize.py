@@ -27,7 +27,7 @@ from bertkit.data.sentences import split
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
@@ -72,7 +72,7 @@ class Options(Settings, frozen=True):
     """Whether to skip a sentence that shares three words in a row with a better one."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class SummarySentence(msgspec.Struct, frozen=True):
     """A sentence of the summary, and how likely it belongs there.
 
     Units: [start, end) characters of the document.
@@ -84,18 +84,18 @@ class Chosen(msgspec.Struct, frozen=True):
     score: float
 
 
-class Summary(msgspec.Struct, frozen=True):
+class SummaryAnswer(msgspec.Struct, frozen=True):
     """Sentences in the order of the document, and the text they make.
 
     `truncated` is True where the model could not read a sentence to its end.
     """
 
     text: str
-    sentences: list[Chosen]
+    sentences: list[SummarySentence]
     truncated: bool = False
 
 
-class Summarize(Task[Example, Summary]):
+class Summarize(Task[Example, SummaryAnswer]):
     """The sentences that sum up a document: a sigmoid at a [CLS] of its own before each.
 
     Segments alternate from sentence to sentence, so the model must have two. A document longer
@@ -145,7 +145,7 @@ class Summarize(Task[Example, Summary]):
         return Example(text)
 
     @classmethod
-    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
         """Raises: DataError when no document shares a word with its summary."""
         if not any(oracle(example.sentences, example.references, 1) for example in train):
             raise DataError(
@@ -177,10 +177,10 @@ class Summarize(Task[Example, Summary]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         """Windows of whole sentences; one that is longer than the model is cut."""
-        if learn:
+        if labelled:
             self.check(examples)
         texts = [sentence for example in examples for sentence in example.sentences]
         encoded = iter(tokenizer.encode_batch(texts, max_length=length, truncate="first"))
@@ -189,11 +189,13 @@ class Summarize(Task[Example, Summary]):
             parts = list(islice(encoded, len(example.places)))
             starts = np.array([start for start, _ in example.places])
             wanted = np.zeros(len(parts), dtype=np.float32)
-            if learn:
+            if labelled:
                 wanted[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
             for window in cut_by_tokens([len(part) for part in parts], length):
                 encoding, places = _join(parts[window], starts[window])
-                found.append(Feature(encoding, number, places, wanted[window] if learn else None))
+                found.append(
+                    Feature(encoding, number, places, wanted[window] if labelled else None)
+                )
         return found
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
@@ -213,7 +215,7 @@ class Summarize(Task[Example, Summary]):
         features: Sequence[Feature],
         examples: Sequence[Example],
         head: nn.Module,
-    ) -> list[Summary]:
+    ) -> list[SummaryAnswer]:
         """The likeliest sentences, of equally likely ones the first."""
         found = []
         each = iter(outputs)
@@ -221,11 +223,13 @@ class Summarize(Task[Example, Summary]):
             logits = np.concatenate(list(islice(each, len(windows))))[:, 0]
             scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
             chosen = [
-                Chosen(example.sentences[place], *example.places[place], float(scores[place]))
+                SummarySentence(
+                    example.sentences[place], *example.places[place], float(scores[place])
+                )
                 for place in self.choose(example.sentences, scores)
             ]
             truncated = any(window.encoding.truncated for window in windows)
-            found.append(Summary(" ".join(c.text for c in chosen), chosen, truncated))
+            found.append(SummaryAnswer(" ".join(c.text for c in chosen), chosen, truncated))
         return found
 
     def choose(self, texts: Sequence[str], scores: NDArray[np.floating[Any]]) -> list[int]:
@@ -241,7 +245,9 @@ class Summarize(Task[Example, Summary]):
                 break
         return chosen
 
-    def score(self, answers: Sequence[Summary], examples: Sequence[Example]) -> dict[str, float]:
+    def score(
+        self, answers: Sequence[SummaryAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
         """ROUGE with the best reference, and the same of the first sentences (lead)."""
         references = [example.references for example in examples]
         lead = [" ".join(example.sentences[: self.options.sentences]) for example in examples]
@@ -249,9 +255,11 @@ class Summarize(Task[Example, Summary]):
         baseline = metrics.rouge(lead, references)
         return {**ours, **{f"lead_{name}": score for name, score in baseline.items()}}
 
-    def verdict(self, answer: Summary, example: Example) -> Verdict:
+    def error_record(self, answer: SummaryAnswer, example: Example) -> ErrorRecord:
         rouge = metrics.rouge([answer.text], [example.references])["rouge1"]
-        return Verdict(example.document, " | ".join(example.references), answer.text, 1.0 - rouge)
+        return ErrorRecord(
+            example.document, " | ".join(example.references), answer.text, 1.0 - rouge
+        )
 
 
 # ---- what to learn

@@ -40,7 +40,7 @@ from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.nn.crf import CRF
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import Feature, Outputs, Reading, Task, Verdict, group
+from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 
@@ -84,7 +84,7 @@ class Options(Settings, frozen=True):
     IOB1 becoming IOB2. none: tags that mark no entities, such as parts of speech."""
 
 
-class EntityAnswer(msgspec.Struct, frozen=True):
+class TaggedEntity(msgspec.Struct, frozen=True):
     """An entity of a text, and how sure the model is of its tags.
 
     Units: [start, end) characters of the text.
@@ -97,18 +97,18 @@ class EntityAnswer(msgspec.Struct, frozen=True):
     score: float
 
 
-class Entities(msgspec.Struct, frozen=True):
+class TagAnswer(msgspec.Struct, frozen=True):
     """The entities of a text, none where tags mark none, and a tag for each of its words.
 
     The tags are those of the entities, so they never break the scheme.
     """
 
-    entities: list[EntityAnswer]
+    entities: list[TaggedEntity]
     words: list[str]
     tags: list[str]
 
 
-class Tag(Task[Example, Entities]):
+class Tag(Task[Example, TagAnswer]):
     """Entities, or a tag for each word: softmax at its first piece, or a CRF over all of them.
 
     Words are read with a space between any two, as they stand in a file of columns.
@@ -167,7 +167,7 @@ class Tag(Task[Example, Entities]):
         return _raw(text, "a text")
 
     @classmethod
-    def of(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
         """The tags of the training examples: of each entity type all that the scheme has.
 
         O stands first, then type by type; tags without a scheme stand commonest first.
@@ -227,18 +227,18 @@ class Tag(Task[Example, Entities]):
         length: int,
         *,
         long: Long,
-        learn: bool,
+        labelled: bool,
     ) -> list[Feature]:
         """Windows in order; to learn from, only those with words.
 
-        Raises: DataError when `learn` and no word of any example has a piece.
+        Raises: DataError when `labelled`, and no word of any example has a piece.
         """
-        if learn:
+        if labelled:
             self.check(examples)
         encodings = tokenizer.encode_batch([e.words for e in examples], max_length=NO_LIMIT)
         found = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
-            wanted = self._wanted(example, encoding) if learn else None
+            wanted = self._wanted(example, encoding) if labelled else None
             done = 0
             for window, places in windows(encoding, length):
                 if wanted is None:
@@ -247,7 +247,7 @@ class Tag(Task[Example, Entities]):
                     target = wanted[done : done + len(places)]
                     found.append(Feature(window, number, places, target))
                 done += len(places)
-        if learn and not found:
+        if labelled and not found:
             raise DataError(
                 f"{examples[0].where}: the tokenizer knows no piece of any word, here or in the "
                 "other examples; is it the right one?"
@@ -273,7 +273,7 @@ class Tag(Task[Example, Entities]):
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     @property
-    def exclusive(self) -> bool:
+    def single_label(self) -> bool:
         return not self.options.crf
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
@@ -325,7 +325,7 @@ class Tag(Task[Example, Entities]):
         features: Sequence[Feature],
         examples: Sequence[Example],
         head: nn.Module,
-    ) -> list[Entities]:
+    ) -> list[TagAnswer]:
         """The likeliest tag of each word, read leniently, or the likeliest sequence (`crf`).
 
         An entity's score is the mean probability of its words' tags; those of a CRF are marginal.
@@ -361,24 +361,24 @@ class Tag(Task[Example, Entities]):
 
     def _answer(
         self, example: Example, seen: list[int], tags: list[int], chances: list[float]
-    ) -> Entities:
+    ) -> TagAnswer:
         """`seen` are the words that have a tag and its probability; they may lack some."""
         words, names = example.words, [self.labels[tag] for tag in tags]
         if self.scheme is None:
             given = [self.labels[0]] * len(words)
             for word, name in zip(seen, names, strict=True):
                 given[word] = name
-            return Entities([], words, given)
+            return TagAnswer([], words, given)
         found, whole = [], []
         for start, end, kind in spans(names):
             entity = Entity(seen[start], seen[end - 1] + 1, kind)
             first, after = example.places[entity.start][0], example.places[entity.end - 1][1]
             score = fmean(chances[start:end])
-            found.append(EntityAnswer(example.text[first:after], kind, first, after, score))
+            found.append(TaggedEntity(example.text[first:after], kind, first, after, score))
             whole.append(entity)
-        return Entities(found, words, encode(whole, len(words), self.scheme))
+        return TagAnswer(found, words, encode(whole, len(words), self.scheme))
 
-    def score(self, answers: Sequence[Entities], examples: Sequence[Example]) -> dict[str, float]:
+    def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
         """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
         over words, in the task's scheme. Without a scheme accuracy alone."""
         wanted = [_tags(example) for example in examples]
@@ -394,7 +394,7 @@ class Tag(Task[Example, Entities]):
         ]
         return {**scores, "accuracy": sum(right) / max(len(right), 1)}
 
-    def verdict(self, answer: Entities, example: Example) -> Verdict:
+    def error_record(self, answer: TagAnswer, example: Example) -> ErrorRecord:
         """Entities that are missing count 1, wrong ones their score; or words with a wrong tag."""
         tags = _tags(example)
         if self.scheme is None:
@@ -402,18 +402,18 @@ class Tag(Task[Example, Entities]):
             wrong = [row for row in each if row[1] != row[2]]
             expected = " ".join(f"{word}/{tag}" for word, tag, _ in wrong)
             answered = " ".join(f"{word}/{given}" for word, _, given in wrong)
-            return Verdict(example.text, expected, answered, len(wrong))
+            return ErrorRecord(example.text, expected, answered, len(wrong))
         gold = {
             (example.places[start][0], example.places[end - 1][1], kind)
             for start, end, kind in spans(tags)
         }
         found = {(e.start, e.end, e.type): e.score for e in answer.entities}
-        badness = len(gold - found.keys()) + sum(found[e] for e in found.keys() - gold)
-        return Verdict(
+        severity = len(gold - found.keys()) + sum(found[e] for e in found.keys() - gold)
+        return ErrorRecord(
             example.text,
             ", ".join(f"{example.text[start:end]} ({kind})" for start, end, kind in sorted(gold)),
             ", ".join(f"{e.text} ({e.type} {e.score:.2f})" for e in answer.entities),
-            badness,
+            severity,
         )
 
 

@@ -26,7 +26,7 @@ from bertkit.models import model as models
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Pooling
-from bertkit.objectives.distill import TAUGHT
+from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Encoding, Tokenizer
@@ -60,28 +60,28 @@ class Feature:
     """One sequence that the model reads for an example.
 
     `example` is the example's place in the list; `token_indices` are those at which the head
-    answers, where it answers at chosen ones; `target` what to learn, None when answering; `taught`
-    what a teacher says of it, a row for each of its outputs.
+    answers, where it answers at chosen ones; `target` what to learn, None when answering;
+    `teacher_outputs` a teacher's, a row for each of its own.
     """
 
     encoding: Encoding
     example: int
     token_indices: NDArray[np.int64] | None = None
     target: Any = None
-    taught: NDArray[np.float32] | None = None
+    teacher_outputs: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ErrorRecord:
     """An answer beside what was expected, for the list of errors.
 
-    `badness` is 0 where nothing is wrong, and larger the worse the answer.
+    `severity` is 0 where nothing is wrong, and larger the worse the answer.
     """
 
     shown: str
     expected: str
     answered: str
-    badness: float
+    severity: float
 
 
 class Placed(Protocol):
@@ -140,7 +140,7 @@ class Task(ABC, Generic[E, A]):
         """
 
     @classmethod
-    def of(cls, train: Sequence[E], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[E], options: Settings) -> Self:
         """The task that training examples pose. Raises: DataError when they pose none."""
         return cls((), options)
 
@@ -176,7 +176,7 @@ class Task(ABC, Generic[E, A]):
         """The name of the model's head; by default the task's own."""
         return self.name
 
-    def upon(self, pooling: Pooling | None) -> Self:
+    def with_pooling(self, pooling: Pooling | None) -> Self:
         """The same task with what the folder it starts from decides: how it makes vectors."""
         return self
 
@@ -189,11 +189,17 @@ class Task(ABC, Generic[E, A]):
 
     @abstractmethod
     def features(
-        self, examples: Sequence[E], tokenizer: Tokenizer, length: int, *, long: Long, learn: bool
+        self,
+        examples: Sequence[E],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        labelled: bool,
     ) -> list[Feature]:
         """What the model reads, example by example, of at most `length` tokens each.
 
-        With `learn` each has its target. Raises: DataError as `long` says.
+        With `labelled` each has its target. Raises: DataError as `long` says.
         """
 
     @abstractmethod
@@ -207,8 +213,10 @@ class Task(ABC, Generic[E, A]):
         targets, example = {}, None
         if features[0].target is not None:
             targets[self.head] = self.targets(features)
-        if features[0].taught is not None:
-            targets[TAUGHT] = torch.from_numpy(np.concatenate([f.taught for f in features]))
+        if features[0].teacher_outputs is not None:
+            targets[TEACHER_OUTPUTS] = torch.from_numpy(
+                np.concatenate([f.teacher_outputs for f in features])
+            )
         if self.batching != "sequence":
             _, numbers = np.unique([f.example for f in features], return_inverse=True)
             example = torch.from_numpy(numbers)
@@ -231,7 +239,7 @@ class Task(ABC, Generic[E, A]):
         return self.loss_of(self.outputs(model, batch), batch, totals, model.heads[self.head])
 
     @property
-    def exclusive(self) -> bool:
+    def single_label(self) -> bool:
         """Whether a row of outputs chooses one of the labels: softmax gives their chances."""
         return False
 
@@ -264,12 +272,12 @@ class Task(ABC, Generic[E, A]):
         Shapes: outputs[i] belongs to features[i]: (rows, L).
         """
 
-    def untuned(self) -> Settings:
-        """The options without what `tuned` learned of this model: those of another one to learn."""
+    def uncalibrated(self) -> Settings:
+        """The options without what `calibrated` set for this model: those of another to learn."""
         options: Settings = self.options
         return options
 
-    def tuned(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
+    def calibrated(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
         """The same task with what its dev answers teach it, such as a threshold.
 
         Scores of the same rows are then named `best_`: they were chosen on them.
@@ -281,7 +289,7 @@ class Task(ABC, Generic[E, A]):
         """The scores of answers to labelled examples."""
 
     @abstractmethod
-    def verdict(self, answer: A, example: E) -> Verdict:
+    def error_record(self, answer: A, example: E) -> ErrorRecord:
         """An answer beside what was expected."""
 
     # ---- running a model

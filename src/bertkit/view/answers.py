@@ -8,11 +8,11 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pipelines import MaskAnswer, NextAnswer
+from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
-from bertkit.tasks.answer import Answered
-from bertkit.tasks.choose import Choice
-from bertkit.tasks.tag import Entities
+from bertkit.tasks.answer import QuestionAnswer
+from bertkit.tasks.choose import ChoiceAnswer
+from bertkit.tasks.tag import TagAnswer
 from bertkit.view.chart import bar, scatter
 from bertkit.view.contexts import Contexts
 
@@ -67,7 +67,7 @@ def labels(scores: Mapping[str, float], *, number: bool) -> str:
     return figure("Labels", "What the model says of the text.", shown)
 
 
-def entities(text: str, found: Entities) -> str:
+def entities(text: str, found: TagAnswer) -> str:
     """The text with its entities, and a table of them."""
     ranges = [(one.start, one.end, one.type) for one in found.entities]
     rows = [[escape(one.text), escape(one.type), chance(one.score)] for one in found.entities]
@@ -76,7 +76,7 @@ def entities(text: str, found: Entities) -> str:
     return figure("Entities", said, marked(text, ranges) + listed)
 
 
-def answer(context: str, found: Answered) -> str:
+def answer(context: str, found: QuestionAnswer) -> str:
     """The passage with the answer in it, and the best ones."""
     ranges = [(found.start, found.end, "")] if found.answer else []
     said = "The answer stands in the passage." if ranges else "The passage does not answer it."
@@ -85,7 +85,7 @@ def answer(context: str, found: Answered) -> str:
     return figure("Answer", said, marked(context, ranges) + best)
 
 
-def choices(texts: Sequence[str], found: Choice) -> str:
+def choices(texts: Sequence[str], found: ChoiceAnswer) -> str:
     """A probability for each choice, the best one marked."""
     rows = [
         [f"<mark>{escape(text)}</mark>" if place == found.index else escape(text), chance(score)]
@@ -95,21 +95,21 @@ def choices(texts: Sequence[str], found: Choice) -> str:
     return figure("Choices", "Probabilities among these choices.", shown)
 
 
-def next_sentence(found: NextAnswer) -> str:
+def next_sentence(found: NextSentenceAnswer) -> str:
     rows = [["it follows", chance(found.next)], ["it does not", chance(1.0 - found.next)]]
     shown = table("Next sentence", ["the second sentence", "probability"], rows)
     return figure("Next sentence", "Whether the second sentence followed the first.", shown)
 
 
-def fillers(found: Mapping[str, list[MaskAnswer]]) -> str:
+def candidates(found: Mapping[str, list[MaskAnswer]]) -> str:
     """The likeliest pieces for each mask, of several models side by side."""
     shown = []
     for place in range(min(len(masks) for masks in found.values())):
         tables = []
         for name, masks in found.items():
-            rows = [[escape(f.piece), chance(f.probability)] for f in masks[place].fillers]
+            rows = [[escape(f.token), chance(f.score)] for f in masks[place].candidates]
             tables.append(table(f"Pieces by {name}", [name, "probability"], rows))
-        side = f'<div class="fillers">{"".join(tables)}</div>'
+        side = f'<div class="candidates">{"".join(tables)}</div>'
         caption = "A column for each model; each is a list of the likeliest pieces."
         shown.append(figure(f"Mask {place + 1}", caption, side))
     return "".join(shown)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bertkit.pipelines import Filler
+from bertkit.pipelines import Candidate
 from bertkit.view.arrays import Array
 
 
@@ -108,7 +108,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """(3, H, T, K) a layer: queries, keys and values; None where they would be too many."""
     windows: list[int | None]
     """How many tokens to each side a layer sees; None is all."""
-    masked: list[list[list[Filler]]] | None
+    masked: list[list[list[Candidate]]] | None
     """Of the word, of its piece, the likeliest first; None without a trained masked-LM head."""
     similarity: list[Array]
     """(T, T) of the embedding, then of each layer: cosines of the states."""

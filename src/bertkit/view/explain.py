@@ -1,4 +1,4 @@
-"""What a model computes on one text, as one document: tokens, attention, fillers, layers.
+"""What a model computes on one text, as one document: tokens, attention, candidates, layers.
 
 Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
 """
@@ -24,7 +24,7 @@ from bertkit.models.layers import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
 from bertkit.nn.embedding import Embedding
-from bertkit.pipelines import Filler, FillMask
+from bertkit.pipelines import Candidate, FillMask
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 from bertkit.view.arrays import Array, coded
 from bertkit.view.document import (
@@ -53,7 +53,7 @@ STEPS_BYTES = 8 << 20
 MASKED_TOKENS = 8_192
 """Tokens of the batch in which each word is masked once; a long text has its first words so."""
 
-FILLERS = 10
+CANDIDATES = 10
 
 OCCURRENCES = 6
 """The first so many places of a word that recurs are compared."""
@@ -256,7 +256,7 @@ def _fill(loaded: Loaded) -> FillMask | None:
 
 def _masked(
     fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
-) -> list[list[list[Filler]]] | None:
+) -> list[list[list[Candidate]]] | None:
     """Each word masked in a copy of the text of its own, all copies in one batch."""
     if fill is None:
         return None
@@ -273,8 +273,8 @@ def _masked(
         layout=Packed.of([tokens] * len(shown)),
         token_indices=torch.from_numpy(np.flatnonzero(hidden)),
     )
-    fillers = iter(fill.fillers(batch, FILLERS))
-    return [list(itertools.islice(fillers, word.end - word.first)) for word in shown]
+    candidates = iter(fill.candidates(batch, CANDIDATES))
+    return [list(itertools.islice(candidates, word.end - word.first)) for word in shown]
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:

@@ -13,7 +13,7 @@ export function masked(found, section) {
   const shown = found.words.slice(0, found.masked.length);
   const text = flow(shown.map(({ text }) => ({ piece: text, word: text })));
   const mark = choice(text.element, "The masked word", show);
-  const answers = el("div", { class: "fillers" });
+  const answers = el("div", { class: "candidates" });
   const left = found.words.length - shown.length;
   const caption = left
     ? `Of ${found.words.length} words the first ${shown.length}: more would take long.`
@@ -27,7 +27,7 @@ export function masked(found, section) {
   function show(place) {
     const { text, first, end } = shown[place];
     mark(place);
-    const pieces = found.tokens.slice(first, end).map(({ piece }) => piece);
+    const pieces = found.tokens.slice(first, end).map(({ token }) => token);
     said.textContent =
       pieces.length > 1
         ? `“${text}” is masked, its ${pieces.length} pieces at once; a table for each.`
@@ -38,13 +38,13 @@ export function masked(found, section) {
   show(0);
 }
 
-/** The fillers of a place, and which of them stood there. */
-function instead(own, fillers) {
-  const rows = fillers.map(({ piece, probability }) => {
-    const stood = piece === own;
-    return [piece, bar(probability, stood ? "own" : ""), stood ? "stood there" : ""];
+/** The candidates of a place, and which of them stood there. */
+function instead(own, candidates) {
+  const rows = candidates.map(({ token, score }) => {
+    const stood = token === own;
+    return [token, bar(score, stood ? "own" : ""), stood ? "stood there" : ""];
   });
-  const absent = fillers.every(({ piece }) => piece !== own);
+  const absent = candidates.every(({ token }) => token !== own);
   const foot = absent ? [[own, "not among them", "stood there"]] : [];
   const names = [`instead of ${own}`, "probability", ""];
   return table(`The likeliest pieces for ${own}`, names, rows, foot);
