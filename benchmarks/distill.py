@@ -334,4 +334,4 @@ def outputs(ready: Answer[Any], dev: list[Any]) -> Any:
     task, length = ready.task, ready.loaded.length
     policy = task.long_of_files()
     features = task.features(dev, ready.tokenizer, length, long=policy, labelled=False)
-    return lambda: task.run(ready.engine.model, features, ready.engine.budget_tokens)
+    return lambda: task.run(ready.engine, features)

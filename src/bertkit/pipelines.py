@@ -14,16 +14,17 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertkit import tasks
-from bertkit.batch import Batch
+from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
 from bertkit.engine.engine import BUDGET_TOKENS, Engine, Read
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
-from bertkit.models.model import HEADS
+from bertkit.models.model import HEADS, Model
 from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks import Task, name_in, recorded
@@ -158,7 +159,7 @@ class _Pipeline:
         """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
         encodings = [f.encoding for work in works for f in work.features]
         owner = [place for place, work in enumerate(works) for _ in work.features]
-        return averaged(self.engine.run(encodings, read), encodings, owner)
+        return averaged(self.engine.rows(encodings, read), encodings, owner)
 
 
 class Embed(_Pipeline):
@@ -289,7 +290,7 @@ class Answer(_Pipeline, Generic[A]):
             for place, work in enumerate(works)
             for feature in work.features
         ]
-        outputs = self.task.run(self.engine.model, features, self.engine.budget_tokens)
+        outputs = self.task.run(self.engine, features)
         return self.task.answers(outputs, features, [work.item for work in works], self.head)
 
     def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
@@ -362,36 +363,40 @@ class FillMask(_Pipeline):
 
     def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
         """The masks of each, in order."""
-        answers: list[list[MaskAnswer]] = [[] for _ in works]
-        owner = [place for place, work in enumerate(works) for _ in work.features]
-        encodings = [f.encoding for work in works for f in work.features]
+        encodings = [work.features[0].encoding for work in works]
+        masked = [np.flatnonzero(encoding.ids == self.tokenizer.mask) for encoding in encodings]
         most = max((work.item for work in works), default=1)
-        for order, batch in self.engine.batches(encodings):
-            masked = torch.nonzero(batch.ids == self.tokenizer.mask).flatten()
-            found = self.candidates(replace(batch, token_indices=masked), most)
-            for sequence, best in zip(
-                batch.layout.sequence_ids[masked].tolist(), found, strict=True
-            ):
-                place = owner[order[sequence]]
-                masks = answers[place]
-                masks.append(MaskAnswer(len(masks), best[: works[place].item]))
-        return answers
+        return [
+            [MaskAnswer(mask, best[: work.item]) for mask, best in enumerate(masks)]
+            for work, masks in zip(works, self.candidates(encodings, masked, most), strict=True)
+        ]
 
-    @torch.inference_mode()
-    def candidates(self, batch: Batch, top: int) -> list[list[Candidate]]:
-        """The likeliest pieces for each of the batch's places, in their order."""
-        batch = batch.to(self.engine.device)
-        states, pieces = self.engine.model.encoder(batch), self.tokenizer.vocab_size
-        assert batch.token_indices is not None
-        found = []
-        for places in batch.token_indices.split(MASKS):
-            logits = self.head(states, replace(batch, token_indices=places)).float()
-            # a padded vocabulary has more rows than pieces
-            best = torch.softmax(logits[:, :pieces], -1).topk(min(top, pieces))
-            for ids, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-                named = zip(self.tokenizer.pieces(ids), chances, strict=True)
-                found.append([Candidate(piece, chance) for piece, chance in named])
-        return found
+    def candidates(
+        self, encodings: Sequence[Tokens], token_indices: Sequence[NDArray[np.int64]], top: int
+    ) -> list[list[list[Candidate]]]:
+        """The likeliest tokens at the token indices of each sequence, likeliest first."""
+        size = self.tokenizer.vocab_size
+
+        def best(model: Model, batch: Batch) -> Tensor:
+            """Ids and probabilities. Shapes: (P, 2, top)."""
+            assert batch.token_indices is not None
+            states, parts = model.encoder(batch), []
+            for indices in batch.token_indices.split(MASKS):
+                logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
+                # a padded vocabulary has more rows than tokens
+                likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))
+                parts.append(torch.stack([likely.indices.float(), likely.values], 1))
+            return torch.cat(parts)
+
+        return [
+            [
+                list(
+                    map(Candidate, self.tokenizer.pieces(ids.astype(int).tolist()), scores.tolist())
+                )
+                for ids, scores in rows
+            ]
+            for rows in self.engine.run(encodings, best, token_indices)
+        ]
 
 
 class NextSentence(_Pipeline):

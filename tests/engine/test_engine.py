@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from bertkit.batch import Batch
-from bertkit.engine.engine import Engine
+from bertkit.engine.engine import Engine, Forward
+from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.pool import first, mean
@@ -43,16 +45,16 @@ def test_packed_equals_alone_in_the_order_given(
 ) -> None:
     encodings = [encoding(n) for n in lengths]
     engine = Engine(model, budget_tokens=budget)
-    together = engine.run(encodings, mean)
+    together = engine.rows(encodings, mean)
     for row, one in zip(together, encodings, strict=True):
-        alone = engine.run([one], mean)[0]
+        alone = engine.rows([one], mean)[0]
         np.testing.assert_allclose(row, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
     encodings = [encoding(n) for n in (5, 3, 200, 40, 41)]
-    ours = Engine(model, precision=precision).run(encodings, first)  # type: ignore[arg-type]
+    ours = Engine(model, precision=precision).rows(encodings, first)  # type: ignore[arg-type]
     for row, one in zip(ours, encodings, strict=True):
         batch = Batch.of([one])
         with torch.no_grad():
@@ -67,8 +69,63 @@ def test_mean_is_over_the_sequence_alone(model: Model) -> None:
     assert mean(states, batch).tolist() == [[1.0, 2.0], [8.0, 9.0]]
 
 
+WORDS = [np.array(places, np.int64) for places in ([0, 2], [1], [], [3, 4, 5])]
+"""Token indices of texts of 3, 2, 9 and 6 tokens."""
+
+
+def of_task(head: str) -> Forward:
+    def forward(model: Model, batch: Batch) -> torch.Tensor:
+        out: torch.Tensor = model.heads[head](model.encoder(batch), batch)
+        return out.float()
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    ("head", "indices", "rows"),
+    [
+        ("classify", None, [1, 1, 1, 1]),
+        ("answer", None, [3, 2, 9, 6]),
+        ("tag", WORDS, [2, 1, 0, 3]),
+    ],
+)
+@pytest.mark.parametrize("budget", [1, 8, 4096])
+def test_rows_of_texts_of_tokens_and_of_words_return_to_their_text(
+    head: str, indices: list[NDArray[np.int64]] | None, rows: list[int], budget: int
+) -> None:
+    torch.manual_seed(0)
+    model = build(CONFIG, (head,), labels=("O", "B-x", "I-x")).eval()
+    encodings = [encoding(n) for n in (3, 2, 9, 6)]
+    outputs = Engine(model, budget_tokens=budget).run(encodings, of_task(head), indices)
+    assert [len(each) for each in outputs] == rows
+    itself = Engine(model, precision=None)
+    assert itself.model is model
+    for place, one in enumerate(encodings):
+        alone = itself.run([one], of_task(head), None if indices is None else [indices[place]])
+        np.testing.assert_allclose(outputs[place], alone[0], atol=1e-5)
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+@pytest.mark.parametrize(("head", "indices"), [("answer", None), ("tag", WORDS)])
+def test_integers_reach_heads_at_tokens(
+    model: Model, head: str, indices: list[NDArray[np.int64]] | None
+) -> None:
+    torch.manual_seed(0)
+    model = Model(model.encoder, build(CONFIG, (head,), labels=("O", "B-x", "I-x")).heads).eval()
+    encodings = [encoding(n) for n in (3, 2, 9, 6)]
+    exact = Engine(model)
+    int8 = calibrate(model, [batch for _, batch in exact.batches(encodings)])
+    pairs = zip(
+        exact.run(encodings, of_task(head), indices),
+        Engine(model, int8=int8).run(encodings, of_task(head), indices),
+        strict=True,
+    )
+    apart = [np.abs(a - b).max(initial=0) for a, b in pairs]
+    assert 1e-5 < max(apart) < 0.1
+
+
 def test_no_text_no_rows(model: Model) -> None:
-    assert len(Engine(model).run([], mean)) == 0
+    assert len(Engine(model).rows([], mean)) == 0
 
 
 def test_train_mode_packed_equals_alone() -> None:
@@ -106,6 +163,6 @@ def test_batch_invariant_is_to_the_last_bit(model: Model, lengths: list[int], se
     engine = Engine(model, batch_invariant=True)
     encodings = [encoding(n) for n in lengths]
     order = np.random.default_rng(seed).permutation(len(lengths))
-    mixed = engine.run([encodings[place] for place in order], mean)
+    mixed = engine.rows([encodings[place] for place in order], mean)
     for place, row in zip(order, mixed, strict=True):
-        np.testing.assert_array_equal(row, engine.run([encodings[place]], mean)[0])
+        np.testing.assert_array_equal(row, engine.rows([encodings[place]], mean)[0])

@@ -55,7 +55,7 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
     inputs = padded([e.ids for e in read], [e.types for e in read])
     graph = Rows(model.encoder, Pooling(mode)).eval()
     _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
-    ours = Engine(model).run(read, POOLINGS[mode])
+    ours = Engine(model).rows(read, POOLINGS[mode])
     np.testing.assert_allclose(vectors.numpy(), ours, atol=1e-5)
     blind = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
     _, wrong = graph(*(torch.from_numpy(blind[name]) for name in blind))

@@ -71,13 +71,13 @@ def test_every_family_in_integers(family: str) -> None:
     inputs = calibrate(model, [batch for _, batch in engine.batches(seen)])
     assert set(inputs) == set(layers_of(model))
     new = encodings(np.random.default_rng(1), [33, 3, 17])
-    exact = engine.run(new, mean)
-    found = Engine(model, int8=inputs).run(new, mean)
+    exact = engine.rows(new, mean)
+    found = Engine(model, int8=inputs).rows(new, mean)
     cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() > 0.98
     assert np.abs(found - exact).max() > 1e-4
     half = {name: one for name, one in inputs.items() if name.endswith((".up", ".out"))}
-    some = Engine(model, int8=half).run(new, mean)
+    some = Engine(model, int8=half).rows(new, mean)
     assert np.abs(some - exact).mean() < np.abs(found - exact).mean()
 
 

@@ -99,7 +99,7 @@ def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]
     ready = bertkit.pipeline("classify", out)
     rows_of = [Example(text) for text in texts]
     features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labelled=False)
-    ours = np.concatenate(ready.task.run(ready.engine.model, features, 4096))
+    ours = np.concatenate(ready.task.run(ready.engine, features))
     torch.testing.assert_close(torch.from_numpy(ours), logits, atol=1e-5, rtol=0.0)
     assert theirs.config.id2label == {0: "doing", 1: "thing"}
     assert abs(ours[0] - logits[1].numpy()).max() > 1e-3  # the control: another row

@@ -23,6 +23,7 @@ from bertkit import metrics
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import save
 from bertkit.data.questions import Question
+from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
@@ -501,7 +502,12 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
         optimizer.step()
     assert sum(loss.total.item() for loss in losses) < 0.05
     assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
-    answers = task.answers(task.run(model, found, 64), found, examples, nn.Identity())
+    answers = task.answers(
+        task.run(Engine(model, precision=None, budget_tokens=64), found),
+        found,
+        examples,
+        nn.Identity(),
+    )
     assert task.score(answers, examples)["exact"] == 1.0
     for answer, example in zip(answers, examples, strict=True):
         check(answer, example)
@@ -510,7 +516,10 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
 def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer).eval()
     found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, labelled=True)
-    whole, alone = task.run(model, found, 10_000), task.run(model, found, 1)
+    whole, alone = (
+        task.run(Engine(model, precision=None, budget_tokens=10_000), found),
+        task.run(Engine(model, precision=None, budget_tokens=1), found),
+    )
     for feature, one, other in zip(found, whole, alone, strict=True):
         assert one.shape == (len(feature.encoding), 2)
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
+from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
@@ -94,7 +95,7 @@ def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[Example], budget: int = 10**6
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
-    outputs = TASK.run(model, features, budget)
+    outputs = TASK.run(Engine(model, precision=None, budget_tokens=budget), features)
     return TASK.answers(outputs, features, examples, model.heads["choose"])
 
 
@@ -137,7 +138,7 @@ def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer:
     features = read(tokenizer, QUESTIONS, labelled=True)
     batch = packed(features)
     found = TASK.loss(model, batch, totals([batch]))
-    rows = TASK.run(model, features, 10**6)
+    rows = TASK.run(Engine(model, precision=None, budget_tokens=10**6), features)
     expected, right = 0.0, 0
     for number, question in enumerate(QUESTIONS):
         scores = [
@@ -324,7 +325,9 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
     features = read(tokenizer, examples, labelled=True)
     labels = torch.tensor([e.answer for e in examples])
     answer = theirs(**padded(features, 3), labels=labels)
-    ours = np.concatenate(TASK.run(loaded.model, features, 10**6)).reshape(3, 3)
+    ours = np.concatenate(
+        TASK.run(Engine(loaded.model, precision=None, budget_tokens=10**6), features)
+    ).reshape(3, 3)
     np.testing.assert_allclose(ours, answer.logits.detach().numpy(), atol=1e-5)
     batch = packed(features)
     loss = TASK.loss(loaded.model, batch, totals([batch])).total
@@ -355,7 +358,9 @@ def test_transformers_opens_what_we_save(
     save(tmp_path / "saved", model, tokenizer, BERT, settings=TASK.settings())
     theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
     features = read(tokenizer, QUESTIONS[:1])
-    ours = np.concatenate(TASK.run(model, features, 10**6)).ravel()
+    ours = np.concatenate(
+        TASK.run(Engine(model, precision=None, budget_tokens=10**6), features)
+    ).ravel()
     with torch.no_grad():
         logits = theirs(**padded(features, 3)).logits[0].numpy()
     np.testing.assert_allclose(ours, logits, atol=1e-5)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.batch import Batch
+from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
@@ -80,7 +81,7 @@ def answered(
 ) -> list[ResponseAnswer]:
     task = Respond()
     features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
-    outputs = task.run(model, features, 10**6)
+    outputs = task.run(Engine(model, precision=None, budget_tokens=10**6), features)
     return task.answers(outputs, features, examples, model.heads["choose"])
 
 

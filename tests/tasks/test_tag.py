@@ -23,6 +23,7 @@ from bertkit.batch import by_length
 from bertkit.checkpoint.folder import save
 from bertkit.config import plain
 from bertkit.data.tags import Entity, encode, scheme_of, spans
+from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.config import TransformerConfig
@@ -102,7 +103,7 @@ def answered(
     task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
 ) -> list[TagAnswer]:
     features = task.features(examples, tokenizer, length, long="window", labelled=False)
-    outputs = task.run(model, features, 512)
+    outputs = task.run(Engine(model, precision=None, budget_tokens=512), features)
     return task.answers(outputs, features, examples, model.heads[task.head])
 
 
@@ -450,7 +451,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
     example = Tag.example("a bc j d " * PIECE, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
-    outputs = task.run(model, features, 4096)
+    outputs = task.run(Engine(model, precision=None, budget_tokens=4096), features)
     [answer] = task.answers(outputs, features, [example], model.heads["crf"])
     crf = model.heads["crf"].crf
     exact = marginals(crf, np.concatenate(outputs).astype(np.float64))
@@ -652,7 +653,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     assert pipe.task.options == Options(scheme="iob2")
     examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
     features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
-    outputs = pipe.task.run(pipe.loaded.model, features, 512)
+    outputs = pipe.task.run(Engine(pipe.loaded.model, precision=None, budget_tokens=512), features)
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():
             logits = theirs(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]

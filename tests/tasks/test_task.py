@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bertkit import tasks
+from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import HEADS, build
@@ -88,12 +89,12 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
         weight.data *= 20
     examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
     features = task.features(examples, tokenizer, 16, long="error", labelled=False)
-    outputs = task.run(model, features, budget)
+    outputs = task.run(Engine(model, precision=None, budget_tokens=budget), features)
     for place, feature in enumerate(features):
         alone = task.outputs(model, task.batch([feature])).detach().numpy()
         np.testing.assert_allclose(outputs[place], alone, atol=1e-5)
     assert abs(outputs[0] - outputs[1]).max() > 1e-4
-    assert task.run(model, [], budget) == []
+    assert task.run(Engine(model, precision=None, budget_tokens=budget), []) == []
 
 
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""One way to run a model over encoded texts: sort by length, pack, compute, restore the order."""
+"""The one way to run a model over encoded texts: sort by length, cut, pack, compute, restore."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.batch import Batch, by_length
+from bertkit.batch import Batch, Tokens, by_length
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.engine.quantize import Inputs
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
-from bertkit.text.tokenizer import Encoding
 
 BUDGET_TOKENS = 4096
 """Tokens of a batch; on two cores more gain nothing (docs/log.md)."""
 
+Forward = Callable[[Model, Batch], Tensor]
+"""Outputs of a batch: a row for each sequence, for each token, or for each token index."""
+
 Read = Callable[[Tensor, Batch], Tensor]
-"""What to keep of a batch: states (N, D) -> (S, anything), a row for each sequence."""
+"""Outputs from the encoder's states: (N, D) -> (S, …), a row for each sequence."""
 
 
 class Engine:
@@ -29,38 +31,81 @@ class Engine:
 
     With `batch_invariant` a text's states are the same to the last bit whatever it is run with (on
     one machine, with as many threads), for each goes through the model by itself: slower. `int8`
-    says which linear layers compute in integers.
+    says which linear layers compute in integers. `precision` None runs the model itself, as it is,
+    in place of a copy that is packed for inference.
     """
 
     def __init__(
         self,
         model: Model,
         *,
-        precision: Precision = "fp32",
+        precision: Precision | None = "fp32",
         budget_tokens: int = BUDGET_TOKENS,
         batch_invariant: bool = False,
         int8: Mapping[str, Inputs] | None = None,
     ) -> None:
-        self.device = next(model.parameters()).device
-        self.dtype = resolve(precision, self.device.type)
-        self.model = packed(without_dead_heads(model), self.dtype, int8)
+        weight = next(model.parameters())
+        self.device = weight.device
+        if precision is None:
+            self.dtype, self.model = weight.dtype, model
+        else:
+            self.dtype = resolve(precision, self.device.type)
+            self.model = packed(without_dead_heads(model), self.dtype, int8)
         # matrix products round by their shape, which is a text's own only when it is alone
         self.budget_tokens = 1 if batch_invariant else budget_tokens
 
-    @torch.inference_mode()
-    def run(self, encodings: Sequence[Encoding], read: Read) -> NDArray[np.float32]:
-        """`read` of every text, in the order given. Shapes: S encodings -> (S, …)."""
-        found: NDArray[np.float32] | None = None
-        for places, batch in self.batches(encodings):
-            rows = read(self.model.encoder(batch), batch).float().cpu().numpy()
-            if found is None:
-                found = np.empty((len(encodings), *rows.shape[1:]), dtype=np.float32)
-            found[places] = rows
-        return np.empty((0, 0), dtype=np.float32) if found is None else found
+    def run(
+        self,
+        sequences: Sequence[Tokens],
+        forward: Forward,
+        token_indices: Sequence[NDArray[np.int64]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """`forward` of each sequence, in the order given.
 
-    def batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[list[int], Batch]]:
-        """Packed batches, shortest texts first, each with the places of its texts."""
-        lengths = [len(encoding) for encoding in encodings]
+        Shapes: (1, …) for each where `forward` gives a row for a sequence; (T, …) where it gives
+        one for a token, or for each of its `token_indices`.
+        """
+        outputs = [np.empty(0, np.float32)] * len(sequences)
+        for place, rows in self.stream(sequences, forward, token_indices):
+            outputs[place] = rows.numpy()
+        return outputs
+
+    def rows(self, sequences: Sequence[Tokens], read: Read) -> NDArray[np.float32]:
+        """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
+
+        def forward(model: Model, batch: Batch) -> Tensor:
+            return read(model.encoder(batch), batch).float()
+
+        none = np.empty((0, 0), np.float32)
+        return np.concatenate(self.run(sequences, forward)) if sequences else none
+
+    @torch.inference_mode()
+    def stream(
+        self,
+        sequences: Sequence[Tokens],
+        forward: Forward,
+        token_indices: Sequence[NDArray[np.int64]] | None = None,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """The outputs of each sequence as soon as they are there, shortest sequences first, each
+        with the place of its sequence."""
+        for places, batch in self.batches(sequences, token_indices):
+            outputs = forward(self.model, batch).cpu()
+            if token_indices is not None:
+                counts = [len(token_indices[place]) for place in places]
+            elif len(outputs) == len(places):
+                counts = [1] * len(places)
+            else:
+                counts = list(batch.layout.lengths)
+            yield from zip(places, outputs.split(counts), strict=True)
+
+    def batches(
+        self,
+        sequences: Sequence[Tokens],
+        token_indices: Sequence[NDArray[np.int64]] | None = None,
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Packed batches, shortest sequences first, each with the places of its sequences."""
+        lengths = [len(sequence.ids) for sequence in sequences]
         for places in by_length(lengths, self.budget_tokens):
-            batch = Batch.of([encodings[place] for place in places])
+            chosen = None if token_indices is None else [token_indices[place] for place in places]
+            batch = Batch.of([sequences[place] for place in places], token_indices=chosen)
             yield places, batch.to(self.device) if self.device.type != "cpu" else batch

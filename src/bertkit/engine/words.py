@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from bertkit.batch import Batch
 from bertkit.data.words import Range
-from bertkit.engine.engine import Engine
+from bertkit.engine.engine import Engine, Forward
 from bertkit.errors import DataError
+from bertkit.models.model import Model
 from bertkit.nn.attention import Trace
 from bertkit.text.tokenizer import Encoding
 
 
-@torch.inference_mode()
 def word_states(
     engine: Engine, encodings: Sequence[Encoding], ranges: Sequence[Range], texts: Sequence[str]
 ) -> NDArray[np.float32]:
@@ -23,29 +25,39 @@ def word_states(
 
     Raises: DataError for a word without a piece, or behind what the model reads.
     """
-    chosen = [_pieces(*given) for given in zip(encodings, ranges, texts, strict=True)]
+    pieces = [_pieces(*given) for given in zip(encodings, ranges, texts, strict=True)]
     config = engine.model.config
     states = np.empty((config.layers + 1, len(encodings), config.hidden), dtype=np.float32)
-    for places, batch in engine.batches(encodings):
-        trace = Trace(weights=False)
-        engine.model.encoder(batch, trace)
-        first = batch.layout.first.tolist()
-        for place, start in zip(places, first, strict=True):
-            rows = torch.from_numpy(chosen[place] + start).to(engine.device)
-            for layer, found in enumerate(trace.states):
-                states[layer, place] = found[rows].float().mean(0).cpu()
+    forward = layer_states(range(config.layers + 1))
+    for place, rows in engine.stream(encodings, forward, pieces):
+        states[:, place] = rows.float().mean(0)
     return states
 
 
+def layer_states(layers: Sequence[int]) -> Forward:
+    """States of these layers at the batch's token indices; 0 is the embedding.
+
+    Shapes: (P, layers, D).
+    """
+
+    def forward(model: Model, batch: Batch) -> Tensor:
+        assert batch.token_indices is not None
+        trace = Trace(weights=False)
+        model.encoder(batch, trace)
+        return torch.stack([trace.states[layer][batch.token_indices] for layer in layers], 1)
+
+    return forward
+
+
 def _pieces(encoding: Encoding, word: Range, text: str) -> NDArray[np.int64]:
-    """The places of the pieces that a word of the text has."""
+    """The token indices of the pieces that a word of the text has."""
     start, end = word
     offsets = encoding.offsets
-    real = np.array([owner is not None for owner in encoding.words])
-    found = np.flatnonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
-    if not len(found):
+    real = np.array([word is not None for word in encoding.words])
+    pieces = np.flatnonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
+    if not len(pieces):
         raise DataError(
             f"{text[:60]!r}: the model reads no piece of {text[start:end]!r}; shorten the text, or "
             "leave it out"
         )
-    return found
+    return pieces

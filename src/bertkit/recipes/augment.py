@@ -146,7 +146,7 @@ class Guesser:
             for i, encoding in zip(near, encodings, strict=True)
             if (encoding.ids == self.tokenizer.mask).sum() == 1
         ]
-        guessed = self.engine.run([encoding for _, encoding in kept], self._best)
+        guessed = self.engine.rows([encoding for _, encoding in kept], self._best)
         for (i, _), ids in zip(kept, guessed.astype(np.int64), strict=True):
             own = text[slice(*places[i])].lower()
             words = [word for word in (self.words[piece] for piece in ids) if word]

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import plain
+from bertkit.engine.engine import Engine
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.layers import keep_layers
@@ -81,7 +82,8 @@ def distill(
             )
         if terms.outputs and not (terms.states or terms.attention or terms.relations):
             # what it answers is the same in every epoch; of states there would be too much to keep
-            said = own.run(knowing, features, settings.budget_tokens)
+            engine = Engine(knowing, precision=None, budget_tokens=settings.budget_tokens)
+            said = own.run(engine, features)
             features[:] = [
                 replace(f, teacher_outputs=rows) for f, rows in zip(features, said, strict=True)
             ]

@@ -25,7 +25,7 @@ from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import Count, Rate, Seed, Settings, decode, plain
 from bertkit.console import progress, say
 from bertkit.data.order import Permutation
-from bertkit.engine.linear import packed
+from bertkit.engine.engine import Engine
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
@@ -403,12 +403,12 @@ def _asked(
     settings: Finetune,
 ) -> tuple[Task[Any, Any], Sequence[Any]]:
     """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
-    scored = packed(model, torch.float32)
-    outputs = task.run(scored, features, settings.budget_tokens)
-    answers = task.answers(outputs, features, dev, scored.heads[task.head])
+    engine = Engine(model, budget_tokens=settings.budget_tokens)
+    outputs, head = task.run(engine, features), engine.model.heads[task.head]
+    answers = task.answers(outputs, features, dev, head)
     tuned = task.calibrated(answers, dev)
     if tuned is not task:
-        answers = tuned.answers(outputs, features, dev, scored.heads[task.head])
+        answers = tuned.answers(outputs, features, dev, head)
     return tuned, answers
 
 

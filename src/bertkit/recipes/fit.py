@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from bertkit.data.order import Permutation
+from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
 from bertkit.tasks.task import Feature, Task
 from bertkit.training.loop import steps
@@ -48,5 +49,6 @@ def fit(
     for step in steps(masters, task.loss, groups, optimizer, lambda _: 1.0, clip=1.0, seed=seed):
         if step.number % per_epoch == 0:
             model.eval()
-            outputs = task.run(model, dev, BUDGET_TOKENS)
+            engine = Engine(model, precision=None, budget_tokens=BUDGET_TOKENS)
+            outputs = task.run(engine, dev)
             yield task.score(task.answers(outputs, dev, examples, model.heads[task.head]), examples)

@@ -24,12 +24,12 @@ from bertkit.checkpoint.folder import load
 from bertkit.config import Count, Rate, Seed, Settings, plain
 from bertkit.console import progress, say
 from bertkit.engine.engine import Engine
+from bertkit.engine.words import layer_states
 from bertkit.errors import ConfigError
 from bertkit.metrics import spread
 from bertkit.models.model import Model
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.models.transformer import Transformer
-from bertkit.nn.attention import Trace
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import read_examples
@@ -240,7 +240,6 @@ def probe(
     return result
 
 
-@torch.no_grad()  # not inference_mode: these states are learned from
 def encode(
     model: Model, features: Sequence[Feature], layers: Sequence[int], precision: Precision
 ) -> Tensor:
@@ -249,7 +248,6 @@ def encode(
     A feature without places gives its first token. How much memory they take is said before.
     Shapes: (J, W, D).
     """
-    engine = Engine(model, precision=precision)
     wanted = [_places(feature) for feature in features]
     starts = np.cumsum([0, *map(len, wanted)])
     shape = (len(layers), int(starts[-1]), model.config.hidden)
@@ -260,17 +258,11 @@ def encode(
     states = torch.empty(shape, dtype=torch.float16)
     with progress() as bar:
         shown = bar.add_task("reading", total=len(features), note="")
-        for order, batch in engine.batches([feature.encoding for feature in features]):
-            trace = Trace(weights=False)
-            engine.model.encoder(batch, trace)
-            first = batch.layout.first.tolist()
-            at = np.concatenate([wanted[p] + f for p, f in zip(order, first, strict=True)])
-            rows = np.concatenate([np.arange(starts[p], starts[p + 1]) for p in order])
-            chosen = torch.from_numpy(at).to(engine.device)
-            for row, layer in enumerate(layers):
-                found = trace.states[layer].index_select(0, chosen).half().cpu()
-                states[row, torch.from_numpy(rows)] = found
-            bar.update(shown, advance=len(order))
+        encodings = [feature.encoding for feature in features]
+        engine = Engine(model, precision=precision)
+        for place, rows in engine.stream(encodings, layer_states(layers), wanted):
+            states[:, starts[place] : starts[place + 1]] = rows.half().transpose(0, 1)
+            bar.update(shown, advance=1)
     return states
 
 

@@ -60,12 +60,12 @@ def quantize(
     whole = without_dead_heads(loaded.model)
     engine = Engine(whole)
     pooling = loaded.pooling or Pooling()
-    exact = [engine.run(part, pooling) for part in (choosing, held)]
+    exact = [engine.rows(part, pooling) for part in (choosing, held)]
     inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
 
     def reach(chosen: Mapping[str, Inputs]) -> float:
         ready = Engine(whole, precision="auto", int8=chosen)
-        return float(cosines(ready.run(choosing, pooling), exact[0]).min())
+        return float(cosines(ready.rows(choosing, pooling), exact[0]).min())
 
     kept, left = dict(inputs), []
     if reach(kept) < lowest:
@@ -79,7 +79,7 @@ def quantize(
         raise DataError(
             f"{model}: no layer bears integers at a cosine of {lowest}; ask for less (--lowest)"
         )
-    vectors = Engine(whole, precision="auto", int8=kept).run(held, pooling)
+    vectors = Engine(whole, precision="auto", int8=kept).rows(held, pooling)
     reached: NDArray[np.float32] = cosines(vectors, exact[1])
     quality = Quality(
         fingerprint=loaded.fingerprint(),

@@ -187,9 +187,6 @@ class Answer(Task[Question, QuestionAnswer]):
         """Where in its window each answer starts and ends. Shapes: (S, 2)."""
         return torch.tensor([feature.target for feature in features], dtype=torch.int64)
 
-    def rows(self, feature: Feature) -> int:
-        return len(feature.encoding)
-
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """The mean of both cross-entropies over the tokens of each window, as the paper's code.
 

@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.batch import Batch, by_length
+from bertkit.batch import Batch
 from bertkit.config import Settings, decode, plain
+from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models import model as models
 from bertkit.models.model import Model
@@ -253,10 +254,6 @@ class Task(ABC, Generic[E, A]):
         """What is done with long texts where a whole file is read: they are cut, and it is said."""
         return "truncate" if "truncate" in cls.long else cls.long[0]
 
-    def rows(self, feature: Feature) -> int:
-        """How many rows of the head's output belong to a feature."""
-        return 1 if feature.token_indices is None else len(feature.token_indices)
-
     # ---- what it answers
 
     @abstractmethod
@@ -294,17 +291,10 @@ class Task(ABC, Generic[E, A]):
 
     # ---- running a model
 
-    @torch.no_grad()
-    def run(self, model: Model, features: Sequence[Feature], budget_tokens: int) -> list[Outputs]:
-        """What the head says of each feature, in order."""
-        device = next(model.parameters()).device
-        found: list[Outputs] = [np.empty(0, np.float32)] * len(features)
-        for places in by_length([len(feature.encoding) for feature in features], budget_tokens):
-            chosen = [features[place] for place in places]
-            out = self.outputs(model, self.batch(chosen).to(device)).cpu()
-            for place, rows in zip(places, out.split([self.rows(f) for f in chosen]), strict=True):
-                found[place] = rows.numpy()
-        return found
+    def run(self, engine: Engine, features: Sequence[Feature]) -> list[Outputs]:
+        """The head's outputs for each feature, in order."""
+        indices = [f.token_indices for f in features if f.token_indices is not None]
+        return engine.run([f.encoding for f in features], self.outputs, indices or None)
 
 
 def group(features: Iterable[Feature]) -> list[list[Feature]]:

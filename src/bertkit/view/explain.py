@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.batch import Batch, Packed
+from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError, TokenizerError
 from bertkit.models.heads import MaskedLM
@@ -257,24 +257,16 @@ def _fill(loaded: Loaded) -> FillMask | None:
 def _masked(
     fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
 ) -> list[list[list[Candidate]]] | None:
-    """Each word masked in a copy of the text of its own, all copies in one batch."""
+    """The likeliest tokens for each word, masked in a copy of the text of its own."""
     if fill is None:
         return None
     tokens = len(encoding)
     shown = words[: max(1, MASKED_TOKENS // tokens)]
-    ids = np.tile(encoding.ids, (len(shown), 1))
-    hidden = np.zeros(ids.shape, dtype=np.bool_)
-    for row, word in zip(hidden, shown, strict=True):
-        row[word.first : word.end] = True
-    ids[hidden] = fill.tokenizer.mask
-    batch = Batch(
-        ids=torch.from_numpy(ids.ravel()),
-        types=torch.from_numpy(np.tile(encoding.types, len(shown))),
-        layout=Packed.of([tokens] * len(shown)),
-        token_indices=torch.from_numpy(np.flatnonzero(hidden)),
-    )
-    candidates = iter(fill.candidates(batch, CANDIDATES))
-    return [list(itertools.islice(candidates, word.end - word.first)) for word in shown]
+    masked = [np.arange(word.first, word.end) for word in shown]
+    copies = [replace(encoding, ids=encoding.ids.copy()) for _ in shown]
+    for copy, indices in zip(copies, masked, strict=True):
+        copy.ids[indices] = fill.tokenizer.mask
+    return fill.candidates(copies, masked, CANDIDATES)
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
