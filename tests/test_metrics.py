@@ -6,8 +6,10 @@ import string
 
 import numpy as np
 import pytest
+import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from bertkit import metrics
 from bertkit.data.tags import spans
@@ -60,6 +62,64 @@ def test_a_single_label_is_still_one_that_may_lack() -> None:
 def test_no_label_at_all_is_exact() -> None:
     scores = metrics.multi_label([[], []], [[], []])
     assert scores == {"f1_micro": 0.0, "f1_macro": 0.0, "exact": 1.0}
+
+
+@st.composite
+def labelled(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
+    """Labels, and two lists of some of them: often one alone, or one that never occurs."""
+    labels = ["no", "yes", "a\0", "a"][: draw(st.integers(2, 4))]
+    rows = draw(st.lists(st.tuples(*[st.sampled_from(labels)] * 2), min_size=1, max_size=12))
+    predicted, actual = map(list, zip(*rows, strict=True))
+    return labels, predicted, actual
+
+
+@given(labelled())
+def test_classification_equals_scikit_learn(drawn: tuple[list[str], list[str], list[str]]) -> None:
+    labels, predicted, actual = drawn
+    codes = [[labels.index(name) for name in names] for names in (predicted, actual)]
+    scores = metrics.classification(predicted, actual, labels)
+    assert scores["accuracy"] == sklearn.metrics.accuracy_score(codes[1], codes[0])
+    average = {"labels": [1], "average": "macro"} if len(labels) == 2 else {"average": "macro"}
+    f1 = sklearn.metrics.f1_score(codes[1], codes[0], **average, zero_division=0.0)
+    assert scores["f1"] == pytest.approx(f1, abs=1e-15)
+    several = len({*predicted, *actual}) > 1  # scikit-learn warns of one
+    matthews = sklearn.metrics.matthews_corrcoef(codes[1], codes[0]) if several else 0.0
+    assert scores["matthews"] == pytest.approx(matthews, abs=1e-12)
+
+
+NUMBERS = st.sampled_from([-1.0, 0.0, 0.5, 2.0]) | st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12), st.sampled_from([1e-200, 1.0, 1e200]))
+def test_regression_equals_scipy(pairs: list[tuple[float, float]], scale: float) -> None:
+    x, y = np.array(pairs).reshape(-1, 2).T * [[scale], [1.0]]
+    scores = metrics.regression(x, y)
+    if len({*x}) < 2 or len({*y}) < 2:
+        assert scores == {"pearson": 0.0, "spearman": 0.0}
+        return
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-9)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-9)
+
+
+SETS = st.sets(st.sampled_from("abc"))
+
+
+@given(st.lists(st.tuples(SETS, SETS), min_size=1, max_size=8))
+def test_label_sets_equal_scikit_learn(pairs: list[tuple[set[str], set[str]]]) -> None:
+    predicted, actual = map(list, zip(*pairs, strict=True))
+    scores = metrics.multi_label(predicted, actual)
+    names = sorted(set().union(*predicted, *actual))
+    y, x = (np.array([[n in s for n in names] for s in sets]) for sets in (actual, predicted))
+    assert scores["exact"] == pytest.approx((x == y).all(1).mean())
+    if not names:
+        assert scores["f1_micro"] == scores["f1_macro"] == 0.0
+        return
+    micro = sklearn.metrics.f1_score(y.ravel(), x.ravel(), zero_division=0.0)
+    each = [
+        sklearn.metrics.f1_score(a, b, zero_division=0.0) for a, b in zip(y.T, x.T, strict=True)
+    ]
+    assert scores["f1_micro"] == pytest.approx(micro)
+    assert scores["f1_macro"] == pytest.approx(np.mean(each))
 
 
 def test_entities_by_hand() -> None:

@@ -19,58 +19,61 @@ def classification(
     """accuracy, F1 and Matthews correlation.
 
     `labels` are all there are. F1 is that of the second when there are two (GLUE's "1"), else the
-    mean over those that occur (macro).
+    mean over those that occur (macro). Matthews is Gorodkin's R_K, 0 where one side is constant.
     """
-    from sklearn import metrics
-
-    binary = len(labels) == 2
-    f1 = metrics.f1_score(
-        actual,
-        predicted,
-        average="binary" if binary else "macro",
-        pos_label=labels[1] if binary else 1,
-        zero_division=0.0,
-    )
-    matthews = (
-        metrics.matthews_corrcoef(actual, predicted) if len({*predicted, *actual}) > 1 else 0.0
-    )
+    places = {label: place for place, label in enumerate(dict.fromkeys([*actual, *predicted]))}
+    confusion = np.zeros((len(places), len(places)))
+    np.add.at(confusion, ([places[a] for a in actual], [places[p] for p in predicted]), 1)
+    of_actual, of_predicted = confusion.sum(1), confusion.sum(0)
+    count, right = confusion.sum(), confusion.trace()
+    f1 = 2 * confusion.diagonal() / (of_actual + of_predicted)
+    if len(labels) == 2:
+        f1 = f1[[places[labels[1]]]] if labels[1] in places else np.zeros(1)
+    covariance = count * right - of_actual @ of_predicted
+    variances = (count**2 - of_actual @ of_actual) * (count**2 - of_predicted @ of_predicted)
     return {
-        "accuracy": float(np.mean(np.asarray(predicted) == np.asarray(actual))),
-        "f1": float(f1),
-        "matthews": float(matthews),
+        "accuracy": float(_ratio(right, count)),
+        "f1": float(f1.mean()) if len(f1) else 0.0,
+        "matthews": float(_ratio(covariance, np.sqrt(variances))),
     }
 
 
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
     """Pearson's and Spearman's correlation; 0 where either side is constant."""
-    from scipy import stats
-
     x, y = np.asarray(predicted, dtype=np.float64), np.asarray(actual, dtype=np.float64)
     if len(x) < 2 or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return {"pearson": 0.0, "spearman": 0.0}
-    return {
-        "pearson": float(stats.pearsonr(x, y).statistic),
-        "spearman": float(stats.spearmanr(x, y).statistic),
-    }
+    return {"pearson": _correlation(x, y), "spearman": _correlation(_ranks(x), _ranks(y))}
+
+
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    return float(np.clip(_unit(x - x.mean()) @ _unit(y - y.mean()), -1.0, 1.0))
+
+
+def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    vector = vector / np.abs(vector).max()  # squares of tiny and huge numbers are none
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
 
 def multi_label(
     predicted: Sequence[Collection[str]], actual: Sequence[Collection[str]]
 ) -> dict[str, float]:
     """F1 over all decisions (micro), its mean over labels (macro), and how often a set is exact."""
-    from sklearn import metrics, preprocessing
-
-    table = preprocessing.MultiLabelBinarizer().fit([*predicted, *actual])
-    found, wanted = table.transform(predicted), table.transform(actual)
-    exact = float((found == wanted).all(axis=1).mean())
-    if len(table.classes_) == 0:
-        return {"f1_micro": 0.0, "f1_macro": 0.0, "exact": exact}
-    # scikit-learn takes a single column for two classes, so it is given what it would flatten
-    micro = float(metrics.f1_score(wanted.ravel(), found.ravel(), zero_division=0.0))
-    macro = micro
-    if len(table.classes_) > 1:
-        macro = float(metrics.f1_score(wanted, found, average="macro", zero_division=0.0))
-    return {"f1_micro": micro, "f1_macro": macro, "exact": exact}
+    pairs = [(set(p), set(a)) for p, a in zip(predicted, actual, strict=True)]
+    right = Counter(label for p, a in pairs for label in p & a)
+    decided = Counter(label for p, a in pairs for label in [*p, *a])
+    each = [2 * right[label] / decided[label] for label in sorted(decided)]
+    return {
+        "f1_micro": _ratio(2 * right.total(), decided.total()),
+        "f1_macro": float(np.mean(each)) if each else 0.0,
+        "exact": _ratio(sum(p == a for p, a in pairs), len(pairs)),
+    }
 
 
 def entities(
