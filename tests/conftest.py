@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import string
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data import topics
@@ -80,46 +81,30 @@ def english() -> list[str]:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small BERT with random weights, which reads 32 words of letters."""
-    from bertkit.checkpoint.folder import save
-    from bertkit.families import BERT
-    from bertkit.models.config import TransformerConfig
-    from bertkit.models.model import build
-    from bertkit.text.tokenizer import Tokenizer
+    from tests.factories import tiny_folder, tiny_tokenizer
 
-    root = tmp_path_factory.mktemp("tiny")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
-    (root / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(words), hidden=32, layers=1, heads=2, intermediate=64, length=32
-    )
-    save(root / "model", build(config), Tokenizer.load(root / "vocab.txt"), BERT)
-    return root / "model"
+    tokenizer = tiny_tokenizer(string.ascii_lowercase)
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    return tiny_folder(folder, tokenizer, hidden=32, intermediate=64)
 
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small BERT with masked words, its random weights large enough for attention
     to be uneven."""
+    from tests.factories import tiny_model, tiny_tokenizer
+
     from bertkit.checkpoint.folder import save
     from bertkit.families import BERT
-    from bertkit.models.config import TransformerConfig
-    from bertkit.models.model import build
-    from bertkit.text.tokenizer import Tokenizer
 
-    folder = tmp_path_factory.mktemp("bert") / "small-bert"
-    folder.mkdir()
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a we sat on bank of river cross ##ed ##ing lent "
-    words += "money us it , . < > / &"
-    (folder / "vocab.txt").write_text(words.replace(" ", "\n"), encoding="utf-8")
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(words.split()), hidden=32, layers=3, heads=4, intermediate=64, length=40
-    )
-    model = build(config, ("mlm",))
+    words = "the a we sat on bank of river cross ##ed ##ing lent money us it , . < > / &"
+    tokenizer = tiny_tokenizer(words.split())
+    shape = {"hidden": 32, "layers": 3, "heads": 4, "intermediate": 64, "length": 40}
+    model = tiny_model(tokenizer, "mlm", **shape)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("qkv.weight"):
                 weight *= 15
-    save(folder, model, Tokenizer.load(folder / "vocab.txt"), BERT)
+    folder = tmp_path_factory.mktemp("bert") / "small-bert"
+    save(folder, model, tokenizer, BERT)
     return folder

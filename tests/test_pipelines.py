@@ -9,35 +9,28 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.factories import SPECIALS, tiny_folder, tiny_model, tiny_tokenizer
 
 import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.tasks.classify import Classify, Example, Options, reads_pairs
-from bertkit.text.tokenizer import Tokenizer
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+LETTERS = "abcdefghij"
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
-    (root / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
-    tokenizer = Tokenizer.load(root / "vocab.txt")
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=16
-    )
+    tokenizer = tiny_tokenizer(LETTERS)
     for name, heads, labels in (
         ("pretrained", ("mlm", "nsp"), ()),
         ("classifier", ("classify",), ("no", "yes", "perhaps")),
         ("regressor", ("classify",), ("score",)),
     ):
-        model = build(config, heads, labels=labels)
-        save(root / name, model, tokenizer, BERT, labels=labels)
+        tiny_folder(root / name, tokenizer, *heads, labels=labels, length=16)
     return root
 
 
@@ -116,7 +109,7 @@ def test_fill_mask_ranks_pieces(folders: Path) -> None:
     assert chances == sorted(chances, reverse=True)
     everything = fill(["a [MASK] b"], top=100)[0][0].candidates
     assert sum(f.score for f in everything) == pytest.approx(1.0, abs=1e-5)
-    assert {f.token for f in everything} == set(WORDS)
+    assert {f.token for f in everything} == {*SPECIALS, *LETTERS}
     with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
         fill(["a b"])
 
@@ -183,13 +176,10 @@ def test_what_cannot_be_asked_is_named(folders: Path) -> None:
 
 
 def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
-    config = TransformerConfig(vocab=64, hidden=16, layers=1, heads=2, intermediate=32, length=16)
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-    save(tmp_path / "padded", build(config, ("mlm",)), tokenizer, BERT)
+    save(tmp_path / "padded", tiny_model(64, "mlm"), tiny_tokenizer(LETTERS), BERT)
     fill = bertkit.pipeline("fill-mask", tmp_path / "padded")
     candidates = fill(["a [MASK]"], top=100)[0][0].candidates
-    assert {f.token for f in candidates} == set(WORDS)
+    assert {f.token for f in candidates} == {*SPECIALS, *LETTERS}
     assert sum(f.score for f in candidates) == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(ConfigError, match="top: 0"):
         fill(["a [MASK]"], top=0)

@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.folder import save
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.view.arrays import decoded
 from bertkit.view.document import Explanation
 from bertkit.view.explain import explain
@@ -179,11 +175,8 @@ def test_a_text_is_only_read(tab: Any, tmp_path: Path, bert: Path) -> None:
 
 @pytest.mark.slow
 def test_512_tokens_and_144_heads_are_shown_at_once(tab: Any, tmp_path: Path, bert: Path) -> None:
-    torch.manual_seed(0)
     shape = {"hidden": 120, "layers": 12, "heads": 12, "intermediate": 96, "length": 512}
-    tokenizer = bertkit.load(bert).tokenizer
-    model = build(TransformerConfig(vocab=tokenizer.vocab_size, **shape))
-    save(tmp_path / "model", model, tokenizer, BERT)
+    tiny_folder(tmp_path / "model", bertkit.load(bert).tokenizer, **shape)
     long = explain(tmp_path / "model", "we sat on the bank " * 120, long="truncate")
     page = opened(tab, tmp_path / "page.html", long)
     assert page.evaluate(FIRST) / 1000 < SECONDS

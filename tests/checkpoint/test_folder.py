@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.factories import tiny_folder, tiny_model
 from torch import Tensor
 
 import bertkit
@@ -18,8 +19,6 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT, DISTILBERT, Family
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -39,13 +38,8 @@ def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
 
 
 def saved(tokenizer: Tokenizer, place: Path, heads: tuple[str, ...]) -> Path:
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=2, heads=2, intermediate=32, length=64
-    )
     labels = ("bad", "fair", "good") if "classify" in heads else ()
-    save(place, build(config, heads, labels=labels), tokenizer, BERT, labels=labels)
-    return place
+    return tiny_folder(place, tokenizer, *heads, labels=labels, layers=2, length=64)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -279,9 +273,7 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     tokenizer = train(english[:2], kind="wordpiece", size=150)
-    shape = {**family.defaults, **family.fixed, "types": types, "vocab": tokenizer.vocab_size}
-    shape |= {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 24, "length": 64}
-    ours = build(TransformerConfig(**shape), ()).eval()
+    ours = tiny_model(tokenizer, family=family, types=types).eval()
     save(tmp_path, ours, tokenizer, family)
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)("a b", "c", return_tensors="pt")
     assert ("token_type_ids" in encoded) == (types > 1)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.pooling import ACTIVATIONS, read_pooling, write_pooling
 from bertkit.errors import CheckpointError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.prompts import DOCUMENT, Prompts
@@ -28,11 +26,7 @@ from bertkit.text.train import train
 def plain(english: list[str], tmp_path: Path) -> Path:
     """A folder that says nothing of pooling."""
     tokenizer = train(english[:3], kind="wordpiece", size=200)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=2, heads=2, intermediate=24, length=48
-    )
-    save(tmp_path / "plain", build(config, ()), tokenizer, BERT)
-    return tmp_path / "plain"
+    return tiny_folder(tmp_path / "plain", tokenizer, layers=2, length=48)
 
 
 @pytest.mark.parametrize("mode", ["mean", "cls", "max"])
@@ -64,12 +58,13 @@ def test_both_bend_them_alike(
 
 def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
-    from sentence_transformers import SentenceTransformer, models
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
 
     parts = [
-        models.Transformer(str(plain), max_seq_length=32),
-        models.Pooling(16, "cls"),
-        models.Dense(16, 7, activation_function=torch.nn.Identity()),
+        modules.Transformer(str(plain), max_seq_length=32),
+        modules.Pooling(16, "cls"),
+        modules.Dense(16, 7, activation_function=torch.nn.Identity()),
     ]
     SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "theirs"))
     same_as_the_peer(tmp_path / "theirs", english)

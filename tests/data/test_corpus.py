@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import tiny_tokenizer
 
 from bertkit.data.corpus import (
     FORMAT,
@@ -25,7 +27,6 @@ from bertkit.data.corpus import (
     write_manifest,
 )
 from bertkit.errors import DataError
-from bertkit.text.tokenizer import Tokenizer
 
 Documents = list[list[list[int]]]
 """The token ids of each sentence of each document."""
@@ -37,13 +38,6 @@ DOCUMENTS: Documents = [
     [[12, 13], [], [14]],
     [[15]],
 ]
-
-
-def tokenizer(folder: Path) -> Tokenizer:
-    path = folder / "vocab.txt"
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(97, 123))]
-    path.write_text("\n".join(pieces), encoding="utf-8")
-    return Tokenizer.load(path)
 
 
 def write(folder: Path, documents: Documents, *, limit: int = 1000, batch: int = 2) -> Made:
@@ -66,7 +60,7 @@ def finish(folder: Path, made: Made) -> Corpus:
     for number in range(len(made.shards)):
         for part in PARTS:
             (folder / f"a-{number:03d}.{part}").rename(folder / shard_name(number, part))
-    tokens = tokenizer(folder)
+    tokens = tiny_tokenizer(string.ascii_lowercase)
     tokens.save(folder / "tokenizer")
     manifest = Manifest(
         format=FORMAT,

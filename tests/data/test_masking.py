@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import SPECIALS, tiny_tokenizer
 from tokenizers import Tokenizer as Core
 
 from bertkit.data.masking import Masker, Masking
@@ -15,15 +16,12 @@ from bertkit.errors import TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(SPECIALS + WORDS), encoding="utf-8")
-    return Tokenizer.load(path)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer(WORDS)
 
 
 def sequence(rng: np.random.Generator, length: int) -> np.ndarray:
@@ -176,6 +174,6 @@ def test_pieces_are_masked_where_words_cannot_be_told(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_without_mask_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS[:4] + WORDS), encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS[:4], *WORDS]), encoding="utf-8")
     with pytest.raises(Exception, match="mask"):
         Masker(Masking(), Tokenizer.load(tmp_path / "vocab.txt"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import SPECIALS, tiny_tokenizer
 
 from bertkit.batch import cut_by_tokens
 from bertkit.data.collate import collate
@@ -17,7 +18,7 @@ from bertkit.errors import DataError
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+FIRST = len(SPECIALS) + 1  # the first word's id; a full stop is before it
 DOCUMENTS, SENTENCES = 12, 30
 CLS, SEP = 2, 3
 
@@ -27,14 +28,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Documents whose words say where they stand: `d3s17` is in document 3, sentence 17."""
     folder = tmp_path_factory.mktemp("corpus")
     names = [f"d{d}s{s}" for d in range(DOCUMENTS) for s in range(SENTENCES)]
-    (folder / "vocab.txt").write_text("\n".join(SPECIALS + names), encoding="utf-8")
     with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
         for d in range(DOCUMENTS):
             lines = [
                 " ".join([f"d{d}s{s}"] * (1 + (7 * s + 3 * d) % 19)) + "." for s in range(SENTENCES)
             ]
             file.write(json.dumps({"text": "\n\n".join(lines)}) + "\n")
-    tokenizer = Tokenizer.load(folder / "vocab.txt")
+    tokenizer = tiny_tokenizer([".", *names])
     return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
 
 
@@ -51,7 +51,7 @@ def whole(sample: Sample) -> np.ndarray:
 
 def sentences(ids: np.ndarray) -> list[int]:
     """The sentences (numbered over the corpus) of a stretch of words, each once, in order."""
-    words = ids[ids > 5] - len(SPECIALS)
+    words = ids[ids >= FIRST] - FIRST
     return words[np.flatnonzero(np.diff(words, prepend=-1))].tolist()
 
 
@@ -146,11 +146,11 @@ def test_full_sentences_have_a_separator_where_a_document_ends(
     for sample in samples.batch(0, 2 * len(samples)):
         ids = whole(sample)
         assert len(ids) <= 64
-        documents = (ids[ids > 5] - len(SPECIALS)) // SENTENCES
+        documents = (ids[ids >= FIRST] - FIRST) // SENTENCES
         inside += len(set(documents.tolist())) - 1
         for place in np.flatnonzero(ids[:-1] == SEP):
             before, after = ids[place - 2], ids[place + 1]  # a word stands before its full stop
-            assert (before - len(SPECIALS)) // SENTENCES < (after - len(SPECIALS)) // SENTENCES
+            assert (before - FIRST) // SENTENCES < (after - FIRST) // SENTENCES
         assert (ids[1:-1] == SEP).sum() == len(set(documents.tolist())) - 1
     assert inside > 0
 
@@ -202,11 +202,10 @@ def test_seeds_differ(corpus: Corpus, tokenizer: Tokenizer) -> None:
 
 def test_tokens_that_cannot_be_divided_are_no_fault(tmp_path: Path) -> None:
     """Documents of one token have an empty B, true or false."""
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "a"]), encoding="utf-8")
     texts = ["a", ".", "a a", "a\n\na", "a a a.\n\na", "."]
     lines = (json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "text.jsonl").write_text("".join(lines), encoding="utf-8")
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+    tokenizer = tiny_tokenizer(".a")
     few = prepare([tmp_path / "text.jsonl"], tokenizer=tokenizer, out=tmp_path / "o", processes=1)
     for pairs in ("nsp", "sop"):
         samples = make(few, tokenizer, pairs=pairs)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import SPECIALS, tiny_tokenizer
 from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
 
@@ -15,17 +16,12 @@ from bertkit.data import sentences
 from bertkit.data.sentences import Encoder, split
 from bertkit.text.tokenizer import Tokenizer
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer() -> Tokenizer:
     letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()] + ["é", "中", "ß"]
     words = ["the", "dog", "sleep", "##ing", "rare"]
-    pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters if x.isalnum()), *words]
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(pieces), encoding="utf-8")
-    return Tokenizer.load(path)
+    return tiny_tokenizer([*letters, *(f"##{x}" for x in letters if x.isalnum()), *words])
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.factories import tiny_tokenizer
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.windows import windows
 from bertkit.recipes.prepare import prepare
-from bertkit.text.tokenizer import Tokenizer
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "a"]
 SIZES = [[1 + (7 * s + 3 * d) % 19 for s in range(2 + 5 * d)] for d in range(9)]
 ROOM = 40
 
 
 def made(folder: Path, sizes: list[list[int]]) -> Corpus:
     """A corpus whose sentences have these many tokens, and one more."""
-    (folder / "vocab.txt").write_text("\n".join(SPECIALS), encoding="utf-8")
     with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
         for document in sizes:
             lines = [" ".join(["a"] * size) + "." for size in document]
             file.write(json.dumps({"text": "\n\n".join(lines)}) + "\n")
-    tokenizer = Tokenizer.load(folder / "vocab.txt")
-    return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
+    tokens = tiny_tokenizer(".a")
+    return prepare([folder / "text.jsonl"], tokenizer=tokens, out=folder / "out", processes=1)
 
 
 @pytest.fixture(scope="module")

@@ -8,26 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.factories import tiny_model
 
 from bertkit.batch import Batch
 from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.quantize import calibrate, unavailable
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.nn.pool import first, mean
 from bertkit.text.tokenizer import Encoding
 
-CONFIG = TransformerConfig(vocab=90, hidden=32, layers=2, heads=4, intermediate=64, length=300)
+SHAPE = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64, "length": 300}
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    torch.manual_seed(0)
-    model = build(CONFIG).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+    return tiny_model(90, spread=0.1, **SHAPE).eval()
 
 
 def encoding(length: int) -> Encoding:
@@ -93,8 +88,7 @@ def of_task(head: str) -> Forward:
 def test_rows_of_texts_of_tokens_and_of_words_return_to_their_text(
     head: str, indices: list[NDArray[np.int64]] | None, rows: list[int], budget: int
 ) -> None:
-    torch.manual_seed(0)
-    model = build(CONFIG, (head,), labels=("O", "B-x", "I-x")).eval()
+    model = tiny_model(90, head, labels=("O", "B-x", "I-x"), **SHAPE).eval()
     encodings = [encoding(n) for n in (3, 2, 9, 6)]
     outputs = Engine(model, budget_tokens=budget).run(encodings, of_task(head), indices)
     assert [len(each) for each in outputs] == rows
@@ -110,8 +104,8 @@ def test_rows_of_texts_of_tokens_and_of_words_return_to_their_text(
 def test_integers_reach_heads_at_tokens(
     model: Model, head: str, indices: list[NDArray[np.int64]] | None
 ) -> None:
-    torch.manual_seed(0)
-    model = Model(model.encoder, build(CONFIG, (head,), labels=("O", "B-x", "I-x")).heads).eval()
+    heads = tiny_model(90, head, labels=("O", "B-x", "I-x"), **SHAPE).heads
+    model = Model(model.encoder, heads).eval()
     encodings = [encoding(n) for n in (3, 2, 9, 6)]
     exact = Engine(model)
     int8 = calibrate(model, [batch for _, batch in exact.batches(encodings)])
@@ -130,9 +124,7 @@ def test_no_text_no_rows(model: Model) -> None:
 
 def test_train_mode_packed_equals_alone() -> None:
     """Also with gradients: the loss of a batch is the sum of the losses of its sequences."""
-    values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
-    quiet = TransformerConfig(**{**values, "dropout": 0.0, "attention_dropout": 0.0})
-    model = build(quiet).train()
+    model = tiny_model(90, dropout=0.0, **SHAPE).train()
     encodings = [encoding(n) for n in (4, 17, 18, 250)]
 
     def gradients(groups: list[list[Encoding]]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_model
 
 from bertkit.engine import export as exporting
 from bertkit.engine.engine import Engine
@@ -15,12 +16,11 @@ from bertkit.engine.export import Rows, export
 from bertkit.engine.exported import Graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.families import FAMILIES
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.nn.pool import POOLINGS, Dense, Pooling
 from bertkit.text.tokenizer import Encoding
 
-SHAPE = {"vocab": 60, "hidden": 32, "layers": 4, "heads": 2, "intermediate": 48, "length": 64}
+SHAPE = {"hidden": 32, "layers": 4, "intermediate": 48, "length": 64}
 MORE: dict[str, dict[str, Any]] = {
     "albert": {"embedding": 16, "order": (0, 0, 0, 0)},
     "modernbert": {"window": 3},
@@ -28,13 +28,8 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def model_of(family: str) -> Model:
-    known = FAMILIES[family]
-    values = {**known.defaults, **known.fixed, **SHAPE, **MORE.get(family, {})}
-    model = build(TransformerConfig(**values)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
+    settings = {**SHAPE, **MORE.get(family, {})}
+    return tiny_model(60, family=FAMILIES[family], spread=0.1, **settings).eval()
 
 
 def encodings(rng: np.random.Generator, lengths: list[int]) -> list[Encoding]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import torch
+from tests.factories import tiny_model
 
 from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
-from bertkit.models.config import TransformerConfig
 from bertkit.models.layers import without_heads
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 
 
 def model() -> Model:
-    config = TransformerConfig(vocab=50, hidden=24, layers=2, heads=3, intermediate=16, length=32)
-    made = build(config, ()).eval()
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.add_(torch.randn_like(weight) * 0.1)
-    return made
+    return tiny_model(50, hidden=24, layers=2, heads=3, spread=0.1).eval()
 
 
 def batch() -> Batch:

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch import nn
 
 from bertkit.engine import linear
 from bertkit.engine.linear import NAMES, PackedLinear, packed, unavailable
 from bertkit.errors import DeviceError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
 from bertkit.nn.feedforward import ACTIVATIONS
 
-CONFIG = TransformerConfig(vocab=50, hidden=32, layers=2, heads=2, intermediate=64)
+SHAPE = {"hidden": 32, "layers": 2, "intermediate": 64}
 
 
 @pytest.mark.parametrize("activation", [None, *NAMES])
@@ -28,7 +27,7 @@ def test_equals_the_plain_layer(activation: str | None) -> None:
 
 
 def test_packing_leaves_the_model_alone() -> None:
-    model = build(CONFIG, ("pooler",))
+    model = tiny_model(50, "pooler", **SHAPE)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     packed(model, torch.bfloat16)
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
@@ -39,11 +38,8 @@ def test_packing_leaves_the_model_alone() -> None:
 def test_every_activation_survives_packing(activation: str) -> None:
     from bertkit.batch import Batch, Packed
 
-    values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
-    model = build(TransformerConfig(**{**values, "activation": activation})).eval()
+    model = tiny_model(50, activation=activation, spread=0.2, **SHAPE).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
         layout = Packed.of([3, 9])
         batch = Batch(torch.randint(0, 50, (12,)), torch.zeros(12, dtype=torch.long), layout)
         ours = packed(model, torch.float32).encoder(batch)
@@ -52,11 +48,11 @@ def test_every_activation_survives_packing(activation: str) -> None:
 
 def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "unavailable", lambda dtype: "not in this build")
-    model = packed(build(CONFIG), torch.float32)
+    model = packed(tiny_model(50, **SHAPE), torch.float32)
     assert not any(isinstance(part, PackedLinear) for part in model.modules())
     assert isinstance(model.encoder.blocks[0].attention.qkv, nn.Linear)
     with pytest.raises(DeviceError, match="int8: not in this build; choose another --precision"):
-        packed(build(CONFIG), torch.float32, int8={"blocks.0.attention.qkv": None})  # type: ignore[dict-item]
+        packed(tiny_model(50, **SHAPE), torch.float32, int8={"blocks.0.attention.qkv": None})  # type: ignore[dict-item]
 
 
 def test_packing_draws_no_random_numbers() -> None:
@@ -64,12 +60,7 @@ def test_packing_draws_no_random_numbers() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         unavailable.cache_clear()
         before = torch.get_rng_state()
-        packed(build_quietly(), dtype)
+        packed(tiny_model(50, **SHAPE), dtype)
         assert torch.equal(torch.get_rng_state(), before)
     torch.rand(1)
     assert not torch.equal(torch.get_rng_state(), before)  # the control
-
-
-def build_quietly() -> Model:
-    with torch.random.fork_rng(devices=()):
-        return build(CONFIG)

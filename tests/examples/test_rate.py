@@ -8,31 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import save
 from bertkit.errors import ConfigError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
-from bertkit.text.tokenizer import Tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rate.py"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dire", "fair", "fine"]
+WORDS = ["dire", "fair", "fine"]
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the task, a model, and texts of one to three stars."""
     shutil.copy(EXAMPLE, tmp_path)
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-    config = TransformerConfig(
-        vocab=len(WORDS), hidden=32, layers=1, heads=2, intermediate=64, length=16
-    )
-    save(tmp_path / "model", build(config, ("mlm",)), tokenizer, BERT)
-    lines = [f"{WORDS[5 + i % 3]} {WORDS[5 + i % 3]}\t{1 + i % 3}" for i in range(30)]
+    shape = {"hidden": 32, "intermediate": 64, "length": 16}
+    tiny_folder(tmp_path / "model", tiny_tokenizer(WORDS), "mlm", **shape)
+    lines = [f"{WORDS[i % 3]} {WORDS[i % 3]}\t{1 + i % 3}" for i in range(30)]
     (tmp_path / "rows.tsv").write_text("text\tstars\n" + "\n".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])

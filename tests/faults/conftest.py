@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from tests.factories import tiny_folder
 
 from bertkit import cli
-from bertkit.checkpoint.folder import save
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.text.tokenizer import Tokenizer
@@ -68,12 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World
     tokenizer = Tokenizer.load(place / "vocab")
     prepare([place / "texts"], tokenizer=tokenizer, out=place / "corpus", processes=1)
     (place / "tiny.toml").write_text(RUN, encoding="utf-8")
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=32, length=32
-    )
-    model = build(config, ("classify",), labels=("no", "yes"))
-    save(place / "model", model, tokenizer, BERT, labels=("no", "yes"))
+    tiny_folder(place / "model", tokenizer, "classify", labels=("no", "yes"))
     return World(
         place / "texts", place / "vocab", place / "corpus", place / "tiny.toml", place / "model"
     )

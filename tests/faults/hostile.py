@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.factories import tiny_config
 
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.int8 import Quality, write_int8
@@ -22,7 +23,6 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.families import FAMILIES
-from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Dense, Pooling
 from bertkit.text.tokenizer import Tokenizer
@@ -51,10 +51,8 @@ def good_folders(root: Path, english: list[str]) -> list[Path]:
     torch.manual_seed(0)
     for name, (family, kind, heads, labels) in KINDS.items():
         told, tokenizer, folder = FAMILIES[family], tokenizers[kind], root / name
-        shape = {"vocab": tokenizer.vocab_size, "hidden": 16, "layers": 2, "heads": 2}
-        shape |= {"intermediate": 32, "length": 32, "pad": tokenizer.pad}
-        shape |= {"order": (0, 0)} if family == "albert" else {}
-        config = TransformerConfig(**{**told.defaults, **told.always, **shape})  # type: ignore[arg-type]
+        shared = {"order": (0, 0)} if family == "albert" else {}
+        config = tiny_config(tokenizer, family=told, layers=2, **shared)
         task = {"crf": {"name": "tag", "options": {"crf": True}}}.get("".join(heads))
         settings = {"bertkit": {"task": task}} if task else {}
         model = build(config, heads, labels=labels)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.factories import tiny_model
 
 from bertkit.data.collate import collate
 from bertkit.data.segments import Sample
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import evaluate, steps
 from bertkit.training.masters import Masters
@@ -30,17 +29,7 @@ def rows() -> list[Sample]:
 def overfit(head: str) -> tuple[float, dict[str, float], torch.Tensor]:
     torch.set_num_threads(1)  # tiny models: a second thread only waits
     torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=40,
-        hidden=32,
-        layers=1,
-        heads=2,
-        intermediate=64,
-        length=16,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-    model = build(config, ("mlm", head))
+    model = tiny_model(40, "mlm", head, hidden=32, intermediate=64, dropout=0.0)
     masters = Masters(model, torch.float32)
     optimizer = adamw(masters.weights, learning_rate=5e-3, weight_decay=0.0)
     batches = collate(rows(), head=head, budget_tokens=1024)

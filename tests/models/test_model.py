@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.factories import tiny_config
 
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
-from bertkit.models.config import TransformerConfig
 from bertkit.models.heads import CRFTagger, Pooler
 from bertkit.models.model import HEADS, build, empty
 from bertkit.models.transformer import rounded
 
-CONFIG = TransformerConfig(vocab=3000, hidden=64, layers=2, heads=4, intermediate=128)
+CONFIG = tiny_config(3000, hidden=64, layers=2, heads=4, intermediate=128, length=512)
 
 
 def test_weights_start_as_berts_do() -> None:

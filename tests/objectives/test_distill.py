@@ -7,29 +7,26 @@ from typing import Any
 
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.distill import MAPS, TEACHER_OUTPUTS, Distillation, Terms, usual_layers
 from bertkit.objectives.loss import Loss, Totals, totals
 
-SHAPE = {"vocab": 40, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
 NONE = {"labels": 0.0, "outputs": 0.0, "states": 0.0, "attention": 0.0, "relations": 0.0}
 LABELS = ("a", "b", "c")
 
 
-def model(**more: Any) -> Model:
-    config = TransformerConfig(**{**SHAPE, "dropout": 0.0, "attention_dropout": 0.0, **more})
-    made = build(config, ("classify",), labels=LABELS).eval()
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.add_(torch.randn_like(weight) * 0.2)
-    return made
+def model(vocab: int = 40, **more: Any) -> Model:
+    """Another one at each call."""
+    settings = {"layers": 4, "dropout": 0.0, "spread": 0.2, **more}
+    seed = int(torch.randint(1000, ()))
+    return tiny_model(vocab, "classify", labels=LABELS, seed=seed, **settings).eval()
 
 
 def batch() -> Batch:
@@ -236,8 +233,7 @@ def cut(lengths: list[int], parts: int, *, head: str) -> list[Batch]:
 def test_a_step_is_the_same_however_it_is_cut(terms: dict[str, Any], head: str) -> None:
     lengths = [3 + (7 * i) % 18 for i in range(27)]
     teacher, student = (
-        build(TransformerConfig(**{**SHAPE, "layers": n}), (head,), labels=LABELS).eval()
-        for n in (4, 2)
+        tiny_model(40, head, labels=LABELS, layers=n, seed=n).eval() for n in (4, 2)
     )
 
     def loss_of(outputs: Tensor, batch: Batch, totals: Totals, _: object) -> Loss:

@@ -2,16 +2,11 @@
 
 import pytest
 import torch
+from tests.factories import tiny_model
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
-
-CONFIG = TransformerConfig(
-    vocab=40, hidden=16, layers=1, heads=2, intermediate=32, dropout=0.0, attention_dropout=0.0
-)
 
 
 def batch(sizes: list[int], masked: list[int], pair: str = "nsp") -> Batch:
@@ -25,7 +20,7 @@ def batch(sizes: list[int], masked: list[int], pair: str = "nsp") -> Batch:
 
 
 def test_a_step_is_the_mean_over_its_targets() -> None:
-    model = build(CONFIG, ("mlm", "nsp"))
+    model = tiny_model(40, "mlm", "nsp", dropout=0.0)
     parts = [batch([3, 5], [1, 4, 6]), batch([8], [2])]
     counts = totals(parts)
     assert counts == {"mlm": 4, "nsp": 3}
@@ -45,7 +40,7 @@ def test_a_step_is_the_mean_over_its_targets() -> None:
 
 
 def test_correct_counts_what_is_likeliest() -> None:
-    model = build(CONFIG, ("mlm", "sop"))
+    model = tiny_model(40, "mlm", "sop", dropout=0.0)
     part = batch([4, 4], [1, 5], pair="sop")
     found = model(part)
     loss = pretrain(model, part, totals([part]))

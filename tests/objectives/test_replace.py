@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.objectives.replace import GENERATOR, Generator, attach_generator, replaced_tokens
 
-CONFIG = TransformerConfig(
-    vocab=40, hidden=16, embedding=8, layers=2, heads=2, intermediate=32, length=16
-)
 SHAPE = Generator(hidden=4, heads=1, intermediate=8)
 
 
 def pair() -> tuple[Model, Model]:
-    model = build(CONFIG, ("rtd",))
+    model = tiny_model(40, "rtd", embedding=8, layers=2)
     generator = attach_generator(model, SHAPE)
     with torch.no_grad():
         for weight in model.parameters():

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import BertkitError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.adapt import adapt
 from bertkit.recipes.prepare import prepare
 from bertkit.text.prompts import Prompts
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
 FAST = [
@@ -41,16 +40,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> tuple[
     tokenizer = train(english[:16], kind="wordpiece", size=300)
     files = sorted(place.glob("*.txt"))
     corpus = prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
-    torch.manual_seed(0)
-    save(place / "model", model(tokenizer.vocab_size, ("mlm", "nsp")), tokenizer, BERT)
-    return place / "model", corpus
+    return folder_of(place / "model", tokenizer, "mlm", "nsp"), corpus
 
 
-def model(vocab: int, heads: tuple[str, ...]) -> Any:
-    return build(
-        TransformerConfig(vocab=vocab, hidden=32, layers=1, heads=2, intermediate=64, length=64),
-        heads,
-    )
+def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str) -> Path:
+    return tiny_folder(folder, tokenizer, *heads, hidden=32, intermediate=64, length=64)
 
 
 def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -90,7 +84,7 @@ def test_a_head_that_is_not_there_starts_at_random(
     folder, corpus = made
     tokenizer = load(folder).tokenizer
     bare = tmp_path / "bare"
-    save(bare, model(tokenizer.vocab_size, ()), tokenizer, BERT)
+    folder_of(bare, tokenizer)
     found = adapt(bare, corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert set(found["after"]) == {"mlm"}
     assert "has no head mlm; it starts at random" in capsys.readouterr().err
@@ -101,7 +95,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(
 ) -> None:
     _, corpus = made
     other = train(english[:5], kind="wordpiece", size=280)
-    save(tmp_path / "other", model(other.vocab_size, ("mlm",)), other, BERT)
+    folder_of(tmp_path / "other", other, "mlm")
     with pytest.raises(DataError, match=r"another vocabulary .* prepare it again"):
         adapt(tmp_path / "other", corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert not (tmp_path / "run").exists()

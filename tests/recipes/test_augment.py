@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_model
 
 from bertkit import cli
 from bertkit.checkpoint.folder import save
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.augment import WORD, Guesser, augment, replaced
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -30,10 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = train(
         ["the dog ran home a cat asleep lives no sees " * 9], size=90, kind="wordpiece"
     )
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=8, layers=1, heads=2, intermediate=8, length=24
-    )
-    made = build(config, ("mlm",))
+    made = tiny_model(tokenizer, "mlm", hidden=8, intermediate=8, length=24)
     with torch.no_grad():
         for place_of, word in enumerate(("home", "dog", "ran")):
             (piece,) = tokenizer.ids([word])[0]

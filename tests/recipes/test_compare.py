@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.compare import (
     PRETRAINED,
     RANDOM,
@@ -54,21 +52,9 @@ EASY = Compare(
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    torch.manual_seed(0)
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        hidden=32,
-        layers=1,
-        heads=2,
-        intermediate=64,
-        length=32,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
     folder = tmp_path_factory.mktemp("base") / "model"
-    save(folder, build(config, ("mlm",)), tokenizer, BERT)
-    return folder
+    return tiny_folder(folder, tokenizer, "mlm", hidden=32, intermediate=64, dropout=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.factories import tiny_tokenizer
 
 import bertkit
 from bertkit.errors import ConfigError, DataError
@@ -12,7 +13,6 @@ from bertkit.recipes import demo as recipe
 from bertkit.recipes.demo import demo
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.report import Report
-from bertkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -85,11 +85,8 @@ def test_the_report_says_whether_it_shows_what_it_is_for(
 
 def test_counting_pieces_has_the_loss_of_their_entropy(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a a b c\n\na b", encoding="utf-8")
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]), encoding="utf-8"
-    )
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-    corpus = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "corpus")
+    texts, tokenizer = [tmp_path / "a.txt"], tiny_tokenizer("abc")
+    corpus = prepare(texts, tokenizer=tokenizer, out=tmp_path / "corpus")
     shares = [3 / 6, 2 / 6, 1 / 6]
     wanted = -sum(share * math.log(share) for share in shares)
     assert recipe._frequency_loss(corpus) == pytest.approx(wanted)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, ConfigError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS, Distillation, Terms
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
@@ -28,14 +27,9 @@ SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32"
 
 
 def folder_of(out: Path, texts: list[str], size: int, **shape: int) -> Path:
-    torch.manual_seed(0)
     tokenizer = train_tokenizer(texts, kind="wordpiece", size=size)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        **{"hidden": 32, "layers": 4, "heads": 2, "intermediate": 64, "length": 32, **shape},
-    )
-    save(out, build(config, ("mlm", "nsp")), tokenizer, BERT)
-    return out
+    shape = {"hidden": 32, "layers": 4, "intermediate": 64, **shape}
+    return tiny_folder(out, tokenizer, "mlm", "nsp", **shape)
 
 
 def rows(count: int, labels: tuple[str, str] = ("doing", "thing")) -> list[Example]:

@@ -4,30 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
+from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
-from bertkit.checkpoint.folder import save
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.classify import Example
-from bertkit.text.tokenizer import Tokenizer
-
-CONFIG = TransformerConfig(vocab=9, hidden=16, layers=1, heads=2, intermediate=32, length=8)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
-    torch.manual_seed(0)
-    model = build(CONFIG, ("classify",), labels=("no", "yes"))
-    save(tmp_path / "model", model, tokenizer, BERT, labels=("no", "yes"))
-    return tmp_path / "model"
+    tokenizer = tiny_tokenizer("abcd")
+    return tiny_folder(tmp_path / "model", tokenizer, "classify", labels=("no", "yes"), length=8)
 
 
 def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.extend import extend
 from bertkit.text.train import train
 
@@ -23,10 +21,7 @@ from bertkit.text.train import train
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     place = tmp_path_factory.mktemp("extend")
     tokenizer = train(english[:4], kind="wordpiece", size=200)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=24, length=64
-    )
-    save(place / "model", build(config, ("mlm", "nsp")), tokenizer, BERT)
+    tiny_folder(place / "model", tokenizer, "mlm", "nsp", length=64)
     for i, text in enumerate(english[:4]):
         (place / f"{i}.txt").write_text(text, encoding="utf-8")
     return place

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.config import plain
 from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
 from bertkit.models.heads import CRFTagger
-from bertkit.models.model import build
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds, read_examples
@@ -36,14 +34,9 @@ SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    torch.manual_seed(0)
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=32, layers=1, heads=2, intermediate=64, length=32
-    )
     folder = tmp_path_factory.mktemp("base") / "model"
-    save(folder, build(config, ("mlm", "nsp")), tokenizer, BERT)
-    return folder
+    return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=64)
 
 
 def rows(count: int, first: int = 0) -> list[Example]:

@@ -7,24 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
 from bertkit.families import BERT, MODERNBERT, ROBERTA, Family
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.positions import extend_positions, interpolated
 from bertkit.text.train import train
 
 
 def made(family: Family, english: list[str], folder: Path) -> Path:
     tokenizer = train(english[:2], kind="wordpiece", size=150)
-    shape = {**family.defaults, **family.fixed, "layers": 1, "hidden": 16, "heads": 2}
-    shape |= {"vocab": tokenizer.vocab_size, "intermediate": 24, "length": 16, "pad": tokenizer.pad}
-    save(folder, build(TransformerConfig(**shape), ("mlm",)), tokenizer, family)
-    return folder
+    return tiny_folder(folder, tokenizer, "mlm", family=family, length=16)
 
 
 @pytest.mark.parametrize("family", [BERT, ROBERTA], ids=lambda f: f.name)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import tiny_tokenizer, write_vocab
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import BlankLines, documents
@@ -29,8 +30,6 @@ from bertkit.recipes import workers
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
 
 @pytest.fixture(scope="module")
 def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,10 +38,8 @@ def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = Counter(" ".join(topics.topics.values()).lower().split())
     letters = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
     common = [w for w, _ in words.most_common(800) if w.isalpha() and len(w) > 1]
-    pieces = [*SPECIALS, *letters, *(f"##{x}" for x in letters if x.isalnum()), *common]
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(pieces), encoding="utf-8")
-    return path
+    inside = [f"##{letter}" for letter in letters if letter.isalnum()]
+    return write_vocab(tmp_path_factory.mktemp("vocab"), [*letters, *inside, *common])
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +268,8 @@ def test_unfinished_work_is_not_mixed_with_other_settings_or_text(
             prepare(options.pop("paths", [texts]), **options)
         assert content(out) == before
 
-    vocab = tmp_path / "vocab.txt"
-    vocab.write_text("\n".join([*SPECIALS, "a"]), encoding="utf-8")
     refused("whose blank_lines was 'paragraphs'; run it as it was", blank_lines="documents")
-    refused("whose tokenizer was another one", tokenizer=Tokenizer.load(vocab))
+    refused("whose tokenizer was another one", tokenizer=tiny_tokenizer("a"))
     refused(r"packed.txt.gz was .*long.txt", paths=[texts / "packed.txt.gz"])
     refused(r"on 23 files, not 1", paths=[texts / "long.txt"])
     with (texts / "rows.jsonl").open("a") as file:

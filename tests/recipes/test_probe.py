@@ -12,15 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import tiny_folder
 from torch import Tensor, nn
 
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import BERT
 from bertkit.metrics import spread
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.nn.attention import Trace
 from bertkit.recipes.probe import (
     COMBINATIONS,
@@ -40,14 +38,9 @@ SETTINGS = Probe(epochs=8, batch_size=8, learning_rate=1e-2, width=16, layers=1,
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    torch.manual_seed(0)
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=32, layers=3, heads=2, intermediate=64, length=32
-    )
     folder = tmp_path_factory.mktemp("base") / "model"
-    save(folder, build(config, ("mlm",)), tokenizer, BERT)
-    return folder
+    return tiny_folder(folder, tokenizer, "mlm", hidden=32, layers=3, intermediate=64)
 
 
 PLACES, PEOPLE, OTHERS = ("class", "loop"), ("module", "name"), ("the", "is", "in", "not", "of")

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder, tiny_model
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT
-from bertkit.models.config import TransformerConfig
+from bertkit.families import ALBERT
 from bertkit.models.layers import keep_layers, without_heads
-from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import importance, least, prune, spare
@@ -41,11 +40,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("prune")
     texts = [" ".join(row.text for row in rows(60))]
     tokenizer = train(texts, kind="wordpiece", size=120)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=24, layers=3, heads=3, intermediate=32, length=32
-    )
-    torch.manual_seed(0)
-    save(place / "base", build(config, ("mlm",)), tokenizer, BERT)
+    tiny_folder(place / "base", tokenizer, "mlm", hidden=24, layers=3, heads=3)
     data = {"train": rows(64), "dev": rows(32)}
     finetune(Classify, place / "base", **data, out=place / "tuned", settings=SETTINGS)
     return place / "tuned"
@@ -194,9 +189,9 @@ def test_refusals_leave_nothing(
 
 
 def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
-    shape = {**ALBERT.defaults, **ALBERT.fixed, "layers": 4, "order": (0, 0, 1, 1), "heads": 2}
-    shape |= {"vocab": 20, "hidden": 8, "intermediate": 8, "embedding": 4}
-    model = build(TransformerConfig(**shape), ())
+    model = tiny_model(
+        20, family=ALBERT, layers=4, order=(0, 0, 1, 1), hidden=8, embedding=4, intermediate=8
+    )
     assert spare(model) == 2
     pruned = without_heads(model, [(2, 1)])
     assert not pruned.encoder.blocks[1].attention.out.weight[:, :4].any()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import string
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fastapi.testclient import TestClient
+from tests.factories import tiny_folder, tiny_tokenizer
 
-from bertkit.checkpoint.folder import save
 from bertkit.data.documents import Columns
-from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.recipes.index import index
 from bertkit.serve.app import open_gate
 from bertkit.serve.batcher import Batcher
@@ -24,9 +21,7 @@ from bertkit.serve.gate import Gate
 from bertkit.serve.limits import Keys, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.served import House
-from bertkit.text.tokenizer import Tokenizer
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "."]
 LENGTH = 16
 
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None]] = {
@@ -43,18 +38,10 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None]] = {
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
-    (root / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
-    tokenizer = Tokenizer.load(root / "vocab.txt")
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=LENGTH
-    )
-    for name, (heads, labels, task) in KINDS.items():
-        settings: dict[str, Any] = {}
-        if task is not None:
-            settings = {"bertkit": {"task": {"name": task, "options": {}}}}
-        model = build(config, heads, labels=labels)
-        save(root / name, model, tokenizer, BERT, labels=labels, settings=settings)
+    tokenizer = tiny_tokenizer([*string.ascii_lowercase, "."])
+    for seed, (name, (heads, labels, task)) in enumerate(KINDS.items()):
+        settings = {"labels": labels, "task": task, "length": LENGTH, "seed": seed}
+        tiny_folder(root / name, tokenizer, *heads, **settings)
     return root
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import tiny_model, tiny_tokenizer
 from torch import nn
 
 import bertkit
@@ -26,8 +27,7 @@ from bertkit.data.questions import Question
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.answer import (
@@ -42,14 +42,11 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
 LETTERS = string.ascii_lowercase[:12]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "##s", "mill", "."]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(WORDS), encoding="utf-8")
-    return Tokenizer.load(path)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer([*LETTERS, "##s", "mill", "."])
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "bpe", "unigram"])
@@ -58,10 +55,7 @@ def trained(request: pytest.FixtureRequest, english: list[str]) -> Tokenizer:
 
 
 def tiny(tokenizer: Tokenizer, length: int = 16) -> Model:
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=32, layers=1, heads=2, intermediate=32, length=length
-    )
-    return build(config, ("answer",))
+    return tiny_model(tokenizer, "answer", hidden=32, length=length)
 
 
 def windows(

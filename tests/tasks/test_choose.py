@@ -15,14 +15,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import ChoiceAnswer, Choose, Example
@@ -30,51 +30,18 @@ from bertkit.tasks.task import Feature, Reading
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"]
+PIECES = "abcdefghijklmnop"
 TASK = Choose()
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    path.write_text("\n".join(WORDS), encoding="utf-8")
-    return Tokenizer.load(path)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer(PIECES)
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(WORDS), hidden=16, layers=1, heads=2, intermediate=32, length=32, dropout=0.0
-    )
-    model = build(config, ("choose",)).eval()
-    with torch.no_grad():  # larger than at birth, so that scores differ
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.3)
-    return model
-
-
-def learner() -> Model:
-    """A model that learns a few examples in a few steps: its first weights are large."""
-    torch.manual_seed(0)
-    model = build(
-        TransformerConfig(
-            vocab=len(WORDS),
-            hidden=32,
-            layers=1,
-            heads=2,
-            intermediate=64,
-            length=32,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        ("choose",),
-    )
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(5)
-    return model
+def model(tokenizer: Tokenizer) -> Model:
+    return tiny_model(tokenizer, "choose", dropout=0.0, spread=0.3).eval()
 
 
 def read(
@@ -166,7 +133,7 @@ def test_gradients_are_finite_and_reach_every_choice(model: Model, tokenizer: To
 
 
 def test_a_few_questions_are_learned_by_heart(tokenizer: Tokenizer) -> None:
-    model = learner()
+    model = tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1)  # learns fast
     letters = random.Random(0)
     questions = [
         Example(
@@ -278,7 +245,7 @@ def test_an_example_needs_two_choices() -> None:
 def their_model(transformers: Any) -> Any:
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=len(WORDS),
+        vocab_size=len(SPECIALS) + len(PIECES),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,

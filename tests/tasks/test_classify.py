@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch import nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.tasks.classify import Classify, Columns, Example, Options, choose_columns
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Encoding
@@ -254,9 +253,7 @@ def test_classes_may_weigh_the_same() -> None:
     task = of("no", "no", "no", "yes", class_weights="balanced")
     assert task.weights is not None
     assert task.weights.tolist() == pytest.approx([2 / 3, 2.0])
-    torch.manual_seed(0)
-    config = TransformerConfig(vocab=9, hidden=8, layers=1, heads=2, intermediate=8, length=8)
-    model = build(config, ("classify",), labels=task.labels).eval()
+    model = tiny_model(9, "classify", labels=task.labels).eval()
     batch = Batch(
         torch.arange(8),
         torch.zeros(8, dtype=torch.long),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import Example
@@ -25,37 +26,15 @@ from bertkit.tasks.respond import Options, Respond, ResponseAnswer
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Tokenizer
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
-
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    path.write_text("\n".join(WORDS), encoding="utf-8")
-    return Tokenizer.load(path)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer(string.ascii_lowercase)
 
 
-def tiny() -> Model:
+def learner(tokenizer: Tokenizer) -> Model:
     """A model that learns a few examples in a few steps: its first weights are large."""
-    torch.manual_seed(0)
-    model = build(
-        TransformerConfig(
-            vocab=len(WORDS),
-            hidden=32,
-            layers=1,
-            heads=2,
-            intermediate=64,
-            length=32,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        ("choose",),
-    )
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(5)
-    return model
+    return tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1)
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -262,7 +241,7 @@ def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> N
     path = dialogues(
         tmp_path, *([(x, y)] for x, y in zip(letters[::2], letters[1::2], strict=True))
     )
-    examples, task, model = examples_of(path), Respond((), Options(negatives=7)), tiny()
+    examples, task, model = examples_of(path), Respond((), Options(negatives=7)), learner(tokenizer)
     before = task.score(answered(model.eval(), tokenizer, examples), examples)
     assert before["recall@1"] < 0.6
     batch = packed(task, task.features(examples, tokenizer, 32, long="error", labelled=True))
@@ -297,7 +276,7 @@ LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".joi
 def test_order_and_company_change_no_answer(
     context: str, candidates: list[str], data: st.DataObject, tokenizer: Tokenizer
 ) -> None:
-    model = tiny().eval()
+    model = learner(tokenizer).eval()
     order = data.draw(st.permutations(range(len(candidates))))
     mixed = [candidates[i] for i in order]
     first, moved, _ = answered(

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 from torch.nn import functional as F
 
 import bertkit
@@ -21,8 +22,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
@@ -44,12 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("similarity") / "base"
     text = " ".join(f"a {word} thing is {word} number" for word in WORDS)
     tokenizer = train([text * 5], kind="wordpiece", size=120)
-    config = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=16, layers=1, heads=2, intermediate=32, length=32
-    )
-    torch.manual_seed(0)
-    save(place, build(config, ("mlm",)), tokenizer, BERT)
-    return place
+    return tiny_folder(place, tokenizer, "mlm")
 
 
 def pairs(count: int, labelled: bool = False) -> list[Example]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 
 import bertkit
 from bertkit import metrics
@@ -21,8 +22,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.summarize import Example, Options, Summarize, oracle
@@ -32,33 +32,17 @@ from bertkit.text.tokenizer import Tokenizer
 LENGTH = 24
 WORDS = [*("the", "a", "cat", "dog", "bird", "fish", "home"), *("ran", "sat", "ate")]
 WORDS += ["quickly", "today", ".", "!", "?"]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(PIECES), encoding="utf-8")
-    return Tokenizer.load(path)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer(WORDS)
 
 
 def model() -> Model:
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(PIECES),
-        hidden=32,
-        layers=1,
-        heads=4,
-        intermediate=64,
-        length=LENGTH,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-    built = build(config, ("tag",), labels=("summary",))
-    with torch.no_grad():  # larger than at birth, so that differences show
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return built.eval()
+    labels, shape = ("summary",), {"hidden": 32, "heads": 4, "intermediate": 64, "length": LENGTH}
+    vocab = len(SPECIALS) + len(WORDS)
+    return tiny_model(vocab, "tag", labels=labels, dropout=0.0, spread=0.1, **shape).eval()
 
 
 def task(sentences: int = 3, *, block_trigrams: bool = True) -> Summarize:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import tiny_config, tiny_tokenizer
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import save
@@ -26,7 +26,6 @@ from bertkit.data.tags import Entity, encode, scheme_of, spans
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.crf import scheme_transitions
 from bertkit.objectives.loss import totals
@@ -38,7 +37,6 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.text.train import train
 
 LETTERS = "abcdefghij"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{a}" for a in LETTERS), "."]
 IOB2 = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 BIOES = ("O", *(f"{p}-{kind}" for kind in ("LOC", "PER") for p in "BIES"))
 CRF = Options(crf=True, scheme="iob2")
@@ -46,10 +44,7 @@ CRF = Options(crf=True, scheme="iob2")
 
 @lru_cache
 def shared() -> Tokenizer:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "vocab.txt")
-        path.write_text("\n".join(WORDS), encoding="utf-8")
-        return Tokenizer.load(path)
+    return tiny_tokenizer([*LETTERS, *(f"##{a}" for a in LETTERS), "."])
 
 
 @pytest.fixture
@@ -59,9 +54,7 @@ def tokenizer() -> Tokenizer:
 
 def model_of(task: Tag, length: int = 64) -> Model:
     torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=len(WORDS), hidden=32, layers=1, heads=2, intermediate=64, length=length, dropout=0.0
-    )
+    config = tiny_config(shared(), hidden=32, intermediate=64, length=length, dropout=0.0)
     model = build(config, {task.head: task.build_head}, labels=task.labels)
     with torch.no_grad():  # larger than at birth, so that answers differ
         for weight in model.heads.parameters():
@@ -519,7 +512,7 @@ def test_an_entity_of_600_words_is_learned_across_windows(
     lengths = [len(f.target) for f in sorted(features, key=lambda f: len(f.encoding))]
     naive = crf(task.outputs(model, batch), batch.targets["crf"], lengths)  # type: ignore[operator]
     assert naive.max() > 1e20  # control: a window cannot begin with I-
-    assert fit(task, model, features, 12) < 0.1
+    assert fit(task, model, features, 16) < 0.1
     [answer] = answered(task, model, tokenizer, [example], length=128)
     assert task.score([answer], [example])["f1"] == 1.0
     [entity] = answer.entities
@@ -632,7 +625,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=len(WORDS),
+        vocab_size=tokenizer.vocab_size,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,

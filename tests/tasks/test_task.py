@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_model, tiny_tokenizer
 
 from bertkit import tasks
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import HEADS, build
+from bertkit.models.model import HEADS
 from bertkit.tasks.classify import Classify, Example, Options
 from bertkit.tasks.task import Feature, Task, group
 from bertkit.text.tokenizer import Tokenizer
@@ -74,19 +74,14 @@ def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> Tokenizer:
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    return Tokenizer.load(tmp_path / "vocab.txt")
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer("abcd")
 
 
 @pytest.mark.parametrize("budget", [1, 16, 4096])
 def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget: int) -> None:
-    config = TransformerConfig(vocab=9, hidden=8, layers=1, heads=2, intermediate=8, length=16)
     task: Task[Any, Any] = Classify(("x", "y"), Options())
-    model = build(config, ("classify",), labels=task.labels).eval()
-    for weight in model.parameters():  # larger than at birth, so that texts differ
-        weight.data *= 20
+    model = tiny_model(tokenizer, "classify", labels=task.labels, length=16, spread=0.2).eval()
     examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
     features = task.features(examples, tokenizer, 16, long="error", labelled=False)
     outputs = task.run(Engine(model, precision=None, budget_tokens=budget), features)

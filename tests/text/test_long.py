@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import tiny_tokenizer
 
 from bertkit.errors import DataError
 from bertkit.text.long import averaged, encode
@@ -15,10 +16,8 @@ LETTERS = "abcdefgh"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    file = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    file.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]), "utf-8")
-    return Tokenizer.load(file)
+def tokenizer() -> Tokenizer:
+    return tiny_tokenizer(LETTERS)
 
 
 def test_error_names_the_text(tokenizer: Tokenizer) -> None:

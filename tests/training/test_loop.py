@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.data.collate import collate
 from bertkit.data.segments import Sample
 from bertkit.errors import TrainingError
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.nn.embedding import Table
 from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss
@@ -50,18 +50,7 @@ def groups(budget_tokens: int, count: int = 3) -> list[list[Batch]]:
 
 
 def model(dropout: float = 0.0) -> Model:
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=VOCAB,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        length=16,
-        dropout=dropout,
-        attention_dropout=dropout,
-    )
-    return build(config, ("mlm", "nsp"))
+    return tiny_model(VOCAB, "mlm", "nsp", length=16, dropout=dropout)
 
 
 def train(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import torch
+from tests.factories import tiny_model
 
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.training.masters import Masters
 
 
 def model() -> Model:
-    torch.manual_seed(0)
-    config = TransformerConfig(vocab=20, hidden=8, layers=1, heads=2, intermediate=16, length=8)
-    return build(config, ("mlm",))
+    return tiny_model(20, "mlm", hidden=8)
 
 
 def nudge(masters: Masters, size: float, times: int) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.factories import tiny_model
 
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.training.optim import CRF_RATE, adamw, muon
 
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
-    config = TransformerConfig(vocab=20, hidden=8, layers=1, heads=2, intermediate=16, length=8)
-    weights = dict(build(config, ("mlm", "nsp")).named_parameters())
+    weights = dict(tiny_model(20, "mlm", "nsp").named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5)
     decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert len(decay) == len(weights)
@@ -36,8 +34,8 @@ def test_a_model_without_matrices_has_one_group() -> None:
 
 
 def test_each_layer_learns_slower_than_the_one_above() -> None:
-    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
-    weights = dict(build(config, ("classify",), labels=("a", "b")).named_parameters())
+    model = tiny_model(20, "classify", labels=("a", "b"), layers=2)
+    weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
     rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
     assert len(rates) == len(weights)
@@ -48,8 +46,8 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
 
 
 def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:
-    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
-    weights = dict(build(config, ("crf",), labels=("O", "B-x", "I-x")).named_parameters())
+    model = tiny_model(20, "crf", labels=("O", "B-x", "I-x"), layers=2)
+    weights = dict(model.named_parameters())
     for layer_decay in (1.0, 0.5):
         optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=layer_decay)
         groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
@@ -68,10 +66,8 @@ DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 
 
 
 def test_the_norm_above_all_layers_learns_as_fast_as_the_head() -> None:
-    config = TransformerConfig(
-        vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8, norm="pre"
-    )
-    weights = dict(build(config, ("classify",), labels=("a", "b")).named_parameters())
+    model = tiny_model(20, "classify", labels=("a", "b"), layers=2, norm="pre")
+    weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
     rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
     for name in ("encoder.norm.weight", "encoder.norm.bias", "heads.classify.out.weight"):
@@ -96,8 +92,7 @@ def test_betas_are_those_asked_for() -> None:
 
 
 def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
-    config = TransformerConfig(vocab=20, hidden=8, layers=2, heads=2, intermediate=16, length=8)
-    weights = dict(build(config, ("mlm",)).named_parameters())
+    weights = dict(tiny_model(20, "mlm", hidden=8, layers=2).named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
     moved = [id(p) for g in optimizer.param_groups for p in g["params"]]

@@ -7,23 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.factories import tiny_model
 from torch import Tensor
 
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.state import newest_checkpoint, publish, recover, restore, save_checkpoint
 
 
 def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> Masters:
-    torch.manual_seed(seed)
-    config = TransformerConfig(
-        vocab=20, hidden=hidden, layers=1, heads=2, intermediate=16, length=8
-    )
-    return Masters(build(config, ("mlm", "nsp")), dtype)
+    return Masters(tiny_model(20, "mlm", "nsp", seed=seed, hidden=hidden), dtype)
 
 
 def optimizer(masters: Masters) -> torch.optim.AdamW:

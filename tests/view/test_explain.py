@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import MODERNBERT, ROBERTA
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import build
 from bertkit.nn.attention import Trace
 from bertkit.view import explain as explaining
 from bertkit.view.arrays import Array, decoded
@@ -189,20 +188,16 @@ def test_only_the_first_places_of_a_word_are_compared(loaded: Loaded) -> None:
 
 
 def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab=loaded.tokenizer.vocab_size,
-        hidden=32,
+    tiny_folder(
+        tmp_path / "local",
+        loaded.tokenizer,
+        "mlm",
+        family=MODERNBERT,
         layers=3,
         heads=4,
-        intermediate=64,
-        length=64,
-        rotary=160_000.0,
         window=2,
         global_every=2,
-        **MODERNBERT.fixed,
     )
-    save(tmp_path / "local", build(config, ("mlm",)), loaded.tokenizer, MODERNBERT)
     found = explain(tmp_path / "local", TEXT)
     assert found.windows == [None, 2, None]
     assert found.steps is not None
@@ -215,18 +210,7 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
 
 
 def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
-    config = TransformerConfig(
-        vocab=30,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        length=40,
-        types=1,
-        **ROBERTA.fixed,
-    )
-    torch.manual_seed(0)
-    save(tmp_path / "one", build(config), loaded.tokenizer, ROBERTA)
+    tiny_folder(tmp_path / "one", loaded.tokenizer, family=ROBERTA, types=1)
     found = explain(tmp_path / "one", TEXT, PAIR)
     segment = next(part for part in found.embeddings.parts if part.name == "segment")
     assert len(set(segment.norms)) == 1

@@ -1,0 +1,94 @@
+"""Tiny models, tokenizers and folders: a test names only the shape that it is about."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.checkpoint.folder import save
+from bertkit.families import BERT
+from bertkit.families.family import Family
+from bertkit.models.config import TransformerConfig
+from bertkit.models.model import Model, build
+from bertkit.text.tokenizer import Tokenizer
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def write_vocab(folder: Path, words: Iterable[str]) -> Path:
+    """The file of a WordPiece vocabulary: BERT's special tokens, then these words."""
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *words]), encoding="utf-8")
+    return path
+
+
+def tiny_tokenizer(words: Iterable[str]) -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        return Tokenizer.load(write_vocab(Path(folder), words))
+
+
+def tiny_config(
+    vocab: int | Tokenizer,
+    *,
+    family: Family = BERT,
+    hidden: int = 16,
+    layers: int = 1,
+    heads: int = 2,
+    intermediate: int = 32,
+    length: int = 32,
+    dropout: float | None = None,
+    **others: Any,
+) -> TransformerConfig:
+    """The family's settings at a tiny size; `dropout` is that of states and of attention."""
+    size = {"hidden": hidden, "layers": layers, "heads": heads}
+    size |= {"intermediate": intermediate, "length": length}
+    if isinstance(vocab, Tokenizer):
+        size |= {"vocab": vocab.vocab_size, "pad": vocab.pad}
+    else:
+        size |= {"vocab": vocab}
+    rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
+    return TransformerConfig(**{**family.defaults, **family.fixed, **size, **rates, **others})
+
+
+def tiny_model(
+    vocab: int | Tokenizer,
+    *heads: str,
+    labels: Sequence[str] = (),
+    seed: int = 0,
+    spread: float = 0.0,
+    **settings: Any,
+) -> Model:
+    """A model with these heads and random weights, the same ones for the same seed.
+
+    `spread` adds a normal of that width to each weight, so that differences between outputs show;
+    `settings` are those of `tiny_config`.
+    """
+    config = tiny_config(vocab, **settings)
+    with torch.random.fork_rng(devices=()):  # the test's own random numbers stay as they are
+        torch.manual_seed(seed)
+        model = build(config, heads, labels=labels)
+        if spread:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.add_(torch.randn_like(weight) * spread)
+    return model
+
+
+def tiny_folder(
+    folder: Path,
+    tokenizer: Tokenizer,
+    *heads: str,
+    labels: Sequence[str] = (),
+    family: Family = BERT,
+    task: str | None = None,
+    **settings: Any,
+) -> Path:
+    """A saved `tiny_model`; `task` is what `config.json` says that it was tuned for."""
+    model = tiny_model(tokenizer, *heads, labels=labels, family=family, **settings)
+    keys = {"bertkit": {"task": {"name": task, "options": {}}}} if task else {}
+    save(folder, model, tokenizer, family, labels=labels, settings=keys)
+    return folder
