@@ -22,6 +22,9 @@ RETIRED = {
     r"\bdef (upon|untuned|tuned|verdict)\(self, [ape]": "with_pooling, calibrated, error_record",
     r"\bdef of\(cls, train": "from_examples",
     r"\bTAUGHT\b|\btaught=": "teacher_outputs",
+    r"\b(House|Served|Gate|Visitor|Allowance|Asking)\b(?=[(:.])": "ModelRegistry, ServedModel, "
+    "AdmissionMiddleware, ApiKeyState, RateLimiter, RequestContext",
+    r"\.able\(": "supporting",
     r"\bexclusive[:=]": "single_label",
 }
 """What must not be found, and what is said in its place."""

@@ -24,7 +24,7 @@ from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError
-from bertkit.pipelines import OTHERS, answering, engine, pipeline
+from bertkit.pipelines import OTHERS, answering, open_engine, pipeline
 from bertkit.recipes.info import info
 from bertkit.tasks import name_in
 
@@ -46,7 +46,7 @@ def use(folder: Path) -> None:
     json.dumps(info(loaded), ensure_ascii=False).encode()
     embed = pipeline("embed", loaded)
     embed([TEXT, PAIR], long="truncate")
-    engine(loaded, "auto")
+    open_engine(loaded, "auto")
     if (folder / INT8).exists():
         pipeline("embed", loaded, precision="int8")([TEXT], long="truncate")
     if "mlm" in loaded.model.heads:

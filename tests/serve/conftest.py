@@ -15,12 +15,12 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 from bertkit.data.documents import Columns
 from bertkit.recipes.index import index
-from bertkit.serve.app import open_gate
+from bertkit.serve.admission import AdmissionMiddleware
+from bertkit.serve.app import install_app
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import Gate
 from bertkit.serve.limits import Keys, Limits
 from bertkit.serve.metrics import Metrics
-from bertkit.serve.served import House
+from bertkit.serve.registry import ModelRegistry
 
 LENGTH = 16
 
@@ -59,15 +59,15 @@ def store(folders: Path) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def house(folders: Path, store: str | None) -> House:
-    return House([str(folders / name) for name in KINDS], store)
+def registry(folders: Path, store: str | None) -> ModelRegistry:
+    return ModelRegistry([str(folders / name) for name in KINDS], store)
 
 
 Server = Callable[..., TestClient]
 
 
 @pytest.fixture
-def server(house: House) -> Iterator[Server]:
+def server(registry: ModelRegistry) -> Iterator[Server]:
     """Makes a client of a server in this process, with the limits and keys that are given."""
     opened: list[tuple[TestClient, Batcher]] = []
 
@@ -82,9 +82,9 @@ def server(house: House) -> Iterator[Server]:
         batcher = Batcher(
             queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
         )
-        gate = Gate(limits=limits, keys=keys or Keys([]), metrics=metrics)
-        open_gate(gate, at or house, batcher, runs)
-        client = TestClient(gate).__enter__()
+        admission = AdmissionMiddleware(limits=limits, keys=keys or Keys([]), metrics=metrics)
+        install_app(admission, at or registry, batcher, runs)
+        client = TestClient(admission).__enter__()
         opened.append((client, batcher))
         return client
 

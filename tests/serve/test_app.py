@@ -17,9 +17,9 @@ from tests.serve.conftest import KINDS, Server
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError
 from bertkit.families import BERT
-from bertkit.serve.asking import refusal
+from bertkit.serve.context import refusal
 from bertkit.serve.limits import Limits
-from bertkit.serve.served import House
+from bertkit.serve.registry import ModelRegistry
 
 
 def test_openapi_describes_every_route(server: Server, store: str | None) -> None:
@@ -195,8 +195,8 @@ def test_a_model_is_opened_again_under_way(server: Server, folders: Path, tmp_pa
     place = tmp_path / "model"
     first, second = load(folders / "pretrained"), load(folders / "pretrained")
     save(place, first.model, first.tokenizer, BERT)
-    house = House([str(place)], None)
-    client = server(at=house)
+    registry = ModelRegistry([str(place)], None)
+    client = server(at=registry)
     ask = {"inputs": "a b", "normalize": False}
     before = client.post("/embed", json=ask).json()
     second.model.encoder.embedding.tokens.weight.data += 0.5
@@ -218,7 +218,7 @@ def test_a_model_is_asked_other_things_after_it_changed(
 ) -> None:
     place = tmp_path / "model"
     shutil.copytree(folders / "pretrained", place)
-    client = server(at=House([str(place)], None))
+    client = server(at=ModelRegistry([str(place)], None))
     assert client.post("/predict", json={"inputs": "a b"}).status_code == 404
     shutil.rmtree(place)
     shutil.copytree(folders / "sentiment", place)
@@ -234,15 +234,15 @@ def test_a_model_is_asked_other_things_after_it_changed(
 def test_a_reload_goes_on_when_nobody_waits_for_it(
     server: Server, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, whole = tmp_path / "model", House.reload
+    place, whole = tmp_path / "model", ModelRegistry.reload
     shutil.copytree(folders / "pretrained", place)
-    client = server(Limits(timeout=0.2), at=House([str(place)], None))
+    client = server(Limits(timeout=0.2), at=ModelRegistry([str(place)], None))
 
-    def slowly(house: House, name: str) -> None:
+    def slowly(registry: ModelRegistry, name: str) -> None:
         time.sleep(0.5)
-        whole(house, name)
+        whole(registry, name)
 
-    monkeypatch.setattr(House, "reload", slowly)
+    monkeypatch.setattr(ModelRegistry, "reload", slowly)
     shutil.rmtree(place)
     shutil.copytree(folders / "sentiment", place)
     assert client.post("/models/model/reload").status_code == 429

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import ConfigError
 from bertkit.serve import limits
-from bertkit.serve.limits import Allowance, Key, Keys, read_keys
+from bertkit.serve.limits import Key, Keys, RateLimiter, read_keys
 
 
 def digest(key: str) -> str:
@@ -52,7 +52,7 @@ def test_routes_of_a_key() -> None:
 def test_an_allowance_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    minute = Allowance(60)
+    minute = RateLimiter(60)
     assert [minute.take(30), minute.take(30)] == [0, 0]
     assert minute.take(5) == 5  # seconds: one a second
     now += 4.0
@@ -62,7 +62,7 @@ def test_an_allowance_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now += 3600.0  # a minute's worth at most is kept
     assert minute.take(61) == 0  # more than a minute's share: when there is a whole one
     assert minute.take(1) == 2
-    assert Allowance(None).take(10**9) == 0
+    assert RateLimiter(None).take(10**9) == 0
 
 
 def test_a_file_of_keys(tmp_path: Path) -> None:

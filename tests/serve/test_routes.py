@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.families import BERT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
-from bertkit.serve.served import House
+from bertkit.serve.registry import ModelRegistry
 from bertkit.text.prompts import Prompts
 
 LONG = "a b c d e f g h i j k l m n o p q"
@@ -60,7 +60,7 @@ def test_a_prompt_stands_before_texts(
     prompts = Prompts({"query": "q u ", "document": "d o "}, "document")
     place = tmp_path / "prompted"
     save(place, loaded.model, loaded.tokenizer, BERT, pooling=Pooling(prompts=prompts))
-    client = server(at=House([str(place), str(folders / "pretrained")], None))
+    client = server(at=ModelRegistry([str(place), str(folders / "pretrained")], None))
     assert "prompt: 'd o '" in capsys.readouterr().err
     embed, texts = bertkit.pipeline("embed", place), ["a b", "c"]
     rows = {}
@@ -98,7 +98,7 @@ def test_a_store_is_asked_behind_its_prompt(server: Server, folders: Path, tmp_p
     for name, prompt in (("bare", ""), ("prompted", "q u ")):
         store, model = str(tmp_path / name), folders / "pretrained"
         index([tmp_path / "a.txt"], model=model, store=store, query_prompt=prompt)
-        client = server(at=House([str(model)], store))
+        client = server(at=ModelRegistry([str(model)], store))
         scores[name] = client.post("/search", json={"query": "c"}).json()[0]["score"]
         assert scores[name] == pytest.approx(Searcher(store)("c")[0].score, abs=1e-5)
     assert abs(scores["bare"] - scores["prompted"]) > 1e-3
@@ -302,7 +302,7 @@ def test_what_costs_more_than_its_tokens_is_charged_so(server: Server) -> None:
 
 
 def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:
-    client = server(at=House([str(folders / "sentiment")], None))
+    client = server(at=ModelRegistry([str(folders / "sentiment")], None))
     assert client.post("/predict", json={"inputs": "a"}).status_code == 200
     missing = client.post("/fill-mask", json={"inputs": "[MASK]"})
     assert (missing.status_code, missing.json()["error_type"]) == (404, "not_found")

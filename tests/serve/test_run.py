@@ -142,11 +142,11 @@ def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (plan.host, plan.port, plan.browser) == ("127.0.0.1", 0, True)
     shown: list[str] = []
     monkeypatch.setattr(run.webbrowser, "open", shown.append)
-    gate, batcher = run._parts(plan)
-    run._open(gate, batcher, plan, "http://127.0.0.1:1")
+    admission, batcher = run._parts(plan)
+    run._open(admission, batcher, plan, "http://127.0.0.1:1")
     batcher.close()
     assert shown == ["http://127.0.0.1:1"]
-    assert gate.app is not None
+    assert admission.app is not None
 
 
 def test_keys_from_the_environment(folders: Path) -> None:

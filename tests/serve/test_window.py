@@ -16,7 +16,7 @@ from bertkit.recipes.index import index
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.serve.limits import Limits
-from bertkit.serve.served import House
+from bertkit.serve.registry import ModelRegistry
 from bertkit.text.train import train
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
@@ -143,7 +143,7 @@ def test_what_is_asked_is_what_the_interface_answers(server: Server, folders: Pa
 
 
 def test_models_fill_masks_side_by_side(server: Server, folders: Path, bert: Path) -> None:
-    client = server(at=House([str(folders / "pretrained"), str(bert)], None))
+    client = server(at=ModelRegistry([str(folders / "pretrained"), str(bert)], None))
     asked = {"what": "fill-mask", "text": "a [MASK]"}
     found = client.get("/ask", params=asked).text
     assert re.findall('<th scope="col">(.*?)</th>', found)[::2] == ["pretrained", bert.name]
@@ -160,7 +160,7 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
     )
     model, store = folders / "pretrained", str(tmp_path / "store")
     index([documents], model=str(model), store=store)
-    client = server(at=House([str(model)], store))
+    client = server(at=ModelRegistry([str(model)], store))
     found = client.get("/ask", params={"what": "search", "text": "c d <u>"}).text
     assert rows(found)[0][0] == "d1"
     assert "c d &lt;u&gt;" in found
@@ -232,7 +232,7 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
     lines += [{"step": n, "held_out": {"mlm": 4.0 - n / 100}} for n in (20, 30)]
     one = run_folder(tmp_path / "one", lines)
     two = run_folder(tmp_path / "two <b>", lines[:2], steps=20)
-    client = server(at=House([], None), runs=[one, two])
+    client = server(at=ModelRegistry([], None), runs=[one, two])
     assert client.get("/", follow_redirects=False).headers["location"] == "/training"
     unable = client.get("/word", params={"word": "a", "texts": "a\nb a"})
     assert unable.status_code == 404
@@ -268,7 +268,7 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
         "train": {"steps": 4, "batch_size": 4, "log_every": 1, "precision": "fp32"},
     }
     pretrain(settings, corpus=corpus, out=tmp_path / "run")
-    client = server(at=House([], None), runs=[tmp_path / "run"])
+    client = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
     found = client.get("/training").text
     assert "Samples of run" in found
     assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
@@ -276,15 +276,15 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     for config in ({"train": {"steps": "4"}}, {"sampling": 3}, {"model": [1]}, {"family": "x"}):
         damaged = json.dumps({**record, "config": {**record["config"], **config}})
         (tmp_path / "run" / "run.json").write_text(damaged, encoding="utf-8")
-        shown = server(at=House([], None), runs=[tmp_path / "run"]).get("/training")
+        shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
         assert shown.status_code == 200
         assert "no samples are shown: " in shown.text
     (tmp_path / "run" / "run.json").write_bytes(b"\xff")
     (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
-    shown = server(at=House([], None), runs=[tmp_path / "run"]).get("/training")
+    shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
     assert shown.status_code == 200
     assert "2 lines are damaged, and left out" in shown.text
     (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
     shutil.rmtree(corpus)
-    alone = server(at=House([], None), runs=[tmp_path / "run"])
+    alone = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
     assert "Samples of run" not in alone.get("/training").text

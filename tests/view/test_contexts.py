@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from bertkit.checkpoint.folder import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
-from bertkit.view.contexts import Word, plane
+from bertkit.view.contexts import ContextsPipeline, plane
 
 MONEY = ["The bank lent us money.", "A bank charges interest on a loan."]
 RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a stream."]
@@ -21,7 +21,7 @@ RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a 
 
 def test_meanings_part(minilm: Path) -> None:
     loaded = load(minilm)
-    word = Word(loaded, Engine(loaded.model))
+    word = ContextsPipeline(loaded, Engine(loaded.model))
     (found,) = word.run(word.prepare([("bank", (*MONEY, *RIVER))], long="error"))
     assert [text[slice(*place)] for text, place in zip(found.texts, found.ranges, strict=True)] == [
         "bank"
@@ -49,7 +49,7 @@ def test_equal_rows_stand_on_one_place() -> None:
 
 def test_texts_without_the_word(minilm: Path) -> None:
     loaded = load(minilm)
-    word = Word(loaded, Engine(loaded.model))
+    word = ContextsPipeline(loaded, Engine(loaded.model))
     with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
     with pytest.raises(DataError, match="texts: 1; a word is compared in 2 to 32"):

@@ -70,10 +70,10 @@ def _opened(
     exported = (Path(model) / RECORD).exists()
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
-        from bertkit.pipelines import Embed, engine
+        from bertkit.pipelines import Embed, open_engine
 
         loaded = load(model)
-        return Embed(loaded, engine(loaded, precision, batch_invariant=invariant), pooling)
+        return Embed(loaded, open_engine(loaded, precision, batch_invariant=invariant), pooling)
     if precision == "int8":
         raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
     graph = Exported(model, precision)

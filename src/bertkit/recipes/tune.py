@@ -20,7 +20,7 @@ from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
-from bertkit.pipelines import Embed, engine
+from bertkit.pipelines import Embed, open_engine
 from bertkit.recipes.english import documents
 from bertkit.recipes.quantize import LOWEST, read_texts
 
@@ -54,7 +54,7 @@ def tune(
     if not found:
         raise DataError("texts: there is none in these files; give some like those to come")
 
-    exact = Embed(loaded, engine(loaded, "fp32"))
+    exact = Embed(loaded, open_engine(loaded, "fp32"))
     works = exact.prepare(found, long="truncate")
     vectors = exact.run(works)
     ready: dict[Inference, Embed] = {"fp32": exact}
@@ -63,7 +63,7 @@ def tune(
         "int8": (loaded.folder / INT8).exists() and unavailable() is None,
     }
     for precision in (name for name, there in others.items() if there):
-        other = Embed(loaded, engine(loaded, precision))
+        other = Embed(loaded, open_engine(loaded, precision))
         near = cosines(other.run(works), vectors).min()
         if near >= lowest:
             ready[precision] = other

@@ -1,4 +1,4 @@
-"""The application behind the gate: the routes that its models can answer, described and guarded."""
+"""The application behind the admission: the routes that its models answer, described."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from starlette.exceptions import HTTPException
 from bertkit import __version__
 from bertkit.errors import BertkitError, CheckpointError, did_you_mean
 from bertkit.serve import schema
-from bertkit.serve.asking import refusal, reply
+from bertkit.serve.admission import LIVE, AdmissionMiddleware
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.gate import LIVE, Gate
+from bertkit.serve.context import refusal, reply
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import DEFECT, Refused
+from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.routes import ROUTES, Route
-from bertkit.serve.served import House
 from bertkit.serve.window import add_window
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -63,24 +63,31 @@ FIELDS = {
 """Of everything that is asked."""
 
 
-def open_gate(gate: Gate, house: House, batcher: Batcher, runs: Sequence[Path] = ()) -> None:
-    """Let requests through to the house, and to what else it can answer after a reload."""
+def install_app(
+    admission: AdmissionMiddleware,
+    registry: ModelRegistry,
+    batcher: Batcher,
+    runs: Sequence[Path] = (),
+) -> None:
+    """Let requests through to the registry, and to what else it can answer after a reload."""
 
     def let_in() -> None:
-        gate.open_to(create_app(house, batcher, gate.limits, gate.metrics, runs, let_in))
+        admission.open_to(
+            create_app(registry, batcher, admission.limits, admission.metrics, runs, let_in)
+        )
 
     let_in()
 
 
 def create_app(
-    house: House,
+    registry: ModelRegistry,
     batcher: Batcher,
     limits: Limits,
     metrics: Metrics,
     runs: Sequence[Path],
     changed: Callable[[], None],
 ) -> FastAPI:
-    """The application, with a route for all that the house can answer, and pages, on `runs` too.
+    """The application, with a route for all that the registry can answer, and pages, on `runs` too.
 
     `changed` is called when it can answer other things than before.
     """
@@ -91,9 +98,9 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    app.state.house, app.state.batcher, app.state.limits = house, batcher, limits
+    app.state.registry, app.state.batcher, app.state.limits = registry, batcher, limits
     _refuse_in_words(app)
-    able = house.abilities()
+    able = registry.abilities()
     routes = [route for route in ROUTES if route.ability in able]
     for route in routes:
         app.post(route.path, responses=REFUSALS, response_class=Response)(route.handler)
@@ -103,32 +110,32 @@ def create_app(
     @app.get("/info", responses=REFUSALS)
     async def info() -> Response:
         """The models, what they answer, and the limits."""
-        store = None if house.search is None else house.search.searcher.store.place
-        models = [one.about() for one in house.models.values()]
+        store = None if registry.search is None else registry.search.searcher.store.place
+        models = [one.about() for one in registry.models.values()]
         return reply(schema.Info(__version__, models, store, limits))
 
     @app.post("/models/{name}/reload", responses=REFUSALS)
     async def reload(name: str) -> Response:
         """Open a model's folder again; what was asked before is answered by the old one."""
-        if name not in house.models:
+        if name not in registry.models:
             raise Refused(422, f"no model {name[:80]!r}", kind="validation", field="name")
 
         async def opened() -> None:
-            async with house.opening:
-                await asyncio.to_thread(house.reload, name)
-                if house.abilities() != able:
+            async with registry.opening:
+                await asyncio.to_thread(registry.reload, name)
+                if registry.abilities() != able:
                     changed()
 
         try:
             await asyncio.shield(opened())  # it goes on when who asked is gone, or has waited
         except CheckpointError as error:
             raise Refused(422, str(error), kind="validation", field="name") from None
-        return reply(house.models[name].about())
+        return reply(registry.models[name].about())
 
     @app.get("/health/ready", responses=REFUSALS)
     async def ready() -> Response:
         """Whether each model gives the vector that it gave when it was opened."""
-        for one in house.models.values():
+        for one in registry.models.values():
             (vector,) = await batcher.answers(one.embed, one.probe, urgent=True)
             if not one.well(vector):
                 raise Refused(503, f"{one.name} gives other vectors than it did", kind="unhealthy")
@@ -143,7 +150,7 @@ def create_app(
 
 
 def _describe(app: FastAPI, routes: list[Route]) -> None:
-    """OpenAPI's words for the answers, which are msgspec's structs, and for what the gate does."""
+    """OpenAPI's words for the answers, which are msgspec's structs, and for the refusals."""
     answers: dict[str, Any] = {
         **{route.path: route.answer for route in routes},
         "/info": schema.Info,

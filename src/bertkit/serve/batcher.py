@@ -12,18 +12,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.pipelines import Work
+from bertkit.pipelines import Pipeline, Work
 from bertkit.serve.metrics import Metrics
-
-
-class Runs(Protocol):
-    """What answers works: a pipeline."""
-
-    def run(self, works: Sequence[Work], /) -> Iterable[Any]: ...
 
 
 class Full(BertkitError):
@@ -71,7 +65,7 @@ class Batcher:
         self.waiting = 0
         self._rate = 0.0
         self._jobs = 0
-        self._queues: dict[Runs, deque[_Job]] = {}
+        self._queues: dict[Pipeline, deque[_Job]] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="models", daemon=True)
@@ -83,7 +77,7 @@ class Batcher:
             raise Full(min(60, math.ceil(self.waiting / self._rate)) if self._rate else 1)
 
     async def answers(
-        self, pipeline: Runs, works: Sequence[Work], *, urgent: bool = False
+        self, pipeline: Pipeline, works: Sequence[Work], *, urgent: bool = False
     ) -> list[Any]:
         """What the pipeline makes of each. A caller that is cancelled leaves the queue.
 
@@ -118,7 +112,7 @@ class Batcher:
         self.waiting += tokens
         self.metrics.queue.set(self.waiting)
 
-    def _withdraw(self, pipeline: Runs, job: _Job) -> None:
+    def _withdraw(self, pipeline: Pipeline, job: _Job) -> None:
         if job.next == len(job.works):
             return
         with self._changed:
@@ -144,7 +138,7 @@ class Batcher:
             self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
             self.metrics.batch.observe(tokens)
 
-    def _take(self) -> tuple[Runs, list[tuple[_Job, int]]]:
+    def _take(self) -> tuple[Pipeline, list[tuple[_Job, int]]]:
         """The oldest job's pipeline, and as many of what waits for it as make a batch."""
         pipeline = min(self._queues, key=lambda p: self._queues[p][0].number)
         queue, tokens = self._queues[pipeline], 0
@@ -166,7 +160,7 @@ class Batcher:
         self._wait(-tokens)
         return pipeline, taken
 
-    def _run(self, pipeline: Runs, taken: Sequence[tuple[_Job, int]]) -> None:
+    def _run(self, pipeline: Pipeline, taken: Sequence[tuple[_Job, int]]) -> None:
         """Answer them together or, where that fails, each job's by themselves."""
         try:
             found = list(pipeline.run([job.works[place] for job, place in taken]))

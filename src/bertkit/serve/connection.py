@@ -1,4 +1,4 @@
-"""A connection on which the head of a request has bounds too: it comes before the gate."""
+"""A connection that bounds the head of a request too, which comes before the admission."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class KeyFile(Settings, frozen=True):
     key: Annotated[tuple[Key, ...], Meta(min_length=1)]
 
 
-class Allowance:
+class RateLimiter:
     """So many a minute, and as many at once after a minute's rest; None is no bound."""
 
     def __init__(self, per_minute: int | None) -> None:
@@ -88,13 +88,13 @@ class Allowance:
         return 0
 
 
-class Visitor:
+class ApiKeyState:
     """A key with what it has left."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.name = key, key.name
-        self.requests = Allowance(key.requests_per_minute)
-        self.tokens = Allowance(key.tokens_per_minute)
+        self.requests = RateLimiter(key.requests_per_minute)
+        self.tokens = RateLimiter(key.tokens_per_minute)
 
     def may(self, route: str) -> bool:
         return "*" in self.key.routes or route in self.key.routes
@@ -104,13 +104,13 @@ class Keys:
     """Everyone who may ask; nobody is asked for a key where there is none."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        self.visitors = [Visitor(key) for key in keys]
-        self.anyone = Visitor(Key(name="anyone", sha256="0" * 64))
+        self.visitors = [ApiKeyState(key) for key in keys]
+        self.anyone = ApiKeyState(Key(name="anyone", sha256="0" * 64))
 
     def __bool__(self) -> bool:
         return bool(self.visitors)
 
-    def find(self, authorization: bytes) -> Visitor | None:
+    def find(self, authorization: bytes) -> ApiKeyState | None:
         """Who sends this header, `Bearer KEY`; takes as long whatever the key is.
 
         Browsers, which ask for a name and a password, send the key as the latter.

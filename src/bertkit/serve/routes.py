@@ -11,11 +11,11 @@ import numpy as np
 from fastapi import Request, Response
 from numpy.typing import NDArray
 
-from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
-from bertkit.serve.asking import Asking, invalid, reply
-from bertkit.serve.served import usable
+from bertkit.serve.context import RequestContext, invalid, reply
+from bertkit.serve.registry import require_finite
 from bertkit.tasks.answer import QuestionAnswer
 from bertkit.tasks.choose import ChoiceAnswer
 from bertkit.tasks.tag import TagAnswer
@@ -52,7 +52,7 @@ def route(
 
 
 async def _vectors(
-    asking: Asking,
+    context: RequestContext,
     texts: Sequence[str],
     ask: schema.EmbedAsk | schema.OpenAIAsk | schema.SimilarityAsk,
     *,
@@ -61,7 +61,8 @@ async def _vectors(
     dimensions: int | None = None,
 ) -> tuple[str, NDArray[np.float32], list[bool]]:
     """The model's name, a vector for each text, and which were cut."""
-    name, pipeline = asking.pipeline("embed", ask.model)
+    name, pipeline = context.pipeline("embed", ask.model)
+    assert isinstance(pipeline, Embed)
     if dimensions is not None and dimensions > pipeline.dimension:
         raise invalid(f"the model's vectors have {pipeline.dimension} dimensions", "dimensions")
     known, prompt = pipeline.prompt.prompts.named, ask.prompt_name
@@ -70,10 +71,10 @@ async def _vectors(
             f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}",
             "prompt_name",
         )
-    found, cut = await asking.answers(
+    found, cut = await context.answers(
         pipeline, texts, field=field, truncate=ask.truncate, prompt=prompt
     )
-    rows = usable(np.stack(found)[:, :dimensions])
+    rows = require_finite(np.stack(found)[:, :dimensions])
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return name, rows, cut
@@ -83,7 +84,7 @@ async def _vectors(
 async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
     """A vector for each text."""
     _, rows, cut = await _vectors(
-        Asking(request),
+        RequestContext(request),
         _listed(ask.inputs),
         ask,
         field="inputs",
@@ -96,9 +97,9 @@ async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
 @route("/v1/embeddings", "embed", schema.Embeddings)
 async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response:
     """The same, as OpenAI's clients ask for it."""
-    asking = Asking(request)
+    context = RequestContext(request)
     name, rows, cut = await _vectors(
-        asking,
+        context,
         _listed(ask.input),
         ask,
         field="input",
@@ -111,7 +112,7 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
         schema.Embedding(index=place, embedding=row, truncated=short)
         for place, (row, short) in enumerate(zip(coded, cut, strict=True))
     ]
-    tokens = asking.state["tokens"]
+    tokens = context.state["tokens"]
     return reply(schema.Embeddings(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut)
 
 
@@ -119,19 +120,19 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
 async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
     """How near each sentence is to the first: the cosine of their vectors."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
-    _, rows, cut = await _vectors(Asking(request), texts, ask, field="inputs")
+    _, rows, cut = await _vectors(RequestContext(request), texts, ask, field="inputs")
     return reply((rows[1:] @ rows[0]).tolist(), cut)
 
 
 @route("/predict", "predict", list[schema.Label], many=True)
 async def predict(ask: schema.PredictAsk, request: Request) -> Response:
     """The labels of texts or pairs, likeliest first."""
-    asking = Asking(request)
-    _, pipeline = asking.pipeline("predict", ask.model)
+    context = RequestContext(request)
+    _, pipeline = context.pipeline("predict", ask.model)
     given: Any = ask.inputs
     many = isinstance(given[0], list)
     items = [_text_or_pair(each) for each in (given if many else [given])]
-    found, cut = await asking.answers(pipeline, items, field="inputs", truncate=ask.truncate)
+    found, cut = await context.answers(pipeline, items, field="inputs", truncate=ask.truncate)
     rows = [
         [
             schema.Label(label, score, short)
@@ -145,10 +146,10 @@ async def predict(ask: schema.PredictAsk, request: Request) -> Response:
 @route("/rerank", "rerank", list[schema.Rank])
 async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
     """How well each text answers the query, best first."""
-    asking = Asking(request)
-    _, pipeline = asking.pipeline("rerank", ask.model)
+    context = RequestContext(request)
+    _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
-    found, cut = await asking.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
+    found, cut = await context.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
     scores = np.array(found, dtype=np.float64)
     if not np.isfinite(scores).all():
         raise ArithmeticError("the model gives a score that is not finite")
@@ -170,10 +171,10 @@ async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
 @route("/search", "search", list[Hit])
 async def search(ask: schema.SearchAsk, request: Request) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
-    asking = Asking(request)
-    _, pipeline = asking.pipeline("search", ask.model)
+    context = RequestContext(request)
+    _, pipeline = context.pipeline("search", ask.model)
     asked = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
-    found, cut = await asking.answers(
+    found, cut = await context.answers(
         pipeline, [ask.query], field="query", truncate=ask.truncate, **asked
     )
     return reply(found[0], cut)
@@ -183,7 +184,7 @@ async def search(ask: schema.SearchAsk, request: Request) -> Response:
 async def ner(ask: schema.TextsAsk, request: Request) -> Response:
     """Entities, and a tag for each word."""
     one = isinstance(ask.inputs, str)
-    return await Asking(request).plain("ner", ask, _listed(ask.inputs), one=one)
+    return await RequestContext(request).plain("ner", ask, _listed(ask.inputs), one=one)
 
 
 @route("/answer", "answer", QuestionAnswer, many=True)
@@ -192,7 +193,7 @@ async def answer(ask: schema.AnswerAsk, request: Request) -> Response:
     given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
     items = [(each.question, each.context) for each in given]
     one = not isinstance(ask.inputs, list)
-    return await Asking(request).plain("answer", ask, items, one=one)
+    return await RequestContext(request).plain("answer", ask, items, one=one)
 
 
 @route("/choose", "choose", ChoiceAnswer, many=True)
@@ -201,14 +202,16 @@ async def choose(ask: schema.ChooseAsk, request: Request) -> Response:
     given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
     items = [(each.text, each.choices) for each in given]
     one = not isinstance(ask.inputs, list)
-    return await Asking(request).plain("choose", ask, items, one=one)
+    return await RequestContext(request).plain("choose", ask, items, one=one)
 
 
 @route("/fill-mask", "fill-mask", list[MaskAnswer], many=True)
 async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
     """The likeliest pieces for each [MASK] of a text."""
     one = isinstance(ask.inputs, str)
-    return await Asking(request).plain("fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top)
+    return await RequestContext(request).plain(
+        "fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top
+    )
 
 
 @route("/next-sentence", "next-sentence", NextSentenceAnswer, many=True)
@@ -217,7 +220,7 @@ async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
     given: Any = ask.inputs
     one = isinstance(given[0], str)
     pairs = [tuple(each) for each in ([given] if one else given)]
-    return await Asking(request).plain("next-sentence", ask, pairs, one=one)
+    return await RequestContext(request).plain("next-sentence", ask, pairs, one=one)
 
 
 @route("/explain", "explain", Explanation)
@@ -225,27 +228,27 @@ async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
     text, pair = (given, None) if isinstance(given, str) else given
-    return await Asking(request).plain("explain", ask, [(text, pair, ask.off)], one=True)
+    return await RequestContext(request).plain("explain", ask, [(text, pair, ask.off)], one=True)
 
 
 @route("/contexts", "contexts", Contexts)
 async def contexts(ask: schema.ContextsAsk, request: Request) -> Response:
     """A word in several texts: how alike its states are there, layer by layer."""
-    return await Asking(request).plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
+    return await RequestContext(request).plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
 
 
 @route("/tokenize", "tokenize", list[list[schema.Token]])
 async def tokenize(ask: schema.TokenizeAsk, request: Request) -> Response:
     """The pieces of texts, and where they stand in them."""
-    asking, texts = Asking(request), _listed(ask.inputs)
-    _, served = asking.pipeline("tokenize", ask.model)
-    tokenizer = served.loaded.tokenizer
+    context, texts = RequestContext(request), _listed(ask.inputs)
+    _, pipeline = context.pipeline("tokenize", ask.model)
+    tokenizer = pipeline.loaded.tokenizer
 
     def tokens(part: Sequence[str]) -> list[list[schema.Token]]:
         return _tokens(tokenizer, part, special=ask.add_special_tokens)
 
-    rows = await asking.read(texts, asking.check(texts, "inputs"), tokens, len)
-    asking.charge(sum(map(len, rows)), len(rows))
+    rows = await context.read(texts, context.check(texts, "inputs"), tokens, len)
+    context.charge(sum(map(len, rows)), len(rows))
     return reply(rows)
 
 

@@ -1,4 +1,4 @@
-"""Server processes: a gate that is open at once, models loaded behind it, drained at the end."""
+"""Server processes: they refuse at once, load models behind that, and drain at the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from bertkit.checkpoint.tuned import cores
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
 from bertkit.nn.precision import Inference
-from bertkit.serve.app import open_gate
+from bertkit.serve.admission import AdmissionMiddleware
+from bertkit.serve.app import install_app
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.connection import Connection
-from bertkit.serve.gate import Gate
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import TOGETHER, Metrics
-from bertkit.serve.served import House
+from bertkit.serve.registry import ModelRegistry
 from bertkit.view.runs import read_run
 
 LOADING = 120
@@ -84,7 +84,7 @@ def serve(plan: Plan) -> None:
         "timeout_worker_healthcheck": LOADING,
     }
     if plan.workers > 1:
-        make = partial(loaded_gate, plan, address)
+        make = partial(loaded_app, plan, address)
         workers = Multiprocess(uvicorn.Config(make, factory=True, **settings), [opened])
         with TemporaryDirectory(prefix="bertkit-") as counts:
             os.environ[TOGETHER] = counts
@@ -93,13 +93,13 @@ def serve(plan: Plan) -> None:
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise ServeError("a worker could not open its models; it says above why")
         return
-    gate, batcher = _parts(plan)
-    process = Process(uvicorn.Config(gate, **settings), gate)
+    admission, batcher = _parts(plan)
+    process = Process(uvicorn.Config(admission, **settings), admission)
     failed: list[Exception] = []
 
     def load() -> None:
         try:
-            _open(gate, batcher, plan, address)
+            _open(admission, batcher, plan, address)
         except Exception as error:
             failed.append(error)
             process.should_exit = True
@@ -116,44 +116,44 @@ def serve(plan: Plan) -> None:
 class Process(uvicorn.Server):
     """A server that says that it stops."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    def __init__(self, config: uvicorn.Config, admission: AdmissionMiddleware) -> None:
         super().__init__(config)
-        self.gate = gate
+        self.admission = admission
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        self.gate.draining = True
+        self.admission.draining = True
         super().handle_exit(sig, frame)
 
 
-def loaded_gate(plan: Plan, address: str) -> Gate:
+def loaded_app(plan: Plan, address: str) -> AdmissionMiddleware:
     """What a worker serves; it does not begin before its models are open."""
-    gate, batcher = _parts(plan)
+    admission, batcher = _parts(plan)
     try:
-        _open(gate, batcher, plan, address)
+        _open(admission, batcher, plan, address)
     except BertkitError as error:
         say(f"bertkit: {error}")
         sys.exit(STARTUP_FAILURE)
-    return gate
+    return admission
 
 
-def _parts(plan: Plan) -> tuple[Gate, Batcher]:
+def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
     limits, metrics = plan.limits, Metrics()
     batcher = Batcher(
         queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
     )
     keys = read_keys(plan.keys)
     hosts = LOOPBACK if not keys and plan.host in LOOPBACK else None
-    return Gate(limits=limits, keys=keys, metrics=metrics, hosts=hosts), batcher
+    return AdmissionMiddleware(limits=limits, keys=keys, metrics=metrics, hosts=hosts), batcher
 
 
-def _open(gate: Gate, batcher: Batcher, plan: Plan, address: str) -> None:
+def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in plan.runs:
         read_run(folder)
-    house = House(plan.models, plan.store, plan.precision)
+    registry = ModelRegistry(plan.models, plan.store, plan.precision)
     if plan.workers > 1:  # after whatever the models were tuned to
         torch.set_num_threads(max(1, cores() // plan.workers))
-    open_gate(gate, house, batcher, plan.runs)
-    say(f"{', '.join([*house.models, *map(str, plan.runs)])}: served at {address}")
+    install_app(admission, registry, batcher, plan.runs)
+    say(f"{', '.join([*registry.models, *map(str, plan.runs)])}: served at {address}")
     if plan.browser:
         webbrowser.open(address)
 

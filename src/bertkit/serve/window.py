@@ -18,11 +18,11 @@ from bertkit.errors import BertkitError, DataError
 from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.retrieval.search import Searcher
-from bertkit.serve.asking import Asking, refusal
+from bertkit.serve.context import RequestContext, refusal
 from bertkit.serve.refused import Refused
-from bertkit.serve.served import usable
+from bertkit.serve.registry import require_finite
 from bertkit.view import answers, runs
-from bertkit.view.contexts import Word, compared
+from bertkit.view.contexts import ContextsPipeline, compared
 from bertkit.view.page import Field, form, navigation, page, window_page
 
 LIVE = 5
@@ -61,7 +61,7 @@ def _labels(found: Sequence[Any], text: str, other: str) -> str:
 
 
 def _likeness(found: Sequence[Any], text: str, other: str) -> str:
-    rows = usable(np.stack(found))
+    rows = require_finite(np.stack(found))
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return answers.likeness(_lines(other), (rows[1:] @ rows[0]).tolist())
 
@@ -150,9 +150,9 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
 
     `folders` are those of runs, which the page of training shows.
     """
-    house = app.state.house
-    models = bool(house.models)
-    panels = {name: panel for name, panel in PANELS.items() if house.able(name)}
+    registry = app.state.registry
+    models = bool(registry.models)
+    panels = {name: panel for name, panel in PANELS.items() if registry.supporting(name)}
     there = [
         *(["/"] if models else []),
         *(["/ask"] if panels else []),
@@ -166,8 +166,8 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
         text, pair, model, off = await _asked(request, "text", "pair", "model", "off")
         if not models:
             return Response(status_code=303, headers={"location": "/training"})
-        asking = Asking(request)
-        names = list(house.able("explain"))
+        context = RequestContext(request)
+        names = list(registry.supporting("explain"))
 
         def asked(said: str = "") -> str:
             fields = (
@@ -190,9 +190,9 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
         if not text.strip():
             return _html(alone())
         try:
-            _, pipeline = asking.pipeline("explain", model or None)
+            _, pipeline = context.pipeline("explain", model or None)
             items = [(text, pair.strip() or None, tuple(off.replace(",", " ").split()))]
-            (found,), _ = await asking.answers(pipeline, items, field="text", truncate=True)
+            (found,), _ = await context.answers(pipeline, items, field="text", truncate=True)
         except (BertkitError, Refused) as error:
             return _refused(error, alone)
         other = f"<details><summary>Another text</summary>{asked()}</details>"
@@ -201,11 +201,11 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
     @page_at("/ask")
     async def ask(request: Request) -> Response:
         what, text, other, model = await _asked(request, "what", "text", "other", "model")
-        asking = Asking(request)
+        context = RequestContext(request)
         name = what if what in panels else next(iter(panels), "")
         if not name:
             return Response(status_code=303, headers={"location": "/"})
-        panel, able = panels[name], house.able(name)
+        panel, able = panels[name], registry.supporting(name)
         several = name == "fill-mask" and len(able) > 1
 
         def shown(said: str = "", body: str = "") -> str:
@@ -239,9 +239,9 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
             chosen = list(able) if several and model in ("", ALL) else [model or next(iter(able))]
             found = {}
             for one in chosen:
-                _, pipeline = asking.pipeline(name, one)
+                _, pipeline = context.pipeline(name, one)
                 items = panel.items(text, other)
-                found[one], _ = await asking.answers(pipeline, items, field="text", **panel.asked)
+                found[one], _ = await context.answers(pipeline, items, field="text", **panel.asked)
             if name == "fill-mask":
                 return _html(shown(body=answers.candidates({n: f[0] for n, f in found.items()})))
             return _html(shown(body=panel.show(found[chosen[0]], text, other)))
@@ -251,13 +251,13 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
     @page_at("/word")
     async def word(request: Request) -> Response:
         word, texts, model = await _asked(request, "word", "texts", "model")
-        asking = Asking(request)
+        context = RequestContext(request)
 
         def shown(said: str = "", body: str = "") -> str:
             fields = (
                 Field("word", "A word", word, required=True),
                 Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
-                Field("model", "Model", model, options=list(house.able("contexts"))),
+                Field("model", "Model", model, options=list(registry.supporting("contexts"))),
             )
             return window_page(
                 "One word in several texts",
@@ -267,15 +267,15 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
                 navigation=navigation("/word", there),
                 form=form("/word", fields, "Compare", said=said),
                 body=body,
-                computed_by=[Word.run, compared],
+                computed_by=[ContextsPipeline.run, compared],
             )
 
         if not (word.strip() and texts.strip()):
             return _html(shown())
         try:
-            _, pipeline = asking.pipeline("contexts", model or None)
+            _, pipeline = context.pipeline("contexts", model or None)
             items = [(word.strip(), tuple(_lines(texts)))]
-            (found,), _ = await asking.answers(pipeline, items, field="texts")
+            (found,), _ = await context.answers(pipeline, items, field="texts")
             return _html(shown(body=answers.contexts(found)))
         except (BertkitError, Refused) as error:
             return _refused(error, shown)
@@ -317,7 +317,7 @@ def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
             return _html(shown(body=body))
         if live == "no":
             return _html(shown(body=f'<p><a href="/training">Ask again by itself</a></p>{body}'))
-        pause = '<p><a href="/training?live=no">Stop asking again</a></p>'
+        pause = '<p><a href="/training?live=no">Stop context again</a></p>'
         return _html(shown(body=pause + body, refresh=LIVE))
 
     @app.get("/favicon.ico", include_in_schema=False)

@@ -32,8 +32,10 @@ class Contexts(msgspec.Struct, frozen=True):
     """Of the layer, of the text: its place on the plane on which the states differ most (PCA)."""
 
 
-class Word:
+class ContextsPipeline:
     """A pipeline: a word and texts -> contexts."""
+
+    policies: tuple[Long, ...] = ("error", "truncate")
 
     def __init__(self, loaded: Loaded, engine: Engine) -> None:
         self.loaded, self.engine = loaded, engine

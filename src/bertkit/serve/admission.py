@@ -18,7 +18,7 @@ import msgspec
 from fastapi import FastAPI
 
 from bertkit.serve.budget import BODY, Budget
-from bertkit.serve.limits import Keys, Limits, Visitor
+from bertkit.serve.limits import ApiKeyState, Keys, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import DEFECT, Refused, busy, too_much
 
@@ -32,7 +32,7 @@ PARTS = 16
 """Parts that a client has to take within `timeout`, or the connection ends."""
 
 
-class Gate:
+class AdmissionMiddleware:
     """An ASGI application around `app`, which is None until the models are loaded.
 
     `hosts` are the accepted Host headers; they protect a server without keys from DNS rebinding.
@@ -133,7 +133,7 @@ class Gate:
         body = await self._body(headers, receive, scope["state"])
         await self._run(scope, body, receive, send)
 
-    def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> Visitor:
+    def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
         path: str = scope["path"]
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:

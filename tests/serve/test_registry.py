@@ -13,7 +13,7 @@ import torch
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import BERT
-from bertkit.serve.served import House, Served, usable
+from bertkit.serve.registry import ModelRegistry, ServedModel, require_finite
 from bertkit.tasks.classify import Classify, Options
 
 
@@ -29,7 +29,12 @@ from bertkit.tasks.classify import Classify, Options
     ],
 )
 def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
-    assert set(Served(str(folders / name), "fp32").pipelines) == {*abilities, "contexts", "explain"}
+    assert set(ServedModel(str(folders / name), "fp32").pipelines) == {
+        *abilities,
+        "contexts",
+        "tokenize",
+        "explain",
+    }
 
 
 @pytest.mark.parametrize(("pairs", "ranks"), [(False, False), (True, True)])
@@ -40,13 +45,13 @@ def test_a_classifier_of_single_texts_does_not_rerank(
     settings = Classify(("ham", "spam"), Options(pairs=pairs)).settings()
     more = {"labels": ("ham", "spam"), "settings": settings}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
-    served = Served(str(tmp_path / "m"), "fp32")
+    served = ServedModel(str(tmp_path / "m"), "fp32")
     assert ("rerank" in served.pipelines) == ranks
     assert "predict" in served.pipelines
 
 
 def test_a_known_vector_stays_known(folders: Path) -> None:
-    one = Served(str(folders / "pretrained"), "fp32")
+    one = ServedModel(str(folders / "pretrained"), "fp32")
     assert one.well(one.embed.run(one.probe)[0])
     assert not one.well(one.known * 1.1)
     assert not one.well(one.known * np.nan)
@@ -54,12 +59,12 @@ def test_a_known_vector_stays_known(folders: Path) -> None:
 
 def test_unusable_vectors() -> None:
     good = np.ones((2, 3), np.float32)
-    assert usable(good) is good
+    assert require_finite(good) is good
     for bad in (0.0, np.nan, np.inf):
         rows = good.copy()
         rows[1] = bad
         with pytest.raises(ArithmeticError, match="not finite, or zero"):
-            usable(rows)
+            require_finite(rows)
 
 
 def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) -> None:
@@ -70,14 +75,14 @@ def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) 
     with pytest.raises(
         CheckpointError, match=r"m: encoder\.embedding\.tokens\.weight has numbers that are none"
     ):
-        Served(str(tmp_path / "m"), "fp32")
+        ServedModel(str(tmp_path / "m"), "fp32")
 
 
 def test_models_of_one_name_are_refused(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "pretrained")
     save(tmp_path / "pretrained", loaded.model, loaded.tokenizer, BERT)
     with pytest.raises(ConfigError, match="a second model named pretrained; rename its folder"):
-        House([str(folders / "pretrained"), str(tmp_path / "pretrained")], None)
+        ModelRegistry([str(folders / "pretrained"), str(tmp_path / "pretrained")], None)
 
 
 def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
@@ -85,15 +90,15 @@ def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
     task = {"bertkit": {"task": {"name": "os:system", "options": {}}}}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
     with pytest.raises(CheckpointError, match="os:system, whose code is not bertkit's"):
-        Served(str(tmp_path / "m"), "fp32")
+        ServedModel(str(tmp_path / "m"), "fp32")
 
 
 def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
     folders: Path,
 ) -> None:
-    house = House([str(folders / "pretrained")], None)
-    old = weakref.ref(house.models["pretrained"].loaded.model)
-    house.reload("pretrained")
+    registry = ModelRegistry([str(folders / "pretrained")], None)
+    old = weakref.ref(registry.models["pretrained"].loaded.model)
+    registry.reload("pretrained")
     assert old() is None
     assert gc.get_freeze_count() > 0
     gc.unfreeze()

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.memory import freeze_objects
 from bertkit.models.layers import check_heads, read_head
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, Work, answering, engine
+from bertkit.pipelines import (
+    Embed,
+    FillMask,
+    NextSentence,
+    Pipeline,
+    Rerank,
+    Work,
+    answering,
+    open_engine,
+)
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
 from bertkit.tasks import name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long
-from bertkit.view.contexts import Word
+from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.document import Explanation
 from bertkit.view.explain import MASKED_TOKENS, explain, read
 
@@ -37,7 +46,7 @@ ROUTES = {"classify": "predict", "tag": "ner", "answer": "answer", "choose": "ch
 """The route of each task that has one; `respond` is asked by /rerank."""
 
 
-class Served:
+class ServedModel:
     """A model and its pipelines, by route: what its folder was made for, on one engine.
 
     Raises: CheckpointError for a folder that does not open.
@@ -53,7 +62,7 @@ class Served:
                     f"{folder}: {name} has numbers that are none (nan or inf); take another "
                     "checkpoint"
                 )
-        self.pipelines: dict[str, Any] = {}
+        self.pipelines: dict[str, Pipeline] = {}
         task = name_in(loaded.settings, loaded.model.heads)
         if task is not None and ":" in task:
             raise CheckpointError(
@@ -64,19 +73,22 @@ class Served:
             answer = answering(loaded, precision=precision)
             self.pipelines[ROUTES[task]], runs = answer, answer.engine
         else:
-            runs = engine(loaded, precision)
+            runs = open_engine(loaded, precision)
         self.embed = Embed(loaded, runs, normalize=False)  # each request says
         if task is None or loaded.pooling is not None:
             self.pipelines["embed"] = self.embed
         for name, kind in (("fill-mask", FillMask), ("next-sentence", NextSentence)):
-            self._offer(name, kind, loaded, runs)
+            self._offer(name, kind, runs)
         if task in ("respond", "choose", "classify"):
-            self._offer("rerank", Rerank, loaded, runs)
-        self.pipelines["contexts"] = Word(loaded, runs)
-        self.pipelines["explain"] = Look(loaded, self.pipelines.get("fill-mask"))
+            self._offer("rerank", Rerank, runs)
+        self.pipelines["tokenize"] = self.embed  # its tokenizer answers
+        self.pipelines["contexts"] = ContextsPipeline(loaded, runs)
+        fill = self.pipelines.get("fill-mask")
+        assert fill is None or isinstance(fill, FillMask)
+        self.pipelines["explain"] = ExplainPipeline(loaded, fill)
         self.probe = self.embed.prepare([PROBE], long="truncate")
         try:
-            self.known = usable(self.embed.run(self.probe))[0]
+            self.known = require_finite(self.embed.run(self.probe))[0]
         except ArithmeticError as error:
             raise CheckpointError(f"{folder}: {error}; take another checkpoint") from None
 
@@ -84,7 +96,7 @@ class Served:
         return schema.Model(
             name=self.name,
             family=self.loaded.family.name,
-            answers=list(self.pipelines),
+            answers=[name for name in self.pipelines if name != "tokenize"],
             labels=list(self.loaded.labels),
             length=self.loaded.length,
             dimension=self.embed.dimension,
@@ -92,9 +104,9 @@ class Served:
             prompts=list(self.embed.prompt.prompts.named),
         )
 
-    def _offer(self, name: str, kind: Any, *given: Any) -> None:
+    def _offer(self, name: str, kind: Callable[[Loaded, Engine], Pipeline], engine: Engine) -> None:
         try:
-            self.pipelines[name] = kind(*given)
+            self.pipelines[name] = kind(self.loaded, engine)
         except CheckpointError:  # it says what the folder lacks
             return
 
@@ -104,22 +116,29 @@ class Served:
         return apart <= 0.02 * float(np.abs(self.known).max())  # bf16 rounds by the batch's shape
 
 
-def usable(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """The same. Raises: ArithmeticError for one that is not finite, or zero."""
     if not np.isfinite(vectors).all() or not vectors.any(1).all():
         raise ArithmeticError("the model gives a vector that is not finite, or zero")
     return vectors
 
 
-class Search:
+class SearchPipeline:
     """The pipeline of a store: queries with their conditions -> hits."""
 
     def __init__(self, store: str, precision: Inference) -> None:
         self.searcher = Searcher(store, precision=precision)
+        self.policies = self.searcher.embed.policies
         self.loaded = self.searcher.embed.loaded
 
     def prepare(
-        self, queries: Sequence[str], *, long: Any, top: int, where: Sequence[str], hybrid: bool
+        self,
+        queries: Sequence[str],
+        *,
+        long: Long,
+        top: int = 10,
+        where: Sequence[str] = (),
+        hybrid: bool = False,
     ) -> list[Work]:
         """Raises: ConfigError for a condition on a field that the store has not."""
         conditions(where, self.searcher.store.spec.fields)
@@ -137,11 +156,13 @@ class Search:
         ]
 
 
-class Look:
+class ExplainPipeline:
     """A pipeline that shows what a model does: texts, or pairs -> explanations.
 
     They say of a text that is longer than a page that it was cut.
     """
+
+    policies: tuple[Long, ...] = ("error", "truncate")
 
     def __init__(self, loaded: Loaded, fill: FillMask | None) -> None:
         self.loaded, self.fill = loaded, fill
@@ -171,33 +192,31 @@ class Look:
         ]
 
 
-class House:
+class ModelRegistry:
     """All models of a server, and its store."""
 
     def __init__(
         self, folders: Iterable[str], store: str | None, precision: Inference = "fp32"
     ) -> None:
-        self.models: dict[str, Served] = {}
+        self.models: dict[str, ServedModel] = {}
         for folder in folders:
-            one = Served(folder, precision)
+            one = ServedModel(folder, precision)
             if one.name in self.models:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
-        self.search = None if store is None else Search(store, precision)
+        self.search = None if store is None else SearchPipeline(store, precision)
         self.opening = asyncio.Lock()
         freeze_objects()
 
     def abilities(self) -> set[str]:
         """All that is answered."""
         found = {ability for one in self.models.values() for ability in one.pipelines}
-        return found | ({"search"} if self.search else set()) | {"tokenize"}
+        return found | ({"search"} if self.search else set())
 
-    def able(self, ability: str) -> Mapping[str, Any]:
-        """What answers with an ability, by the name of its model, the first named first."""
+    def supporting(self, ability: str) -> Mapping[str, Pipeline]:
+        """The pipelines with an ability, by the name of their model, the first named first."""
         if ability == "search":
             return {} if self.search is None else {"store": self.search}
-        if ability == "tokenize":
-            return self.models
         return {
             name: one.pipelines[ability]
             for name, one in self.models.items()
@@ -207,7 +226,7 @@ class House:
     def reload(self, name: str) -> None:
         """Open a model's folder again; requests that came before have the old one."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = Served(old.folder, old.precision)
+        self.models[name] = ServedModel(old.folder, old.precision)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
-from bertkit.pipelines import Work
+from bertkit.pipelines import Pipeline
 from bertkit.serve.batcher import Batcher, Full
 from bertkit.serve.budget import KEPT, READ, Budget, pieces
-from bertkit.serve.limits import Limits, Visitor
+from bertkit.serve.limits import ApiKeyState, Limits
 from bertkit.serve.refused import Refused, busy, too_much
+from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
-from bertkit.serve.served import House
 
 INLINE = 4_000
 """Pieces that are read at once; more go to a thread, so that others are served."""
@@ -43,31 +44,31 @@ def refusal(error: BertkitError | Refused) -> Refused:
     return Refused(422, str(error), kind="validation")
 
 
-class Asking:
-    """A request with the house it came to: what its route needs to answer it."""
+class RequestContext:
+    """A request, and what its route needs to answer it: models, queue, limits, memory."""
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
         held = request.app.state
-        self.house: House = held.house
+        self.registry: ModelRegistry = held.registry
         self.batcher: Batcher = held.batcher
         self.limits: Limits = held.limits
         self.budget: Budget = self.state["budget"]
 
-    def pipeline(self, ability: str, model: str | None) -> tuple[str, Any]:
+    def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
         """The name and pipeline that are asked for. Raises: Refused for a model without it."""
-        able = self.house.able(ability)
-        if not able:
+        pipelines = self.registry.supporting(ability)
+        if not pipelines:
             raise Refused(404, "no model here answers this", kind="not_found")
-        name = next(iter(able)) if model is None else model
-        if name not in able:
-            known = ", ".join(able)
+        name = next(iter(pipelines)) if model is None else model
+        if name not in pipelines:
+            known = ", ".join(pipelines)
             raise invalid(f"no model {name[:80]!r} answers this; there is {known}", "model")
-        return name, able[name]
+        return name, pipelines[name]
 
     async def answers(
         self,
-        pipeline: Any,
+        pipeline: Pipeline,
         items: Sequence[Any],
         *,
         field: str,
@@ -80,16 +81,13 @@ class Asking:
         """
         sizes = self.check(items, field)
         self.batcher.room()  # before the work of tokenizing
-        policies = pipeline.task.long if getattr(pipeline, "task", None) else ("error", "truncate")
+        policies = pipeline.policies
         if truncate and "truncate" not in policies:
             raise invalid("long texts are read in windows here; leave truncate out", "truncate")
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
-        def prepare(part: Sequence[Any]) -> list[Work]:
-            found: list[Work] = pipeline.prepare(part, long=long, **asked)
-            return found
-
+        prepare = partial(pipeline.prepare, long=long, **asked)
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
@@ -197,7 +195,7 @@ class Asking:
         """Take tokens from what the key has left. Raises: Refused where that is too little."""
         if tokens > self.limits.queue_tokens:
             raise too_much(f"{tokens:,} tokens, and {self.limits.queue_tokens:,} are the most")
-        who: Visitor = self.state["who"]
+        who: ApiKeyState = self.state["who"]
         wait = who.tokens.take(tokens)
         if wait:
             raise busy(wait, f"this key has had its tokens of a minute; again in {wait} s")

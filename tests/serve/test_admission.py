@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.serve.conftest import Server
 
 from bertkit.pipelines import Embed
-from bertkit.serve.gate import Gate
+from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.limits import Key, Keys, Limits
 from bertkit.serve.metrics import Metrics
+from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.run import LOOPBACK
-from bertkit.serve.served import House
 
 KEYS = Keys(
     [
@@ -98,20 +98,20 @@ def test_what_is_counted(server: Server) -> None:
 def test_loading_and_stopping_are_503() -> None:
     from fastapi.testclient import TestClient
 
-    gate = Gate(limits=Limits(), keys=Keys([]), metrics=Metrics())
-    client = TestClient(gate)
+    admission = AdmissionMiddleware(limits=Limits(), keys=Keys([]), metrics=Metrics())
+    client = TestClient(admission)
     found = client.get("/info")
     assert (found.status_code, found.headers["retry-after"]) == (503, "2")
     assert found.json()["error"] == "the server is loading its models"
     assert client.get("/health/live").status_code == 200
-    gate.draining, gate.app = True, object()
+    admission.draining, admission.app = True, object()
     assert client.get("/info").json()["error"] == "the server is stopping"
 
 
-def test_readiness_is_a_known_vector(server: Server, house: House) -> None:
+def test_readiness_is_a_known_vector(server: Server, registry: ModelRegistry) -> None:
     client = server()
     assert client.get("/health/ready").json() == {"status": "ready"}
-    one = house.models["pretrained"]
+    one = registry.models["pretrained"]
     known = one.known
     one.known = known + 1.0
     found = client.get("/health/ready")
@@ -153,14 +153,14 @@ def test_time_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def drive(
-    gate: Gate,
+    admission: AdmissionMiddleware,
     messages: list[Any],
     headers: Any = (),
     *,
     method: str = "POST",
     query: bytes = b"",
 ) -> list[Any]:
-    """Give a gate ASGI messages by hand; what it sends. Without more it waits for ever."""
+    """Give a admission ASGI messages by hand; what it sends. Without more it waits for ever."""
     sent: list[Any] = []
     scope = {"type": "http", "method": method, "path": "/embed", "query_string": query}
     scope["headers"] = list(headers)
@@ -172,7 +172,7 @@ def drive(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(gate(scope, receive, send))
+    asyncio.run(admission(scope, receive, send))
     return sent
 
 
@@ -188,22 +188,22 @@ class Waits:
             self.cancelled = True
 
 
-def gate_of(app: Any, **limits: Any) -> Gate:
-    gate = Gate(limits=Limits(**limits), keys=Keys([]), metrics=Metrics())
-    gate.app = app
-    return gate
+def gate_of(app: Any, **limits: Any) -> AdmissionMiddleware:
+    admission = AdmissionMiddleware(limits=Limits(**limits), keys=Keys([]), metrics=Metrics())
+    admission.app = app
+    return admission
 
 
 def test_who_goes_away_is_not_worked_for(capsys: Any) -> None:
     app = Waits()
-    gate = gate_of(app)
-    sent = drive(gate, [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}])
+    admission = gate_of(app)
+    sent = drive(admission, [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}])
     assert sent == []
     assert app.cancelled
-    assert gate.open == 0
+    assert admission.open == 0
     assert json.loads(capsys.readouterr().err)["status"] == 499
     early = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-    assert drive(gate, early) == []
+    assert drive(admission, early) == []
 
 
 def test_a_body_is_bounded_as_it_comes() -> None:
@@ -214,7 +214,7 @@ def test_a_body_is_bounded_as_it_comes() -> None:
 
 @given(body=st.binary(max_size=200), length=st.sampled_from([b"x", b"-1", b"1e3"]))
 def test_no_body_is_a_defect(body: bytes, length: bytes) -> None:
-    """A gate before an application that only says 204 answers whatever comes."""
+    """A admission before an application that only says 204 answers whatever comes."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["body"] == body
@@ -242,9 +242,9 @@ def test_a_page_of_the_web_cannot_ask_by_its_own_name(host: bytes, status: int) 
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    gate = gate_of(app)
-    gate.hosts = LOOPBACK
-    sent = drive(gate, [{"type": "http.request", "body": b""}], headers=[(b"host", host)])
+    admission = gate_of(app)
+    admission.hosts = LOOPBACK
+    sent = drive(admission, [{"type": "http.request", "body": b""}], headers=[(b"host", host)])
     assert sent[0]["status"] == status
 
 
@@ -282,6 +282,6 @@ def test_a_page_of_another_site_computes_nothing(
 
 
 def test_open_requests_are_bounded() -> None:
-    gate = gate_of(Waits(), requests=1)
-    gate.open = 1
-    assert drive(gate, [{"type": "http.request", "body": b"{}"}])[0]["status"] == 429
+    admission = gate_of(Waits(), requests=1)
+    admission.open = 1
+    assert drive(admission, [{"type": "http.request", "body": b"{}"}])[0]["status"] == 429

@@ -1,0 +1,125 @@
+"""From texts to answers in one call: `pipeline("embed", model)(texts)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from bertkit import tasks
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.errors import ConfigError, did_you_mean
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import NUMBER, Pipeline, Work, open_engine
+from bertkit.pipelines.embed import Embed
+from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
+from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
+from bertkit.pipelines.rerank import Rerank
+from bertkit.pipelines.task import Answer, answering
+from bertkit.tasks import Task
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+OTHERS: Mapping[str, type[Embed | FillMask | NextSentence | Rerank]] = {
+    "embed": Embed,
+    "fill-mask": FillMask,
+    "next-sentence": NextSentence,
+    "rerank": Rerank,
+}
+"""Pipelines that are no task's own."""
+
+
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["embed"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    pooling: str | None = ...,
+    batch_invariant: bool = ...,
+    revision: str | None = ...,
+) -> Embed: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["fill-mask"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> FillMask: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["next-sentence"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> NextSentence: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["rerank"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> Rerank: ...
+@overload
+def pipeline(
+    task: str | type[Task[Any, A]],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> Answer[Any]: ...
+def pipeline(
+    task: str | type[Task[Any, Any]],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = "fp32",
+    pooling: str | None = None,
+    batch_invariant: bool = False,
+    revision: str | None = None,
+) -> Embed | FillMask | NextSentence | Rerank | Answer[Any]:
+    """A model made ready for one task; call it with texts.
+
+    `task` is embed, rerank, fill-mask or next-sentence, one that models are fine-tuned for
+    (classify, tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an opened
+    folder. `precision` bf16 (or auto) is faster where the machine has the instructions, int8 where
+    `bertkit quantize` made the folder; `pooling`
+    (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded with, and
+    slower) are for embed alone.
+    Raises: CheckpointError when the folder lacks the task's head.
+    """
+    if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
+        known = (*OTHERS, *tasks.TASKS)
+        raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
+    if (pooling is not None or batch_invariant) and task != "embed":
+        raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
+    if task not in OTHERS:
+        return answering(model, task, precision=precision, revision=revision)
+    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    if task == "embed":
+        engine = open_engine(loaded, precision, batch_invariant=batch_invariant)
+        return Embed(loaded, engine, pooling)
+    return OTHERS[task](loaded, precision)  # type: ignore[index]
+
+
+__all__ = [
+    "NUMBER",
+    "OTHERS",
+    "Answer",
+    "Candidate",
+    "Embed",
+    "FillMask",
+    "MaskAnswer",
+    "NextSentence",
+    "NextSentenceAnswer",
+    "Pipeline",
+    "Rerank",
+    "Work",
+    "answering",
+    "open_engine",
+    "pipeline",
+]

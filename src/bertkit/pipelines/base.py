@@ -1,0 +1,155 @@
+"""What every pipeline shares: items become work, and one engine runs it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.int8 import read_int8
+from bertkit.checkpoint.tuned import read_tuned
+from bertkit.console import say
+from bertkit.engine.engine import BUDGET_TOKENS, Engine, Read
+from bertkit.errors import CheckpointError
+from bertkit.nn.precision import Inference, has_bf16
+from bertkit.tasks.task import Feature
+from bertkit.text.long import Long, averaged, encode
+
+PART = 4096
+"""Texts tokenized at a time, so that many need little memory."""
+
+NUMBER = 64
+"""Bytes of a number of an answer: as Python has it, and as text."""
+
+STREAM = 256
+"""Items of a stream read before the first of them is answered."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model reads for one item, in one sequence or several, and what it is asked."""
+
+    features: Sequence[Feature]
+    item: Any = None
+    more: int = 0
+    """What it costs beside reading: as much as so many tokens."""
+    answer_bytes: int = 0
+    """How much memory its answer takes, where that is much for its tokens."""
+
+    @property
+    def tokens(self) -> int:
+        """Those that are read, and `more`."""
+        return sum(len(feature.encoding) for feature in self.features) + self.more
+
+    @property
+    def truncated(self) -> bool:
+        return any(feature.encoding.truncated for feature in self.features)
+
+
+class Pipeline(Protocol):
+    """From items to answers. `prepare` reads items, many at once; `run` answers what it made of
+    them, in any company."""
+
+    @property
+    def loaded(self) -> Loaded: ...
+
+    @property
+    def policies(self) -> tuple[Long, ...]:
+        """What may be done with items longer than the model; the first is the default."""
+
+    def prepare(self, items: Sequence[Any], /, *, long: Long) -> list[Work]:
+        """Raises: DataError for what cannot be answered, or as `long` says."""
+
+    def run(self, works: Sequence[Work], /) -> Iterable[Any]:
+        """An answer for each."""
+
+
+def open_engine(
+    loaded: Loaded, precision: Inference = "fp32", *, batch_invariant: bool = False
+) -> Engine:
+    """The engine of a folder, which several pipelines may share.
+
+    With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
+    included; where it was not asked, bf16 if the processor has it. Which it is, is said.
+    """
+    int8, budget_tokens = None, BUDGET_TOKENS
+    if precision == "auto":
+        device = next(loaded.model.parameters()).device.type
+        tuned = read_tuned(loaded.folder) if device == "cpu" else None
+        if tuned is not None:
+            precision, budget_tokens = tuned.precision, tuned.budget_tokens
+            torch.set_num_threads(tuned.threads)
+            say(
+                f"precision: {precision}, {budget_tokens:,} tokens a batch, {tuned.threads} threads"
+                ", as tuned on this machine"
+            )
+        else:
+            say(f"precision: {'bf16' if has_bf16(device) else 'fp32'}")
+    if precision == "int8":
+        int8, _ = read_int8(loaded.folder, loaded.fingerprint())
+        precision = "auto"
+    return Engine(
+        loaded.model,
+        precision=precision,
+        budget_tokens=budget_tokens,
+        batch_invariant=batch_invariant,
+        int8=int8,
+    )
+
+
+class ModelPipeline:
+    """The base of pipelines: a folder, opened, and the engine that runs its model."""
+
+    policies: tuple[Long, ...] = ("error", "truncate")
+
+    def __init__(self, loaded: Loaded, engine: Engine | Inference) -> None:
+        self.loaded, self.tokenizer = loaded, loaded.tokenizer
+        self.engine = engine if isinstance(engine, Engine) else open_engine(loaded, engine)
+
+    def _needs(self, head: str, hint: str) -> Any:
+        if head not in self.loaded.model.heads:
+            held = ", ".join(self.loaded.model.heads) or "none"
+            raise CheckpointError(
+                f"{self.loaded.folder}: has no {head} head (heads: {held}); {hint}"
+            )
+        if any(name.startswith(f"heads.{head}.") for name in self.loaded.report.fresh):
+            raise CheckpointError(
+                f"{self.loaded.folder}: its {head} head was never trained; {hint}"
+            )
+        return self.engine.model.heads[head]
+
+    def _encoded(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        long: Long,
+        prompts: Sequence[str] | None = None,
+    ) -> list[Work]:
+        encodings, owner = encode(
+            self.tokenizer, texts, pairs, length=self.loaded.length, long=long, prompts=prompts
+        )
+        features: list[list[Feature]] = [[] for _ in texts]
+        for encoding, place in zip(encodings, owner, strict=True):
+            features[place].append(Feature(encoding, 0))
+        return [Work(each) for each in features]
+
+    def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
+        """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
+        encodings = [f.encoding for work in works for f in work.features]
+        owner = [place for place, work in enumerate(works) for _ in work.features]
+        return averaged(self.engine.rows(encodings, read), encodings, owner)
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` items, the last shorter (itertools.batched, which Python 3.11 lacks)."""
+    rest = iter(items)
+    while part := list(itertools.islice(rest, size)):
+        yield part

@@ -1,0 +1,86 @@
+"""Texts to vectors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError
+from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import NUMBER, PART, ModelPipeline, Work, batched
+from bertkit.text.long import Long
+from bertkit.text.prompts import Prompter
+
+
+class Embed(ModelPipeline):
+    """Texts -> float32 vectors (S, D)."""
+
+    policies = ("error", "truncate", "window")
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        engine: Engine | Inference = "fp32",
+        pooling: str | None = None,
+        *,
+        normalize: bool | None = None,
+    ) -> None:
+        """`pooling` and `normalize` stand in place of what the folder says."""
+        super().__init__(loaded, engine)
+        held = loaded.pooling or Pooling()
+        if normalize is not None:
+            held = replace(held, normalize=normalize)
+        if pooling is not None and pooling not in POOLINGS:
+            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
+        if pooling is not None:
+            held = replace(held, mode=pooling)  # type: ignore[arg-type]
+        if held.dense is not None:
+            held = replace(held, dense=copy.deepcopy(held.dense).to(self.engine.device))
+        self.pooling, self.length = held, loaded.length
+        self.prompt = Prompter(held.prompts)
+        self.dimension = held.width(loaded.model.config.hidden)
+
+    def __call__(
+        self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> NDArray[np.float32]:
+        """A vector for each text, normalized if the folder says so; one text gives one row.
+
+        `prompt` stands before each text: the name of one of the folder's, or a text; by default
+        the folder's default one, if any.
+        Raises: DataError for a text longer than the model, unless `long` says what to do,
+        ConfigError for a prompt that the folder has not.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        none = np.empty((0, self.dimension), dtype=np.float32)
+        found = self.stream(texts, long=long, prompt=prompt)
+        return np.concatenate([none, *(part for part, _ in found)])
+
+    def stream(
+        self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
+    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
+        """The same for any number of texts, some thousands at a time as they come, with which of
+        them were cut."""
+        for part in batched(texts, PART):
+            works = self.prepare(part, long=long, prompt=prompt)
+            yield self.run(works), [work.truncated for work in works]
+
+    def prepare(
+        self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> list[Work]:
+        """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
+        works = self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
+        return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
+
+    def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
+        """A vector for each, one at least. Shapes: (S, D)."""
+        vectors = self._rows(works, self.pooling)
+        if self.pooling.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors

@@ -1,0 +1,107 @@
+"""Texts with [MASK] to the tokens that may stand there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertkit.batch import Batch, Tokens
+from bertkit.checkpoint.folder import Loaded
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError, DataError
+from bertkit.models.model import Model
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import STREAM, ModelPipeline, Work, batched
+from bertkit.text.long import Long
+
+MASKS = 256
+"""Masks whose pieces are looked for at a time: each has a number for every piece there is."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A token that may stand at a mask, and its probability."""
+
+    token: str
+    score: float
+
+
+class MaskAnswer(msgspec.Struct, frozen=True):
+    """The likeliest tokens for one [MASK]; `mask` counts the masks of the text from 0."""
+
+    mask: int
+    candidates: list[Candidate]
+
+
+class FillMask(ModelPipeline):
+    """Texts with [MASK] -> the likeliest pieces for each."""
+
+    def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+        super().__init__(loaded, engine)
+        self.head = self._needs("mlm", "take a pretrained model")
+
+    def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
+        """For each text its masks in order. Raises: DataError when a text has none."""
+        return [
+            found
+            for part in batched(texts, STREAM)
+            for found in self.run(self.prepare(part, top=top))
+        ]
+
+    def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:
+        """Raises: DataError for a text without a mask, or as `long` says."""
+        if top < 1:
+            raise ConfigError(f"top: {top} pieces; ask for one at least")
+        if long == "window":
+            raise ConfigError("long: a mask is filled from one sequence; cut the text (truncate)")
+        works = []
+        for text, work in zip(texts, self._encoded(texts, None, long), strict=True):
+            masks = sum(int((f.encoding.ids == self.tokenizer.mask).sum()) for f in work.features)
+            if not masks:
+                mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
+                raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
+            works.append(replace(work, item=top, more=masks * math.ceil(top / 10)))
+        return works
+
+    def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
+        """The masks of each, in order."""
+        encodings = [work.features[0].encoding for work in works]
+        masked = [np.flatnonzero(encoding.ids == self.tokenizer.mask) for encoding in encodings]
+        most = max((work.item for work in works), default=1)
+        return [
+            [MaskAnswer(mask, best[: work.item]) for mask, best in enumerate(masks)]
+            for work, masks in zip(works, self.candidates(encodings, masked, most), strict=True)
+        ]
+
+    def candidates(
+        self, encodings: Sequence[Tokens], token_indices: Sequence[NDArray[np.int64]], top: int
+    ) -> list[list[list[Candidate]]]:
+        """The likeliest tokens at the token indices of each sequence, likeliest first."""
+        size = self.tokenizer.vocab_size
+
+        def best(model: Model, batch: Batch) -> Tensor:
+            """Ids and probabilities. Shapes: (P, 2, top)."""
+            assert batch.token_indices is not None
+            states, parts = model.encoder(batch), []
+            for indices in batch.token_indices.split(MASKS):
+                logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
+                # a padded vocabulary has more rows than tokens
+                likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))
+                parts.append(torch.stack([likely.indices.float(), likely.values], 1))
+            return torch.cat(parts)
+
+        return [
+            [
+                list(
+                    map(Candidate, self.tokenizer.pieces(ids.astype(int).tolist()), scores.tolist())
+                )
+                for ids, scores in rows
+            ]
+            for rows in self.engine.run(encodings, best, token_indices)
+        ]

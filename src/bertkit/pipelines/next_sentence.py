@@ -1,0 +1,51 @@
+"""Pairs of sentences to how likely the second follows the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.engine.engine import Engine
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
+from bertkit.text.long import Long
+
+
+class NextSentenceAnswer(msgspec.Struct, frozen=True):
+    """How likely B follows A."""
+
+    next: float
+    truncated: bool = False
+
+
+class NextSentence(ModelPipeline):
+    """Pairs of sentences -> how likely the second follows the first."""
+
+    def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+        super().__init__(loaded, engine)
+        self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
+
+    def __call__(
+        self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
+    ) -> list[NextSentenceAnswer]:
+        return [
+            found
+            for part in batched(zip(a, b, strict=True), PART)
+            for found in self.run(self.prepare(part, long=long))
+        ]
+
+    def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:
+        """Raises: DataError as `long` says."""
+        return self._encoded([a for a, _ in pairs], [b for _, b in pairs], long)
+
+    def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
+        """An answer for each."""
+        outputs = self._rows(works, lambda s, x: self.head(s, x).float())
+        chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
+        cut = [work.truncated for work in works]
+        return [
+            NextSentenceAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)
+        ]

@@ -1,0 +1,158 @@
+"""What a fine-tuned model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from bertkit import tasks
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models.model import HEADS
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
+from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks.task import group
+from bertkit.text.long import Long
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+Item = str | tuple[str, str | Sequence[str]]
+"""What a task is asked about: a text, or a text and what goes with it (a second text, a question's
+context, the choices)."""
+
+
+class Answer(ModelPipeline, Generic[A]):
+    """A fine-tuned model that answers: one item gives one answer, a list a list, in its order,
+    and any other iterable a stream of answers."""
+
+    def __init__(
+        self, task: Task[Any, A], loaded: Loaded, engine: Engine | Inference = "fp32"
+    ) -> None:
+        super().__init__(loaded, engine)
+        self.task, self.policies = task, task.long
+        self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
+        self, items: Item, *, long: Long | None = ...
+    ) -> A: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, items: list[str] | list[Item], *, long: Long | None = ...
+    ) -> list[A]: ...
+    @overload
+    def __call__(self, items: Iterable[Item], *, long: Long | None = ...) -> Iterator[A]: ...
+    def __call__(
+        self, items: Item | Iterable[Item], *, long: Long | None = None
+    ) -> A | list[A] | Iterator[A]:
+        """Answers to one text, to many, or to a stream.
+
+        `long` says what to do with texts longer than the model; by default what the task does.
+        Raises: DataError for a text that cannot be answered about, ConfigError for a policy that
+        the task has not.
+        """
+        if isinstance(items, str | tuple):
+            return self.answers([self._example(items)], long=long)[0]
+        if isinstance(items, Sequence):
+            return self.answers([self._example(item) for item in items], long=long)
+        return self._stream(items, long)
+
+    def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
+        """Answers to the task's own examples, in their order."""
+        long = self._policy(long)
+        found: list[A] = []
+        for start in range(0, len(examples), PART):
+            found += self.run(self._works(examples[start : start + PART], long))
+        return found
+
+    def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
+        """Raises: DataError, ConfigError as a call does."""
+        return self._works([self._example(item) for item in items], self._policy(long))
+
+    def run(self, works: Sequence[Work]) -> list[A]:
+        """An answer for each."""
+        features = [
+            replace(feature, example=place)
+            for place, work in enumerate(works)
+            for feature in work.features
+        ]
+        outputs = self.task.run(self.engine, features)
+        return self.task.answers(outputs, features, [work.item for work in works], self.head)
+
+    def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
+        features = self.task.features(
+            examples, self.tokenizer, self.loaded.length, long=long, labelled=False
+        )
+        return [Work(own, item) for own, item in zip(group(features), examples, strict=True)]
+
+    def _policy(self, long: Long | None) -> Long:
+        long = long or self.task.long[0]
+        if long not in self.task.long:
+            known = ", ".join(self.task.long)
+            raise ConfigError(f"long: {self.task.name} knows {known}, and not {long!r}")
+        return long
+
+    def _example(self, item: object) -> Any:
+        match item:
+            case str(text):
+                return self.task.example(text, ())
+            case (str(text), str(other)):
+                return self.task.example(text, (other,))
+            case (str(text), [*others]) if all(isinstance(other, str) for other in others):
+                return self.task.example(text, [str(other) for other in others])
+        raise DataError(
+            f"{str(item)[:60]}: a {type(item).__name__} is nothing to ask about; give a text, or "
+            "a tuple of a text and what goes with it"
+        )
+
+    def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
+        for part in batched(items, STREAM):
+            yield from self.answers([self._example(item) for item in part], long=long)
+
+
+def answering(
+    model: str | Path | Loaded,
+    task: str | type[Task[Any, Any]] | None = None,
+    *,
+    precision: Inference = "fp32",
+    revision: str | None = None,
+) -> Answer[Any]:
+    """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
+
+    Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
+    from outside the package is never imported because a folder says so: name it.
+    """
+    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    if task is None:
+        task = name_in(loaded.settings, loaded.model.heads)
+        if task is None or (task not in tasks.TASKS and ":" not in task):
+            raise CheckpointError(
+                f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
+            )
+        if ":" in task:
+            raise ConfigError(
+                f"{loaded.folder}: made for the task {task}, whose code is not bertkit's; if you "
+                f"trust it, name it: --task {task}"
+            )
+    kind = tasks.find(task) if isinstance(task, str) else task
+    made_for = recorded(loaded.settings)
+    if made_for is not None and made_for != kind.full_name():
+        raise CheckpointError(
+            f"{loaded.folder}: was fine-tuned for {made_for}, not for {kind.full_name()}; ask it "
+            f"that, or fine-tune it"
+        )
+    try:
+        ready = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
+    except CheckpointError as error:
+        raise CheckpointError(f"{loaded.folder}: {error}") from None
+    if ready.head not in HEADS:
+        heads = {ready.head: ready.build_head}
+        loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
+    return Answer(ready, loaded, precision)

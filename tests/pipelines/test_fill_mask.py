@@ -1,0 +1,36 @@
+"""Masks: the likeliest tokens, which are never rows of padding."""
+
+from pathlib import Path
+
+import pytest
+from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
+from tests.pipelines.conftest import LETTERS
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+
+
+def test_fill_mask_ranks_pieces(folders: Path) -> None:
+    fill = bertkit.pipeline("fill-mask", folders / "pretrained")
+    [[one], two] = fill(["a [MASK] b", "[MASK] c [MASK]"], top=4)
+    assert [answer.mask for answer in two] == [0, 1]
+    chances = [candidate.score for candidate in one.candidates]
+    assert len(chances) == 4
+    assert chances == sorted(chances, reverse=True)
+    everything = fill(["a [MASK] b"], top=100)[0][0].candidates
+    assert sum(f.score for f in everything) == pytest.approx(1.0, abs=1e-5)
+    assert {f.token for f in everything} == {*SPECIALS, *LETTERS}
+    with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
+        fill(["a b"])
+
+
+def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:
+    save(tmp_path / "padded", tiny_model(64, "mlm"), tiny_tokenizer(LETTERS), BERT)
+    fill = bertkit.pipeline("fill-mask", tmp_path / "padded")
+    candidates = fill(["a [MASK]"], top=100)[0][0].candidates
+    assert {f.token for f in candidates} == {*SPECIALS, *LETTERS}
+    assert sum(f.score for f in candidates) == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ConfigError, match="top: 0"):
+        fill(["a [MASK]"], top=0)

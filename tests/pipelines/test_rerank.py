@@ -1,0 +1,90 @@
+"""Re-ranking: scores of pairs, by models that read pairs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.errors import CheckpointError
+from bertkit.families import BERT
+from bertkit.models.model import build
+from bertkit.tasks.classify import Classify, Options
+
+
+def test_rerank_reads_pairs(folders: Path) -> None:
+    rerank = bertkit.pipeline("rerank", folders / "regressor")
+    texts = ["a b", "c", "a b", "d e f g h i j a b c d e f g h i j"]
+    scores = rerank("a", texts)
+    assert (scores.shape, scores.dtype) == ((4,), np.float32)
+    np.testing.assert_allclose(scores[0], scores[2], atol=1e-6)
+    score = bertkit.pipeline("classify", folders / "regressor")
+    np.testing.assert_allclose(scores[1], score(("a", "c")).score, atol=1e-6)
+    assert rerank("a", []).shape == (0,)
+
+
+def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(folders / "pretrained")
+    model = build(loaded.model.config, ("classify",), labels=("no", "yes"))
+    task = Classify(("no", "yes"), Options(pairs=True))
+    settings = {"labels": task.labels, "settings": task.settings()}
+    save(tmp_path / "two", model, loaded.tokenizer, BERT, **settings)
+    scores = bertkit.pipeline("rerank", tmp_path / "two")("a b", ["c", "d"])
+    answers = bertkit.pipeline("classify", tmp_path / "two")([("a b", "c"), ("a b", "d")])
+    for score, answer in zip(scores.tolist(), answers, strict=True):
+        assert 1 / (1 + np.exp(-score)) == pytest.approx(answer.scores["yes"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (("ham", "spam"), Options(pairs=False), "learned to label single texts"),
+        (("stars",), Options(pairs=False, regression=True), "learned to label single texts"),
+        (("a", "b"), Options(pairs=True, multi_label=True), "tells 2 labels apart"),
+        (("a", "b", "c"), Options(pairs=True), "tells 3 labels apart"),
+        (("no", "yes"), None, "does not say that they were learned from pairs"),
+        (("fit",), Options(pairs=True, regression=True), None),
+        (("LABEL_0",), None, None),  # as published cross-encoders are
+    ],
+)
+def test_a_classifier_of_single_texts_is_no_re_ranker(
+    labels: tuple[str, ...],
+    options: Options | None,
+    message: str | None,
+    folders: Path,
+    tmp_path: Path,
+) -> None:
+    loaded = bertkit.load(folders / "pretrained")
+    model = build(loaded.model.config, ("classify",), labels=labels)
+    settings = Classify(labels, options).settings() if options else {}
+    save(tmp_path / "m", model, loaded.tokenizer, BERT, labels=labels, settings=settings)
+    if message is None:
+        assert bertkit.pipeline("rerank", tmp_path / "m")("a", ["b"]).shape == (1,)
+    else:
+        with pytest.raises(CheckpointError, match=message):
+            bertkit.pipeline("rerank", tmp_path / "m")
+
+
+def test_a_published_cross_encoder_scores_as_in_sentence_transformers(
+    folders: Path, tmp_path: Path
+) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    made = peer.CrossEncoder(str(folders / "pretrained"), num_labels=1, device="cpu")
+    made.save_pretrained(str(tmp_path / "cross"))
+    config = json.loads((tmp_path / "cross" / "config.json").read_text())
+    del config["bertkit"]  # of the folder it began with
+    (tmp_path / "cross" / "config.json").write_text(json.dumps(config))
+    texts = ["b c", "d", "e f g"]
+    theirs = made.predict([("a", text) for text in texts], activation_fn=torch.nn.Identity())
+    ours = bertkit.pipeline("rerank", tmp_path / "cross")("a", texts)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_what_cannot_rerank_is_refused(folders: Path) -> None:
+    with pytest.raises(CheckpointError, match="tells 3 labels apart"):
+        bertkit.pipeline("rerank", folders / "classifier")
+    with pytest.raises(CheckpointError, match="has no classify head"):
+        bertkit.pipeline("rerank", folders / "pretrained")
