@@ -89,79 +89,75 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
-    pooling, inner, length = read_pooling(folder)
-    config, family = _read_config(inner)
-    try:
-        shape = family.read_config(config)
-    except (ValueError, ConfigError) as error:
-        raise CheckpointError(f"{inner / 'config.json'}: {error}") from None
-    if pooling is not None and not pooling.reads(shape.hidden):
+    pooling, inner, pooled_length = read_pooling(folder)
+    path = inner / "config.json"
+    settings, family, config = _read_config(path)
+    if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
-            f"{folder}: its dense layer reads vectors of another width than {shape.hidden}, its "
+            f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
             "model's; they do not belong together"
         )
-    named = standard_names(family, read_tensors(inner))
-    held = heads_in(
-        family,
-        named,
-        architecture=_architecture(config),
-        ours=_heads(config, inner / "config.json"),
+    weights = standard_names(family, read_tensors(inner))
+    saved_heads = heads_in(
+        family, weights, architecture=_architecture(settings), ours=_heads(settings, path)
     )
-    wanted = heads if heads is not None else tuple(head for head in held if head in HEADS)
-    for head in wanted:
-        if not isinstance(wanted, Mapping) and head not in HEADS:
-            raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
-    _check_sizes(shape, named, inner / "config.json")
-    theirs = _labels(config, family, named, inner / "config.json")
-    names = tuple(labels) or theirs
-    unnamed = [head for head in LABELLED if head in wanted and not names]
+    wanted = heads if heads is not None else tuple(h for h in saved_heads if h in HEADS)
+    _check_names(wanted)
+    _check_sizes(config, weights, path)
+    saved_labels = _labels(settings, family, weights, path)
+    outputs = tuple(labels) or saved_labels
+    unnamed = [head for head in LABELLED if head in wanted and not outputs]
     if unnamed:
         raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
-    if names == theirs:
-        _check_labels(names, [head for head in wanted if head in held], family, named, inner)
-    model = empty(shape, wanted, labels=names)
+    if outputs == saved_labels:
+        _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
+    model = empty(config, wanted, labels=outputs)
     for head in wanted:
-        if head not in held or (labels and names != theirs):  # new outputs, on the old pooler
-            stale = head_weights(family, head, named)
-            named = {
-                k: v for k, v in named.items() if k not in stale or k.startswith(family.prefix)
-            }
-    named |= _dense(model, pooling)
-    report = fill(
-        model, family, named, fresh=tuple(wanted) if heads is not None else (), where=inner / FILE
-    )
-    tokenizer = Tokenizer.load(inner)
-    tokenizer.need(*family.roles)
-    if family.positions_after_pad and tokenizer.pad != shape.pad:
-        raise CheckpointError(
-            f"{inner}: the tokenizer's padding piece has id {tokenizer.pad}, config.json says "
-            f"{shape.pad}; a {family.name} model counts positions from it, so that they do not "
-            "belong together"
-        )
-    if shape.types > 1 and tokenizer.segments > shape.types:
-        raise CheckpointError(
-            f"{inner}: the tokenizer numbers {tokenizer.segments} segments, the model has "
-            f"{shape.types}; they do not belong together"
-        )
-    if tokenizer.vocab_size > shape.vocab:
-        raise CheckpointError(
-            f"{inner}: the tokenizer has {tokenizer.vocab_size} pieces, the model only "
-            f"{shape.vocab} rows; they do not belong together"
-        )
+        if head not in saved_heads or outputs != saved_labels:  # new outputs, on the old pooler
+            stale = set(head_weights(family, head, weights))
+            stale = {name for name in stale if not name.startswith(family.prefix)}
+            weights = {name: tensor for name, tensor in weights.items() if name not in stale}
+    weights |= _dense(model, pooling)
+    fresh = tuple(wanted) if heads is not None else ()
+    report = fill(model, family, weights, fresh=fresh, where=inner / FILE)
+    tokenizer = _tokenizer(inner, family, config)
+    length = pooled_length or _length(settings, path) or tokenizer.max_length or config.length
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
         family=family,
         report=report,
         folder=folder,
-        labels=names,
-        settings=config,
+        labels=outputs,
+        settings=settings,
         pooling=pooling,
-        length=min(
-            shape.length,
-            length or _length(config, inner) or tokenizer.max_length or shape.length,
-        ),
+        length=min(config.length, length),
     )
+
+
+def _check_names(heads: Iterable[str] | Mapping[str, HeadMaker]) -> None:
+    for head in () if isinstance(heads, Mapping) else heads:
+        if head not in HEADS:
+            raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
+
+
+def _tokenizer(folder: Path, family: Family, config: TransformerConfig) -> Tokenizer:
+    """Raises: CheckpointError when it is not the tokenizer of a model of this shape."""
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.need(*family.roles)
+    reason = ""
+    if family.positions_after_pad and tokenizer.pad != config.pad:
+        reason = (
+            f"'s padding piece has id {tokenizer.pad}, config.json says {config.pad}; "
+            f"a {family.name} model counts positions from it, so that"
+        )
+    elif config.types > 1 and tokenizer.segments > config.types:
+        reason = f" numbers {tokenizer.segments} segments, the model has {config.types};"
+    elif tokenizer.vocab_size > config.vocab:
+        reason = f" has {tokenizer.vocab_size} pieces, the model only {config.vocab} rows;"
+    if reason:
+        raise CheckpointError(f"{folder}: the tokenizer{reason} they do not belong together")
+    return tokenizer
 
 
 def save(
@@ -189,31 +185,31 @@ def save(
     config = _config_json(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
     state = {**model.state_dict(), **(weights or {})}
-    own: dict[str, Tensor] = {}
+    dense: dict[str, Tensor] = {}
     for name, head in model.heads.items():
-        if isinstance(head, Pool):  # its weights have a place of their own
-            dense = f"heads.{name}.dense."
-            own = {key: state.pop(key) for key in list(state) if key.startswith(dense)}
-            own = {key.removeprefix(dense): tensor for key, tensor in own.items()}
+        if isinstance(head, Pool):  # its weights go into a file of their own
+            prefix = f"heads.{name}.dense."
+            names = [key for key in state if key.startswith(prefix)]
+            dense = {key.removeprefix(prefix): state.pop(key) for key in names}
             pooling = head.pooling
     with writing(folder / FILE) as partial:
         write_tensors(partial, family.write(state, model.config))
     if pooling is not None:
         length = length or model.config.length
-        write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=own)
+        write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
-    """The folder's dense layer as the weights of a head that has such a one."""
+    """The weights of the folder's dense layer, named as those of each head that has its shape."""
     if pooling is None or pooling.dense is None:
         return {}
-    theirs, linear = pooling.dense.state_dict(), pooling.dense.linear
+    shape = pooling.dense.linear.weight.shape
     return {
         f"heads.{name}.dense.{key}": tensor
         for name, head in model.heads.items()
         if isinstance(head, Pool) and head.dense is not None
-        if head.dense.linear.weight.shape == linear.weight.shape
-        for key, tensor in theirs.items()
+        if head.dense.linear.weight.shape == shape
+        for key, tensor in pooling.dense.state_dict().items()
     }
 
 
@@ -255,22 +251,21 @@ def _config_json(
     return config
 
 
-def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
-    path = folder / "config.json"
-    tensorflow = sorted(folder.glob("*.ckpt.index"))
+def _read_config(path: Path) -> tuple[dict[str, Any], Family, TransformerConfig]:
+    tensorflow = sorted(path.parent.glob("*.ckpt.index"))
     if tensorflow and not path.exists():
         raise CheckpointError(
             f"{tensorflow[0].with_suffix('')}: a checkpoint which only TensorFlow reads; take the "
             "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
             "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
         )
-    config = read_object(path)
-    if "auto_map" in config:
+    settings = read_object(path)
+    if "auto_map" in settings:
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
             "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
         )
-    kind = config.get("model_type")
+    kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(FAMILIES)
         has = OTHERS.get(kind) if isinstance(kind, str) else None
@@ -280,21 +275,25 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Family]:
             + (f", with {has}" if has else "")
             + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
         )
-    return config, FAMILIES[kind]
+    family = FAMILIES[kind]
+    try:
+        return settings, family, family.read_config(settings)
+    except (ValueError, ConfigError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
-def _check_sizes(shape: TransformerConfig, named: Mapping[str, Tensor], path: Path) -> None:
+def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path: Path) -> None:
     """Whether the weights that are there can be of this shape, before one is made of it.
 
     Raises: CheckpointError naming the setting that is too large for them.
     """
-    largest = max((max(tensor.shape, default=0) for tensor in named.values()), default=0)
+    largest = max((max(tensor.shape, default=0) for tensor in weights.values()), default=0)
     sizes = {
-        "layers": (max(shape.depths) + 1, len(named)),
-        **{name: (getattr(shape, name), largest) for name in ("vocab", "hidden", "intermediate")},
-        "embedding": (shape.width, largest),
-        "types": (shape.types, largest),
-        "length": (shape.length if shape.rotary is None else 0, largest),
+        "layers": (max(config.depths) + 1, len(weights)),
+        **{name: (getattr(config, name), largest) for name in ("vocab", "hidden", "intermediate")},
+        "embedding": (config.width, largest),
+        "types": (config.types, largest),
+        "length": (config.length if config.rotary is None else 0, largest),
     }
     for name, (size, most) in sizes.items():
         if size > most:
@@ -308,51 +307,51 @@ def _check_labels(
     labels: Sequence[str],
     heads: Iterable[str],
     family: Family,
-    named: Mapping[str, Tensor],
-    folder: Path,
+    weights: Mapping[str, Tensor],
+    path: Path,
 ) -> None:
     """Raises: CheckpointError when a head has another number of outputs than there are labels."""
     for head in (head for head in heads if head in LABELLED):
-        outputs = len(named[str(family.heads[head]["out.bias"])])
+        outputs = len(weights[str(family.heads[head]["out.bias"])])
         if outputs != len(labels):
             raise CheckpointError(
-                f"{folder / 'config.json'}: id2label names {len(labels):,} labels, and the {head} "
+                f"{path}: id2label names {len(labels):,} labels, and the {head} "
                 f"head has {outputs:,} outputs; they do not belong together"
             )
 
 
-def _heads(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _heads(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """The heads that a folder of ours names."""
-    ours = config.get("bertkit", {})
-    heads = ours.get("heads", []) if isinstance(ours, dict) else None
+    bertkit = settings.get("bertkit", {})
+    heads = bertkit.get("heads", []) if isinstance(bertkit, dict) else None
     if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
         raise CheckpointError(f"{path}: bertkit.heads is no list of names")
     return tuple(heads)
 
 
-def _length(config: Mapping[str, Any], folder: Path) -> int | None:
+def _length(settings: Mapping[str, Any], path: Path) -> int | None:
     """The longest sequence that a folder of ours is meant for."""
-    length = config.get("bertkit", {}).get("length")
+    length = settings.get("bertkit", {}).get("length")
     if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{folder / 'config.json'}: bertkit.length is no number of tokens")
+        raise CheckpointError(f"{path}: bertkit.length is no number of tokens")
     return length
 
 
-def _architecture(config: Mapping[str, Any]) -> str:
+def _architecture(settings: Mapping[str, Any]) -> str:
     """The class of transformers that wrote a folder, if it says so."""
-    match config.get("architectures"):
+    match settings.get("architectures"):
         case [str(name), *_]:
             return name
     return ""
 
 
 def _labels(
-    config: Mapping[str, Any], family: Family, named: Mapping[str, Tensor], path: Path
+    settings: Mapping[str, Any], family: Family, weights: Mapping[str, Tensor], path: Path
 ) -> tuple[str, ...]:
     """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
-    names = config.get("id2label")
+    names = settings.get("id2label")
     if not names:
-        rows = (named.get(name) for name in family.outputs)
+        rows = (weights.get(name) for name in family.outputs)
         outputs = max(len(r) if r is not None and r.ndim else 0 for r in rows)
         return tuple(f"LABEL_{i}" for i in range(outputs))
     try:
