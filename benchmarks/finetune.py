@@ -42,9 +42,11 @@ from benchmarks.text import stsb
 from benchmarks.trainer import Labels, Numbers, Padding, Peer, Rows, Spans, Tags
 from bertkit.console import quietly
 from bertkit.pipelines import answering
-from bertkit.recipes.finetune import SCORES, Finetune, finetune, read_examples
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.storage import write_text
 from bertkit.tasks import find
+from bertkit.tasks.examples import read_examples
+from bertkit.training.epochs import SCORES
 
 TRAINING, PREDICTION, SCORE = 4.0, 3.0, 0.99
 """Targets beside `Trainer` as it comes: how many times faster, and the least share of its score."""

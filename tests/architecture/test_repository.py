@@ -43,6 +43,8 @@ WITHOUT_TESTS: dict[str, str] = {
     "recipes/fit.py": "tests/recipes/test_probe.py and test_compare.py train with it",
     "serve/context.py": "tests/serve/test_routes.py",
     "serve/metrics.py": "tests/serve/test_admission.py",
+    "training/epochs.py": "tests/recipes/test_finetune.py and tests/faults/test_kill_finetune.py",
+    "training/teacher.py": "tests/recipes/test_distill.py",
     "recipes/changed.py": "tests/recipes/test_extend.py, test_prune.py and test_positions.py",
     "console.py": "words for people; nothing to hold it against",
     "recipes/run_file.py": "tests/test_config.py",

@@ -29,6 +29,7 @@ from bertkit.tasks.classify import Example
 from bertkit.text.train import train
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate
+from bertkit.training.run import Run
 
 SETTINGS: dict[str, Any] = {
     "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "length": 64},
@@ -430,16 +431,16 @@ def test_a_run_in_two_parts_is_the_run_in_one(
 ) -> None:
     settings = override(settings, [("train.steps", "8"), ("train.save_every", "4")])
     pretrain(settings, corpus=corpus, out=tmp_path / "one")
-    out, kept = tmp_path / "two", recipe.save_checkpoint
+    out, save = tmp_path / "two", Run.save
 
-    def stopped(run: Path, step: int, *rest: Any, **more: Any) -> Path:
-        folder = kept(run, step, *rest, **more)
+    def stopped(run: Run, step: int, *, keep: int) -> Path:
+        folder = save(run, step, keep=keep)
         if step == 4:
             raise KeyboardInterrupt
         return folder
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "save_checkpoint", stopped)
+        patch.setattr(Run, "save", stopped)
         with pytest.raises(KeyboardInterrupt):
             pretrain(settings, corpus=corpus, out=out)
     pretrain(settings, corpus=corpus, out=out, resume=True)
@@ -450,26 +451,29 @@ def test_a_run_in_two_parts_is_the_run_in_one(
 
 
 @pytest.mark.parametrize(
-    ("settings", "shows"), [(SETTINGS, "publish"), (ELECTRA, "_save")], ids=["bert", "electra"]
+    ("settings", "owner", "name"),
+    [(SETTINGS, Run, "publish"), (ELECTRA, recipe, "save")],
+    ids=["bert", "electra"],
 )
 def test_a_kill_between_checkpoint_and_folder_is_made_good(
     settings: dict[str, Any],
-    shows: str,
+    owner: Any,
+    name: str,
     corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = override(settings, [("train.steps", "4"), ("train.save_every", "4")])
     out, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000004"
-    original = getattr(recipe, shows)
+    original = getattr(owner, name)
 
-    def killed(*rest: Any) -> None:
+    def killed(*rest: Any, **named: Any) -> None:
         if last.exists():
             raise KeyboardInterrupt
-        original(*rest)
+        original(*rest, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, shows, killed)
+        patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             pretrain(settings, corpus=corpus, out=out)
     theirs = load_file(last / "model.safetensors")

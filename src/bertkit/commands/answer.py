@@ -12,7 +12,7 @@ from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.recipes.evaluate import evaluate as evaluating
-from bertkit.recipes.finetune import read_examples
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
 

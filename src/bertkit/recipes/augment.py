@@ -17,9 +17,9 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
-from bertkit.recipes.finetune import read_examples
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vectors import Vectors

@@ -29,12 +29,13 @@ from bertkit.models.recurrent import BiLSTM
 from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.finetune import Finetune, finetune, read_examples
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.fit import fit
 from bertkit.recipes.page import bars, table, write_page
 from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.classify import Options as ClassifyOptions
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.vectors import Vectors, tokens

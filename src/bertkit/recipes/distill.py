@@ -9,17 +9,16 @@ from typing import Any
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import plain
-from bertkit.engine.engine import Engine
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.layers import keep_layers
-from bertkit.models.model import Model
-from bertkit.nn.pool import Pool
 from bertkit.nn.precision import resolve, resolve_device
-from bertkit.objectives.distill import Distillation, Terms, usual_layers
+from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering
-from bertkit.recipes.finetune import Finetune, Rows, finetune, finetune_seeds
-from bertkit.tasks.task import Feature, Reading, Task
+from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.tasks.examples import Rows
+from bertkit.tasks.task import Reading, Task
+from bertkit.training.teacher import TaskTeacher
 
 
 def distill(
@@ -50,8 +49,8 @@ def distill(
         raise ConfigError("student: name a model folder, or say how many layers of the teacher")
     if layers is not None and layers < 1:
         raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
-    asked = answering(teacher, task)
-    taught, ready = asked.loaded, asked.task
+    pipeline = answering(teacher, task)
+    taught, teacher_task = pipeline.loaded, pipeline.task
     model: str | Path | Loaded
     if layers is not None:
         kept = usual_layers(layers, taught.model.config.layers)
@@ -66,59 +65,28 @@ def distill(
             )
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
-    knowing = packed(taught.model.to(device), dtype)
-
-    def teach(own: Task[Any, Any], network: Model, features: list[Feature]) -> Distillation:
-        if own.labels != ready.labels:
-            raise ConfigError(
-                f"train: its labels are {', '.join(own.labels)}, the teacher answers "
-                f"{', '.join(ready.labels)}; a student learns the same ones"
-            )
-        widths = [_width(one, own.head) for one in (network, knowing)]
-        if terms.outputs and len(set(widths)) > 1:
-            raise ConfigError(
-                f"outputs: the student's vectors have {widths[0]} numbers and its teacher's "
-                f"{widths[1]}; give the student such a layer (dense), or set outputs to 0"
-            )
-        if terms.outputs and not (terms.states or terms.attention or terms.relations):
-            # what it answers is the same in every epoch; of states there would be too much to keep
-            engine = Engine(knowing, precision=None, budget_tokens=settings.budget_tokens)
-            said = own.run(engine, features)
-            features[:] = [
-                replace(f, teacher_outputs=rows) for f, rows in zip(features, said, strict=True)
-            ]
-        return Distillation(
-            own.loss_of,
-            teacher=knowing,
-            student=network,
-            head=own.head,
-            terms=terms,
-            layers=follow,
-            single_label=own.single_label,
-        )
-
-    rest: dict[str, Any] = {
-        "train": train,
-        "dev": dev,
-        "out": out,
-        "settings": settings,
-        "options": ready.uncalibrated(),
-        "reading": reading,
-        "resume": resume,
-        "teach": teach,
-        "more": {
+    task_teacher = TaskTeacher(
+        task=teacher_task,
+        model=packed(taught.model.to(device), dtype),
+        terms=terms,
+        layers=follow,
+        record={
             "teacher": str(teacher),
             "layers": layers,
             "follow": list(follow),
             "terms": plain(terms),
         },
+    )
+    rest: dict[str, Any] = {
+        "train": train,
+        "dev": dev,
+        "out": out,
+        "settings": settings,
+        "options": teacher_task.uncalibrated(),
+        "reading": reading,
+        "resume": resume,
+        "teacher": task_teacher,
     }
     if seeds == 1:
-        return finetune(type(ready), model, **rest)
-    return finetune_seeds(seeds, type(ready), model, **rest)
-
-
-def _width(model: Model, head: str) -> int | None:
-    """How many numbers a vector has, where the head makes vectors."""
-    pool = model.heads[head]
-    return pool.pooling.width(model.config.hidden) if isinstance(pool, Pool) else None
+        return finetune(type(teacher_task), model, **rest)
+    return finetune_seeds(seeds, type(teacher_task), model, **rest)

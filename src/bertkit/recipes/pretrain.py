@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import plain
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import DRAWS, Samples, split_documents
 from bertkit.engine.linear import packed
-from bertkit.errors import ConfigError, DataError, StorageError, TrainingError
+from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
 from bertkit.models.layers import keep_layers
 from bertkit.models.model import Model, build
@@ -31,27 +34,19 @@ from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
     Teacher,
+    Train,
     heads_of,
     read_config,
 )
-from bertkit.storage import read_json, refuse_used, sha256, sweep, write_json
+from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import RUN, Journal, draw, left_out
+from bertkit.training.journal import Journal, draw
 from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw, muon
+from bertkit.training.optim import OPTIMIZERS
+from bertkit.training.run import Run
 from bertkit.training.schedule import schedule
-from bertkit.training.state import (
-    newest_checkpoint,
-    publish,
-    recover,
-    restore,
-    rewritten,
-    save_checkpoint,
-)
-
-OPTIMIZERS = {"adamw": adamw, "muon": muon}
+from bertkit.training.state import State
 
 
 def pretrain(
@@ -72,31 +67,143 @@ def pretrain(
     Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
     fault can be seen then.
     """
+    run = Run(out, resume=resume)
     text = Corpus.open(corpus)
     tokenizer = text.tokenizer()
-    if start_from is not None and start_from.tokenizer.fingerprint != tokenizer.fingerprint:
-        raise DataError(
-            f"{corpus}: made with another vocabulary than {start_from.folder}; prepare it again "
-            f"with --tokenizer {start_from.folder}"
-        )
+    if start_from is not None:
+        _same_vocabulary(tokenizer, corpus, start_from)
     config = read_config(settings, tokenizer)
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    heads, family = heads_of(config), FAMILIES[config.family]
+    _warn(train)
+    teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
+    _check_record(run, config, corpus, tokenizer)
+    samples = _Samples(text, tokenizer, config)
+    writer = _tensorboard() if train.tensorboard else None
+
+    torch.manual_seed(train.seed)
+    learner = _learner(config, teacher, start_from, device, dtype)
+    state = _state(train, learner.model, dtype, FAMILIES[config.family])
+    plan = schedule(
+        train.schedule,
+        steps=train.steps,
+        warmup_steps=train.warmup_steps,
+        decay_steps=train.decay_steps,
+    )
+    start = run.begin(state, train.steps)
+    folder = _Folder(run, learner, tokenizer, start_from)
+    if run.checkpoint is not None:
+        with run.mending():  # whatever has happened to the files since
+            folder.write()
+            folder.show(run.checkpoint)
+    else:
+        folder.write()
+        say(
+            f"{sum(w.numel() for w in state.masters.weights.values()):,} parameters, "
+            f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
+            f"{len(samples.main):,} samples an epoch, {text.tokens:,} tokens"
+        )
+    held_out = _HeldOut(run, learner, samples.evaluation(), train.evaluate_every)
+    scores = held_out.scores(start)
+    board = writer(str(out / "tensorboard")) if writer is not None else None
+
+    with run.learning("pretraining", start=start), ahead(samples.groups(start)) as groups:
+        for step in steps(
+            state.masters,
+            learner.objective,
+            groups,
+            state.optimizer,
+            plan,
+            clip=train.clip,
+            seed=train.seed,
+            start=start,
+        ):
+            number, last = step.number, step.number == train.steps
+            log = last or number % train.log_every == 0
+            run.show(number, _note(step), line=log)
+            if log:
+                _log(step, run.journal, board)
+            stopping = run.stopping and not last
+            if last or number % train.save_every == 0 or stopping:
+                folder.show(run.save(number, keep=train.keep))
+            if stopping:
+                draw(out)
+                run.stop(number)
+            scores = held_out.scores(number) or scores
+    if board is not None:
+        board.close()
+    draw(out)
+    return scores
+
+
+def _same_vocabulary(tokenizer: Tokenizer, corpus: Path, model: Loaded) -> None:
+    """Raises: DataError for a model with another vocabulary than the corpus has."""
+    if model.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise DataError(
+            f"{corpus}: made with another vocabulary than {model.folder}; prepare it again with "
+            f"--tokenizer {model.folder}"
+        )
+
+
+def _warn(train: Train) -> None:
     if train.warmup_steps >= train.steps:
         say(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
             f"{train.steps}: the learning rate never reaches its peak"
         )
-    teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
-    record = _checked_run(out, config, corpus, tokenizer, resume)
-    learn, held_out = split_documents(text, config.sampling.held_out)
-    source = _Source(text, tokenizer, config, learn, heads)
-    evaluation = source.evaluation(held_out)
-    open_board = _tensorboard() if train.tensorboard else None
 
-    torch.manual_seed(train.seed)
+
+def _check_record(run: Run, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer) -> None:
+    """Raises: ConfigError or DataError when the folder is another run's."""
+    run.check(
+        {
+            "config": plain(config),
+            "corpus": sha256(corpus / "manifest.json"),
+            "corpus_folder": str(corpus.resolve()),
+            "tokenizer": tokenizer.fingerprint,
+            "draws": DRAWS,
+        },
+        free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
+        refusals={
+            "draws": ConfigError(
+                f"{run.out}: began with a version of bertkit that draws other samples; resume it "
+                "with that version, or start another run"
+            ),
+            "tokenizer": DataError(
+                f"{corpus}: made with another tokenizer than {run.out}; resume with its own corpus"
+            ),
+            "corpus": DataError(
+                f"{corpus}: not the corpus that {run.out} began with; a resumed run would be "
+                "another run"
+            ),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Learner:
+    """A model that learns, and by what it is judged on held-out text."""
+
+    model: Model
+    """With what only the objective needs, such as a generator."""
+    published: Model
+    """What the run's folder is to hold: the same weights under the heads that it teaches."""
+    objective: Objective
+    judged: Model
+    judge: Objective
+    generator: Model | None
+
+
+def _learner(
+    config: PretrainConfig,
+    teacher: Loaded | None,
+    start_from: Loaded | None,
+    device: str,
+    dtype: torch.dtype,
+) -> _Learner:
+    """Raises: ConfigError for a student that cannot follow its teacher, or begin as it."""
+    heads = heads_of(config)
     model = build(config.model, heads) if start_from is None else start_from.model
     objective: Objective = masked_words
     generator = None
@@ -105,125 +212,19 @@ def pretrain(
         objective = replaced_tokens(config.generator.weight)
     if teacher is not None:
         objective = _taught_by(teacher.model, model, config, device, dtype)
-    write_json(out / RUN, record)
     model.to(device)
-    own = Model(model.encoder, {head: model.heads[head] for head in heads})
-    scored, judge = (own, masked_words) if generator is None else (model, objective)
-    masters = Masters(model, dtype)
-    optimizer = OPTIMIZERS[train.optimizer](
-        masters.weights,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-    )
-    plan = schedule(
-        train.schedule,
-        steps=train.steps,
-        warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps,
-    )
-
-    def show(folder: Path) -> None:
-        """Make a checkpoint's weights those of the run's folder."""
-        if len(model.heads) == len(heads):
-            publish(folder, out)
-        else:
-            _save(out, own, masters, generator, tokenizer, family, start_from)
-
-    journal, start = Journal(out), 0
-    if resume:
-        folder, damaged = recover(out)
-        for sentence in damaged:
-            say(sentence)
-        if folder is not None:
-            start = restore(folder, masters, optimizer, family)
-            with rewritten(out) as anew:  # whatever has happened to the files since
-                _save(out, own, masters, generator, tokenizer, family, start_from)
-                show(folder)
-            for sentence in anew:
-                say(sentence)
-        say(f"going on after step {start} of {train.steps}")
-    if damaged_lines := journal.rewind(start):
-        say(left_out(journal.path, damaged_lines))
-    if start == 0:
-        _save(out, own, masters, generator, tokenizer, family, start_from)
-        parameters = sum(w.numel() for w in masters.weights.values())
-        say(
-            f"{parameters:,} parameters, {'fp32' if dtype == torch.float32 else 'bf16'}, "
-            f"{len(source.main):,} samples an epoch, {text.tokens:,} tokens"
-        )
-
-    last = train.steps
-
-    def score(number: int) -> dict[str, float]:
-        if not evaluation or not (number in (0, last) or number % train.evaluate_every == 0):
-            return {}
-        known = [r for r in journal.records() if r["step"] == number and "held_out_accuracy" in r]
-        if not known:  # else a kill came after it
-            losses, accuracy = evaluate(scored, judge, evaluation)
-            known = [{"step": number, "held_out": losses, "held_out_accuracy": accuracy}]
-            journal.write(known[0])
-            draw(out)
-        return {
-            **{f"{name}_loss": value for name, value in known[0]["held_out"].items()},
-            **{f"{name}_accuracy": value for name, value in known[0]["held_out_accuracy"].items()},
-        }
-
-    def keep(number: int) -> None:
-        show(save_checkpoint(out, number, masters, optimizer, family, keep=train.keep))
-
-    scores = score(start)
-    board = open_board(str(out / "tensorboard")) if open_board is not None else None
-    with progress() as bar, Interrupt() as interrupt, ahead(source.groups(start)) as groups:
-        task = bar.add_task("pretraining", total=train.steps, completed=start, note="")
-        try:
-            for step in steps(
-                masters,
-                objective,
-                groups,
-                optimizer,
-                plan,
-                clip=train.clip,
-                seed=train.seed,
-                start=start,
-            ):
-                number = step.number
-                bar.update(task, completed=number, note=_note(step))
-                if number % train.log_every == 0 or number == last:
-                    journal.write(_record(step))
-                    if board is not None:
-                        for name, value in _record(step).items():
-                            board.add_scalar(name, value, number)
-                    if bar.disable:
-                        say(f"step {number}/{train.steps}  {_note(step)}")
-                if number == last or number % train.save_every == 0 or interrupt.asked:
-                    keep(number)
-                if interrupt.asked and number < last:
-                    draw(out)
-                    raise KeyboardInterrupt(
-                        f"stopped after step {number}, which is saved; go on with --resume"
-                    )
-                scores = score(number) or scores
-        except (TrainingError, StorageError) as error:
-            good = newest_checkpoint(out)
-            kept = f"{good} is the last good checkpoint" if good else "nothing was saved yet"
-            raise type(error)(f"{error}; {kept}") from None
-    if board is not None:
-        board.close()
-    draw(out)
-    return scores
+    published = Model(model.encoder, {head: model.heads[head] for head in heads})
+    if generator is not None:
+        return _Learner(model, published, objective, model, objective, generator)
+    return _Learner(model, published, objective, published, masked_words, None)
 
 
 def _teacher(settings: Teacher, corpus: Path, tokenizer: Tokenizer) -> Loaded:
-    """Raises: CheckpointError or ConfigError for one that cannot teach this corpus."""
+    """Raises: CheckpointError, ConfigError or DataError for one that cannot teach this corpus."""
     teacher = load(settings.model)
     if "mlm" not in teacher.model.heads:
         raise ConfigError(f"teacher.model: {settings.model} has no masked-LM head to learn from")
-    if teacher.tokenizer.fingerprint != tokenizer.fingerprint:
-        raise ConfigError(
-            f"teacher.model: {settings.model} has another vocabulary than {corpus}; prepare it "
-            f"again with --tokenizer {settings.model}"
-        )
+    _same_vocabulary(tokenizer, corpus, teacher)
     return teacher
 
 
@@ -256,129 +257,117 @@ def _taught_by(
     )
 
 
-def _save(
-    out: Path,
-    own: Model,
-    masters: Masters,
-    generator: Model | None,
-    tokenizer: Tokenizer,
-    family: Family,
-    start_from: Loaded | None,
-) -> None:
-    """The model's folder, without what only its objective needs, and its generator's inside.
-
-    It makes vectors as the folder does that it starts from.
-    """
-    weights = {name: masters.weights[name] for name, _ in own.named_parameters()}
-    pooling = length = None
-    if start_from is not None and start_from.pooling is not None:
-        pooling, length = start_from.pooling, start_from.length
-    save(out, own, tokenizer, family, weights=weights, pooling=pooling, length=length)
-    if generator is not None:
-        inside = {id(weight): masters.weights[n] for n, weight in masters.model.named_parameters()}
-        theirs = {name: inside[id(weight)] for name, weight in generator.named_parameters()}
-        save(out / GENERATOR, generator, tokenizer, family, weights=theirs)
+def _state(train: Train, model: Model, dtype: torch.dtype, family: Family) -> State:
+    masters = Masters(model, dtype)
+    optimizer = OPTIMIZERS[train.optimizer](
+        masters.weights,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
+    )
+    return State(masters, optimizer, family)
 
 
-class _Source:
-    """Batches of every step, from the step's number alone."""
+@dataclass(frozen=True)
+class _Folder:
+    """The model folder that a run makes; it pools vectors as the one does that it starts from."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        config: PretrainConfig,
-        documents: Any,
-        heads: Sequence[str],
-    ) -> None:
-        self.config, self.head = config, next((head for head in heads if head != "mlm"), None)
-        self._args = (corpus, tokenizer, config.sampling, config.masking)
-        seed = config.train.seed
-        self.main = Samples(*self._args, documents=documents, seed=seed)
+    run: Run
+    learner: _Learner
+    tokenizer: Tokenizer
+    start_from: Loaded | None
+
+    def write(self) -> None:
+        """Write the whole folder, without what only the objective needs; a generator's inside."""
+        masters, family = self.run.state.masters, self.run.state.family
+        pooling = length = None
+        if self.start_from is not None and self.start_from.pooling is not None:
+            pooling, length = self.start_from.pooling, self.start_from.length
+        by_id = {id(weight): masters.weights[n] for n, weight in masters.model.named_parameters()}
+
+        def weights(model: Model) -> dict[str, Tensor]:
+            return {name: by_id[id(weight)] for name, weight in model.named_parameters()}
+
+        out, model, generator = self.run.out, self.learner.published, self.learner.generator
+        save(
+            out,
+            model,
+            self.tokenizer,
+            family,
+            weights=weights(model),
+            pooling=pooling,
+            length=length,
+        )
+        if generator is not None:
+            save(out / GENERATOR, generator, self.tokenizer, family, weights=weights(generator))
+
+    def show(self, checkpoint: Path) -> None:
+        """Make a checkpoint's weights those of the folder."""
+        if len(self.learner.model.heads) == len(self.learner.published.heads):
+            self.run.publish(checkpoint)
+        else:
+            self.write()
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Scores on text that the model does not learn from, written to the journal once a step."""
+
+    run: Run
+    learner: _Learner
+    batches: list[Batch]
+    every: int
+
+    def scores(self, step: int) -> dict[str, float]:
+        """Losses and accuracies after `step`; none where it is not one that is scored."""
+        if not self.batches or not (step in (0, self.run.total) or step % self.every == 0):
+            return {}
+        journal = self.run.journal
+        records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
+        if not records:  # else a kill came after it
+            losses, accuracy = evaluate(self.learner.judged, self.learner.judge, self.batches)
+            records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
+            journal.write(records[0])
+            draw(self.run.out)
+        return {
+            f"{name}_{kind}": value
+            for key, kind in (("held_out", "loss"), ("held_out_accuracy", "accuracy"))
+            for name, value in records[0][key].items()
+        }
+
+
+class _Samples:
+    """The batches of every step, from the step's number alone, and the held-out ones."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, config: PretrainConfig) -> None:
+        self.config = config
+        self.head = next((head for head in heads_of(config) if head != "mlm"), None)
+        sampling, seed = config.sampling, config.train.seed
+        learned, self.held_out = split_documents(corpus, sampling.held_out)
+        self._source = (corpus, tokenizer, sampling)
+        make = partial(Samples, *self._source, config.masking, documents=learned, seed=seed)
+        self.main = make()
         self.first, self.until = self.main, 0
-        if config.sampling.first_length is not None:
-            self.first = Samples(
-                *self._args, documents=documents, seed=seed, length=config.sampling.first_length
-            )
-            self.until = round(config.sampling.first_share * config.train.steps)
+        if sampling.first_length is not None:
+            self.first = make(length=sampling.first_length)
+            self.until = round(sampling.first_share * config.train.steps)
 
     def groups(self, start: int) -> Iterator[list[Batch]]:
+        """The batches of each step after `start`."""
         train = self.config.train
         for step in range(start, train.steps):
             samples = self.first if step < self.until else self.main
             drawn = samples.batch(*train.samples(step))
             yield collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
 
-    def evaluation(self, documents: Any) -> list[Batch]:
+    def evaluation(self) -> list[Batch]:
         """Held-out batches whose masks are always 15 % tokens, so that losses compare."""
-        limit = self.config.train.evaluate_samples
-        if not len(documents) or not limit:
+        train = self.config.train
+        if not len(self.held_out) or not train.evaluate_samples:
             return []
-        corpus, tokenizer, sampling, _ = self._args
-        samples = Samples(corpus, tokenizer, sampling, Masking(), documents=documents)
-        drawn = samples.evaluation(limit)
-        return collate(drawn, head=self.head, budget_tokens=self.config.train.budget_tokens)
-
-
-def _checked_run(
-    out: Path, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer, resume: bool
-) -> dict[str, Any]:
-    """What `run.json` will say. Raises: ConfigError or DataError when `out` is another run's."""
-    record: dict[str, Any] = {
-        "config": plain(config),
-        "corpus": sha256(corpus / "manifest.json"),
-        "corpus_folder": str(corpus.resolve()),
-        "tokenizer": tokenizer.fingerprint,
-        "draws": DRAWS,
-    }
-    if out.is_dir():
-        sweep(out)
-    if not resume:
-        refuse_used(out, resumable=True)
-        return record
-    try:
-        if not (out / RUN).exists():
-            raise ConfigError(f"{out}: no run to resume here; leave out --resume")
-        before = read_json(out / RUN, ConfigError, "start over in another --out")
-        settings, vocabulary, text = before["config"], before["tokenizer"], before["corpus"]
-        _flat(settings)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{out / RUN}: damaged ({error}); start over in another --out") from None
-    if before.get("draws") != DRAWS:
-        raise ConfigError(
-            f"{out}: began with a version of bertkit that draws other samples; resume it with that "
-            "version, or start another run"
-        )
-    if vocabulary != record["tokenizer"]:
-        raise DataError(
-            f"{corpus}: made with another tokenizer than {out}; resume with its own corpus"
-        )
-    if text != record["corpus"]:
-        raise DataError(
-            f"{corpus}: not the corpus that {out} began with; a resumed run would be another run"
-        )
-    # a group that was left out stands there as None; given now, it is a change
-    now = dict.fromkeys(record["config"], "given") | _flat(record["config"])
-    changed = [
-        f"{key} (was {was!r})"
-        for key, was in _flat(settings).items()
-        if key.removeprefix("train.") not in FREE and now.get(key) != was
-    ]
-    if changed:
-        raise ConfigError(
-            f"{', '.join(changed)}: changed since {out} began; resume with the same settings, or "
-            "start another run"
-        )
-    return record
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted paths."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = _flat(value) if isinstance(value, Mapping) else {"": value}
-        found |= {f"{name}.{key}".rstrip("."): v for key, v in inner.items()}
-    return found
+        samples = Samples(*self._source, Masking(), documents=self.held_out)
+        drawn = samples.evaluation(train.evaluate_samples)
+        return collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
 
 
 def _note(step: Step) -> str:
@@ -386,8 +375,8 @@ def _note(step: Step) -> str:
     return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s"
 
 
-def _record(step: Step) -> dict[str, float]:
-    return {
+def _log(step: Step, journal: Journal, board: Any) -> None:
+    record: dict[str, float] = {
         "step": step.number,
         "loss": step.loss,
         **step.parts,
@@ -397,6 +386,10 @@ def _record(step: Step) -> dict[str, float]:
         "tokens": step.tokens,
         "tokens_per_second": step.tokens / step.seconds,
     }
+    journal.write(record)
+    if board is not None:
+        for name, value in record.items():
+            board.add_scalar(name, value, step.number)
 
 
 def _tensorboard() -> Any:

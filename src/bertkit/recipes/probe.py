@@ -32,10 +32,10 @@ from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.finetune import read_examples
 from bertkit.recipes.fit import fit
 from bertkit.recipes.page import bars, plus_minus, table, write_page
 from bertkit.storage import new_folder, refuse_used, write_json
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.tokenizer import Encoding

@@ -22,8 +22,8 @@ from bertkit.objectives.loss import totals
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.changed import save_changed
 from bertkit.recipes.evaluate import evaluate
-from bertkit.recipes.finetune import read_examples
 from bertkit.storage import refuse_used
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading, Task, group
 
 BUDGET_TOKENS = 4096

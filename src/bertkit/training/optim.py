@@ -88,6 +88,10 @@ def muon(
     )
 
 
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
+"""By the names they have in run files."""
+
+
 class _Muon(torch.optim.Muon):
     """Muon to which a stack of three matrices is three."""
 

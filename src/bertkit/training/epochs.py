@@ -1,0 +1,179 @@
+"""The epochs of a fine-tuning: each is scored on dev, and the best is the run's model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.console import say
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError
+from bertkit.models.model import Model
+from bertkit.storage import read_json, sha256, write_json
+from bertkit.tasks.task import Feature, Task
+from bertkit.training.journal import RUN
+from bertkit.training.run import CHECKPOINTS, Run
+
+SCORES, SEEDS = "scores.json", "seeds.json"
+
+BEST = "best_"
+"""Begins the names of scores on rows to which the task was tuned: the best that it can have there.
+So does SQuAD's script (`best_f1`)."""
+
+Record = dict[str, Any]
+
+
+class Epochs:
+    """Scores after each epoch, those before a resumption included.
+
+    `loaded` is the model as it was opened, with all its heads; the folder holds the task's alone.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        task: Task[Any, Any],
+        loaded: Loaded,
+        length: int,
+        examples: Sequence[Any],
+        features: Sequence[Feature],
+        budget_tokens: int,
+    ) -> None:
+        self.run, self.task, self.loaded, self.length = run, task, loaded, length
+        self.examples, self.features, self.budget_tokens = examples, features, budget_tokens
+        network = loaded.model
+        self.student = Model(network.encoder, {task.head: network.heads[task.head]})
+        scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
+        self.records = [r for r in scored if metric_of(task, r["scores"]) in r["scores"]]
+        self.best: Record | None = max(self.records, key=self._score, default=None)
+        self._answers: Sequence[Any] | None = None
+        self._say_best()
+
+    def score(self, step: int, number: int) -> None:
+        """Score the epoch that ends with `step`; the best so far becomes the run's model."""
+        masters = self.run.state.masters
+        task, answers = self._answer(self.task, masters.whole())
+        scores = task.score(answers, self.examples)
+        if task is not self.task:
+            scores = {BEST + name: score for name, score in scores.items()}
+        record: Record = {"step": step, "epoch": number, "scores": scores}
+        self.records.append(record)
+        listed = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        say(f"epoch {number}: {listed}")
+        if self.best is None or self._score(record) > self._score(self.best):
+            save(
+                self.run.out,
+                self.student,
+                self.loaded.tokenizer,
+                self.loaded.family,
+                labels=task.labels,
+                settings=task.settings(),
+                length=self.length,
+                weights={
+                    name: masters.weights[name] for name, _ in self.student.named_parameters()
+                },
+            )
+            record["sha256"] = _hashes(self.run.out)
+            self.best, self._answers = record, answers
+            self._say_best()
+        self.run.journal.write(record)
+
+    def exhausted(self, patience: int | None) -> bool:
+        """Whether as many epochs were no better than the best; it is said."""
+        assert self.best is not None
+        waited = self.records[-1]["epoch"] - self.best["epoch"]
+        if patience is None or waited < patience:
+            return False
+        say(f"no better for {waited} epochs: stopped")
+        return True
+
+    def answers(self) -> Sequence[Any]:
+        """Those of the best epoch to dev. Raises: CheckpointError for a model that was changed."""
+        assert self.best is not None
+        if self._answers is None:  # the best epoch was before the resumption
+            task, out = self.task, self.run.out
+            check_published(out, self.best.get("sha256", {}))
+            saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
+            restored = type(task).restore(task.labels, saved.settings)
+            _, self._answers = self._answer(restored, saved.model)
+        return self._answers
+
+    def write(self) -> Record:
+        """Write `scores.json`, and return what it says."""
+        assert self.best is not None
+        scores = {**self.best["scores"], "epoch": self.best["epoch"]}
+        record = {
+            **self.run.record,
+            "metric": metric_of(self.task, scores),
+            "dev": scores,
+            "epochs": [{"epoch": r["epoch"], **r["scores"]} for r in self.records],
+            "sha256": self.best.get("sha256", {}),
+        }
+        record["digest"] = _digest(record)
+        write_json(self.run.out / SCORES, record)
+        return record
+
+    def _answer(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
+        """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
+        engine = Engine(model, budget_tokens=self.budget_tokens)
+        outputs, head = task.run(engine, self.features), engine.model.heads[task.head]
+        answers = task.answers(outputs, self.features, self.examples, head)
+        tuned = task.calibrated(answers, self.examples)
+        if tuned is not task:
+            answers = tuned.answers(outputs, self.features, self.examples, head)
+        return tuned, answers
+
+    def _score(self, record: Record) -> float:
+        score: float = record["scores"][metric_of(self.task, record["scores"])]
+        return score
+
+    def _say_best(self) -> None:
+        if self.best is not None:
+            self.run.best = f"{self.run.out} holds epoch {self.best['epoch']}, the best"
+
+
+def metric_of(task: Task[Any, Any], scores: Mapping[str, float]) -> str:
+    """The name of the score by which epochs are chosen."""
+    return task.metric if task.metric in scores else BEST + task.metric
+
+
+def read_scores(path: Path) -> Record:
+    """What `Epochs.write` wrote. Raises: CheckpointError when it is damaged."""
+    remedy = "start over in another --out"
+    record = read_json(path, CheckpointError, remedy)
+    match record:
+        case {"metric": str(name), "dev": {**scores}} if name in scores:
+            if record.get("digest") in (None, _digest(record)):
+                assert isinstance(record, dict)
+                return record
+    raise CheckpointError(f"{path}: damaged; {remedy}")
+
+
+def check_published(out: Path, hashes: Mapping[str, str]) -> None:
+    """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
+    for name, written in hashes.items():
+        if not (out / name).is_file() or sha256(out / name) != written:
+            raise CheckpointError(
+                f"{out / name}: damaged, or changed since; run again in another --out"
+            )
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """A hash of all that scores.json says beside it."""
+    rest = {name: value for name, value in record.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _hashes(out: Path) -> dict[str, str]:
+    """Of the model's files, by their places in a run's folder."""
+    of_the_run = {out / name for name in (RUN, SCORES, SEEDS)}
+    return {
+        path.relative_to(out).as_posix(): sha256(path)
+        for path in sorted(out.rglob("*"))
+        if path.suffix in (".json", ".txt", ".safetensors")
+        if path not in of_the_run and out / CHECKPOINTS not in path.parents
+    }

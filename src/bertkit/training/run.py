@@ -1,0 +1,274 @@
+"""A run: the folder in which a model learns, and all that lets it stop and go on.
+
+    run = Run(out, resume=resume)      # refuses a folder that is in use
+    run.check(record, ...)             # refuses to resume another run
+    start = run.begin(state, total)    # from here on the folder is written to
+    with run.learning("pretraining"):
+        for step in steps(...):
+            run.show(step.number, note)
+            run.save(step.number, keep=2)
+
+A checkpoint is a folder `checkpoints/step-00000200`, written under another name, synced and
+renamed, so that a kill leaves either all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.checkpoint.weights import FILE
+from bertkit.console import progress, say
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError
+from bertkit.storage import (
+    link_or_copy,
+    new_folder,
+    read_json,
+    refuse_used,
+    sha256,
+    sweep,
+    write_json,
+    writing,
+)
+from bertkit.training.interrupt import Interrupt
+from bertkit.training.journal import RUN, Journal, left_out
+from bertkit.training.state import State, damage
+
+CHECKPOINTS = "checkpoints"
+SETTINGS = (".json", ".txt")
+"""How names of a model folder's files end, beside weights."""
+
+
+class Run:
+    """The folder of a model that learns: its record, its journal and its checkpoints."""
+
+    state: State
+    total: int
+
+    def __init__(self, out: Path | str, *, resume: bool) -> None:
+        """Raises: ConfigError when `out` is in use, or holds no run to resume."""
+        self.out, self.resumed = Path(out), resume
+        self.journal = Journal(self.out)
+        self.record: Mapping[str, Any] = {}
+        self.checkpoint: Path | None = None
+        """The newest that is complete."""
+        self.best: str | None = None
+        """A sentence on the best model that the folder holds, where one is chosen."""
+        self.interrupt = Interrupt()
+        self._saved = time.monotonic()
+        if self.out.is_dir():
+            sweep(self.out)
+        if not resume:
+            refuse_used(self.out, resumable=True)
+        elif not (self.out / RUN).exists():
+            raise ConfigError(f"{self.out}: no run to resume here; leave out --resume")
+
+    # ---- before work starts
+
+    def check(
+        self,
+        record: Mapping[str, Any],
+        *,
+        free: Collection[str] = (),
+        refusals: Mapping[str, BertkitError] | None = None,
+    ) -> None:
+        """Take what `run.json` is to say; a resumed run must say the same again.
+
+        Values are named by their dotted paths. Those of `free` may change; `refusals` are the
+        errors for some that may not.
+        Raises: ConfigError for a damaged record or changed settings, or one of `refusals`.
+        """
+        self.record = record
+        if not self.resumed:
+            return
+        place, remedy = self.out / RUN, "start over in another --out"
+        before = read_json(place, ConfigError, remedy)
+        groups = [name for name, value in record.items() if isinstance(value, Mapping)]
+        if not (isinstance(before, dict) and before) or any(
+            not isinstance(before.get(name, {}), dict) for name in groups
+        ):
+            raise ConfigError(f"{place}: damaged (not the record of a run); {remedy}")
+        was, now = _flat(before), _flat(record)
+        for path, error in (refusals or {}).items():
+            if was.get(path) != now[path]:
+                raise error
+        changed = [
+            f"{path.removeprefix('config.').removeprefix('settings.')} (was {value!r})"
+            for path, value in was.items()
+            if path not in free and value is not ... and now.get(path) != value
+        ]
+        changed += [f"{path} (was not there)" for path in record if path not in before]
+        if changed:
+            raise ConfigError(
+                f"{', '.join(changed)}: changed since {self.out} began; resume with the same "
+                "settings, or start another run"
+            )
+
+    # ---- the start
+
+    def begin(self, state: State, total: int) -> int:
+        """Write the record and return the last step that was taken, whose state it restores.
+
+        Raises: CheckpointError when there are checkpoints and none is complete.
+        """
+        self.state, self.total = state, total
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_json(self.out / RUN, self.record)
+        start = 0
+        if self.resumed:
+            self.checkpoint, sentences = recover(self.out)
+            for sentence in sentences:
+                say(sentence)
+            start = state.restore(self.checkpoint) if self.checkpoint else 0
+            say(f"going on after step {start} of {total}")
+        if damaged := self.journal.rewind(start):
+            say(left_out(self.journal.path, damaged))
+        return start
+
+    # ---- the loop
+
+    @contextmanager
+    def learning(self, name: str, *, start: int, discard: bool = False) -> Iterator[None]:
+        """Show a bar, let signals ask for a stop, and add to an error what is kept.
+
+        With `discard`, a folder that holds nothing of use goes when the loop fails.
+        """
+        with progress() as self._bar, self.interrupt:
+            self._task = self._bar.add_task(name, total=self.total, completed=start, note="")
+            try:
+                yield
+            except BaseException as error:
+                if discard and not (self.best or self.checkpoint):
+                    shutil.rmtree(self.out, ignore_errors=True)
+                    kept = "nothing was saved yet"
+                elif self.best is None and self.checkpoint is not None:
+                    kept = f"{self.checkpoint} is the last good checkpoint"
+                else:
+                    kept = self.best or "nothing was saved yet"
+                if isinstance(error, BertkitError):
+                    raise type(error)(f"{error}; {kept}") from None
+                if _out_of_memory(error):
+                    raise TrainingError(
+                        "out of memory: lower budget_tokens, which a run that is resumed may "
+                        f"change; {kept}"
+                    ) from None
+                raise
+
+    def show(self, step: int, note: str, *, line: bool = False) -> None:
+        """Move the bar to a step; where nobody watches a bar, `line` prints one instead."""
+        self._bar.update(self._task, completed=step, note=note)
+        if line and self._bar.disable:
+            say(f"step {step}/{self.total}  {note}")
+
+    def due(self, minutes: float) -> bool:
+        """Whether the last checkpoint is as old."""
+        return time.monotonic() - self._saved >= 60 * minutes
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal asked for a stop at the end of the step."""
+        return self.interrupt.asked
+
+    def stop(self, step: int) -> None:
+        """Raises: KeyboardInterrupt that says how to go on."""
+        raise KeyboardInterrupt(f"stopped after step {step}, which is saved; go on with --resume")
+
+    # ---- checkpoints
+
+    def save(self, step: int, *, keep: int) -> Path:
+        """Write the state after `step` and drop all but the `keep` newest checkpoints.
+
+        Older ones go only after the new one is complete. Raises: StorageError; nothing is lost.
+        """
+        folder = self.out / CHECKPOINTS / f"step-{step:08d}"
+        if not folder.exists():
+            with new_folder(folder) as partial:
+                self.state.write(partial, step)
+        self.checkpoint, self._saved = folder, time.monotonic()
+        for old in _folders(self.out)[:-keep]:
+            shutil.rmtree(old)
+        return folder
+
+    def publish(self, checkpoint: Path) -> None:
+        """Make a checkpoint's weights those of the run's model folder."""
+        with writing(self.out / FILE) as partial:
+            link_or_copy(checkpoint / FILE, partial)
+
+    def drop_checkpoints(self) -> None:
+        """At the end of a run that nobody will go on with."""
+        shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
+
+    @contextmanager
+    def mending(self) -> Iterator[None]:
+        """Say for which settings file of the model the block wrote other content: it was damaged.
+
+        Weights may only have been older.
+        """
+
+        def hashes() -> dict[Path, str]:
+            files = (p for p in self.out.iterdir() if p.is_file() and p.suffix in SETTINGS)
+            return {path: sha256(path) for path in files}
+
+        before = hashes()
+        yield
+        after = hashes()
+        for path in sorted(before):
+            if before[path] != after[path]:
+                say(f"{path}: damaged, and written anew")
+
+
+def recover(out: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, and a sentence for each one that is damaged.
+
+    Damaged ones are renamed `damaged-step-...`, so that rotation never counts them in place of a
+    good one; what killed processes left half-written is removed.
+    Raises: CheckpointError when there are checkpoints and none is complete.
+    """
+    sweep(out)
+    sweep(out / CHECKPOINTS)
+    reasons = {folder: damage(folder) for folder in reversed(_folders(out))}
+    good = next((folder for folder, reason in reasons.items() if reason is None), None)
+    damaged = {folder: reason for folder, reason in reasons.items() if reason is not None}
+    if damaged and good is None:
+        folder, reason = next(iter(damaged.items()))
+        raise CheckpointError(
+            f"{folder}: {reason}, and no older checkpoint is complete; remove {out / CHECKPOINTS} "
+            "to begin again from step 0"
+        )
+    sentences = []
+    for folder, reason in damaged.items():
+        aside = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        newer = good is not None and folder.name > good.name
+        used = "the one before it is used" if newer else "a newer one is used"
+        sentences.append(f"{folder}: {reason}; {used}, this one is now {aside}")
+    return good, sentences
+
+
+def _folders(out: Path) -> list[Path]:
+    return sorted((out / CHECKPOINTS).glob("step-*"))
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by their dotted paths; a group stands there as `...`."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            flat[name] = ...
+            flat |= {f"{name}.{path}": inner for path, inner in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

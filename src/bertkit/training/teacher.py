@@ -1,0 +1,75 @@
+"""A fine-tuned model from which another learns the same task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError
+from bertkit.models.model import Model
+from bertkit.nn.pool import Pool
+from bertkit.objectives.distill import Distillation, Terms
+from bertkit.tasks.task import Feature, Task
+
+
+@dataclass(frozen=True)
+class TaskTeacher:
+    """A model that knows a task, ready for inference, and what is learned from it.
+
+    `layers` names, for each of the student's layers, the teacher's that it is to be like, from 1;
+    evenly by default. `record` is what `run.json` says of it.
+    """
+
+    task: Task[Any, Any]
+    model: Model
+    terms: Terms
+    layers: Sequence[int]
+    record: Mapping[str, Any]
+
+    def check(self, task: Task[Any, Any], student: Model) -> None:
+        """Raises: ConfigError for a student whose answers cannot be compared with the teacher's."""
+        if task.labels != self.task.labels:
+            raise ConfigError(
+                f"train: its labels are {', '.join(task.labels)}, the teacher answers "
+                f"{', '.join(self.task.labels)}; a student learns the same ones"
+            )
+        widths = [_width(model, task.head) for model in (student, self.model)]
+        if self.terms.outputs and len(set(widths)) > 1:
+            raise ConfigError(
+                f"outputs: the student's vectors have {widths[0]} numbers and its teacher's "
+                f"{widths[1]}; give the student such a layer (dense), or set outputs to 0"
+            )
+
+    def annotate(
+        self, task: Task[Any, Any], features: list[Feature], budget_tokens: int
+    ) -> list[Feature]:
+        """The features with the teacher's outputs, where these are all that is learned from it.
+
+        They are the same in every epoch; of states there would be too much to keep.
+        """
+        terms = self.terms
+        if not terms.outputs or terms.states or terms.attention or terms.relations:
+            return features
+        engine = Engine(self.model, precision=None, budget_tokens=budget_tokens)
+        outputs = task.run(engine, features)
+        return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
+
+    def objective(self, task: Task[Any, Any], student: Model) -> Distillation:
+        """Raises: ConfigError for a student that cannot follow its teacher's layers."""
+        return Distillation(
+            task.loss_of,
+            teacher=self.model,
+            student=student,
+            head=task.head,
+            terms=self.terms,
+            layers=self.layers,
+            single_label=task.single_label,
+        )
+
+
+def _width(model: Model, head: str) -> int | None:
+    """How many numbers a vector has, where the head makes vectors."""
+    pool = model.heads[head]
+    return pool.pooling.width(model.config.hidden) if isinstance(pool, Pool) else None

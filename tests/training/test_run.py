@@ -1,0 +1,197 @@
+"""A folder of a run: refused where it is in use, goes on as it began, keeps its last good state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.factories import tiny_model
+
+from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.families import BERT
+from bertkit.training.masters import Masters
+from bertkit.training.optim import adamw
+from bertkit.training.run import Run, recover
+from bertkit.training.state import State
+
+RECORD: dict[str, Any] = {
+    "config": {"rate": 1, "keep": 2, "teacher": None},
+    "data": {"train": {"sha256": "a"}},
+    "place": "here",
+}
+
+
+def state() -> State:
+    masters = Masters(tiny_model(20, "mlm", hidden=8), torch.float32)
+    return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
+
+
+def learn(state: State) -> None:
+    for weight in state.masters.weights.values():
+        weight.grad = torch.ones_like(weight)
+    state.optimizer.step()
+
+
+def begun(out: Path) -> Run:
+    run = Run(out, resume=False)
+    run.check(RECORD)
+    assert run.begin(state(), 9) == 0
+    return run
+
+
+def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
+    """Checkpoints of the first steps."""
+    run = begun(out)
+    folders = []
+    for step in range(1, steps + 1):
+        learn(run.state)
+        folders.append(run.save(step, keep=keep))
+    return folders
+
+
+def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: Path) -> None:
+    begun(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"exists already.*--resume"):
+        Run(tmp_path / "run", resume=False)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for name in ("none", "other"):
+        with pytest.raises(ConfigError, match="no run to resume here"):
+            Run(tmp_path / name, resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"config": {**RECORD["config"], "rate": 2}},
+            r"^rate \(was 1\): changed since",
+        ),
+        ({"config": {**RECORD["config"], "teacher": {"name": "b"}}}, r"teacher \(was None\)"),
+        ({"teacher": "b"}, r"teacher \(was not there\)"),
+        ({"config": {"rate": 1}}, r"keep \(was 2\)"),
+    ],
+)
+def test_a_run_goes_on_only_as_it_began(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    begun(tmp_path / "run")
+    again = Run(tmp_path / "run", resume=True)
+    again.check(RECORD)
+    with pytest.raises(ConfigError, match=message):
+        again.check({**RECORD, **change})
+
+
+def test_what_is_free_may_change_and_a_refusal_has_its_own_words(tmp_path: Path) -> None:
+    begun(tmp_path / "run")
+    again = Run(tmp_path / "run", resume=True)
+    changed = {**RECORD, "config": {**RECORD["config"], "keep": 3}, "place": "there"}
+    again.check(changed, free=("config.keep", "place"))
+    again.begin(state(), 9)
+    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8")) == changed
+    other = {**changed, "data": {"train": {"sha256": "b"}}}
+    with pytest.raises(DataError, match="other rows"):
+        again.check(other, refusals={"data.train.sha256": DataError("other rows")})
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"config": 3}'])
+def test_a_damaged_record_is_named(content: str, tmp_path: Path) -> None:
+    begun(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"run\.json: damaged"):
+        Run(tmp_path / "run", resume=True).check(RECORD)
+
+
+def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    for step in range(1, 5):
+        learn(run.state)
+        run.publish(run.save(step, keep=2))
+        kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+        assert kept == [f"step-{s:08d}" for s in range(max(1, step - 1), step + 1)]
+        assert run.checkpoint == tmp_path / "checkpoints" / kept[-1]
+        assert (run.checkpoint / "model.safetensors").samefile(tmp_path / "model.safetensors")
+
+
+def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
+    folders = saved(tmp_path, 3, keep=3)
+    (folders[2] / "optimizer.safetensors").write_bytes(b"half")
+    (folders[1] / "manifest.json").write_text("{", encoding="utf-8")
+    good, sentences = recover(tmp_path)
+    assert good == folders[0]
+    assert sentences[0].startswith(f"{folders[2]}: optimizer.safetensors is damaged")
+    assert sentences[1].startswith(f"{folders[1]}: incomplete")
+    assert recover(tmp_path) == (folders[0], [])
+    aside = folders[2].with_name(f"damaged-{folders[2].name}")
+    assert (aside / "optimizer.safetensors").read_bytes() == b"half"
+    again = Run(tmp_path, resume=True)
+    again.check(RECORD)
+    assert again.begin(state(), 9) == 1
+    assert again.save(3, keep=1) == folders[2]
+
+
+def test_without_a_complete_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
+    assert recover(tmp_path) == (None, [])
+    (folder,) = saved(tmp_path, 1, keep=1)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="no older checkpoint is complete; remove"):
+        recover(tmp_path)
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (TrainingError("step 3: no number"), TrainingError, r"no number; {} is the last good"),
+        (MemoryError(), TrainingError, r"out of memory: lower budget_tokens.*; {} is the last"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            TrainingError,
+            r"out of memory.*; {} is the last good checkpoint",
+        ),
+        (RuntimeError("shapes differ"), RuntimeError, "^shapes differ$"),
+    ],
+)
+def test_an_error_says_what_is_kept(
+    error: Exception, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    run = begun(tmp_path / "run")
+    folder = run.save(1, keep=1)
+    with pytest.raises(kind, match=message.format(folder)), run.learning("learning", start=0):
+        raise error
+    run.best = "the folder holds epoch 2"
+    if kind is TrainingError:
+        with pytest.raises(kind, match=r"; the folder holds epoch 2$"), run.learning("", start=0):
+            raise error
+
+
+@pytest.mark.parametrize("discard", [True, False])
+def test_a_folder_that_holds_nothing_of_use_goes(discard: bool, tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    with (
+        pytest.raises(TrainingError, match="no number; nothing was saved yet"),
+        run.learning("learning", start=0, discard=discard),
+    ):
+        raise TrainingError("no number")
+    assert run.out.exists() == (not discard)
+
+
+def test_a_settings_file_that_was_damaged_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        (tmp_path / "run" / name).write_text("old", encoding="utf-8")
+    run = Run(tmp_path / "new", resume=False)
+    run.out = tmp_path / "run"
+    with run.mending():
+        (run.out / "config.json").write_text("new", encoding="utf-8")
+        (run.out / "model.safetensors").write_text("new", encoding="utf-8")
+    said = capsys.readouterr().err.replace("\n", "")
+    assert "config.json: damaged, and written anew" in said
+    assert "vocab.txt" not in said
+    assert "model.safetensors" not in said
