@@ -64,6 +64,15 @@ def test_mean_is_over_the_sequence_alone(model: Model) -> None:
     assert mean(states, batch).tolist() == [[1.0, 2.0], [8.0, 9.0]]
 
 
+def test_another_budget_is_another_engine_of_the_same_model(model: Model) -> None:
+    encodings = [encoding(n) for n in (5, 3, 200)]
+    engine = Engine(model, budget_tokens=4096)
+    small = engine.with_budget(16)
+    assert small.model is engine.model
+    assert [len(list(e.batches(encodings))) for e in (engine, small)] == [1, 2]
+    np.testing.assert_allclose(small.rows(encodings, mean), engine.rows(encodings, mean), atol=1e-5)
+
+
 WORDS = [np.array(places, np.int64) for places in ([0, 2], [1], [], [3, 4, 5])]
 """Token indices of texts of 3, 2, 9 and 6 tokens."""
 

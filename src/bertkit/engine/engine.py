@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -53,6 +54,12 @@ class Engine:
             self.model = packed(without_dead_heads(model), self.dtype, int8)
         # matrix products round by their shape, which is a text's own only when it is alone
         self.budget_tokens = 1 if batch_invariant else budget_tokens
+
+    def with_budget(self, tokens: int) -> Engine:
+        """An engine of the same model with other batches."""
+        other = copy.copy(self)
+        other.budget_tokens = tokens
+        return other
 
     def run(
         self,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.console import say
 from bertkit.data.readers import documents
@@ -21,6 +21,7 @@ from bertkit.metrics import cosines
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
+from bertkit.text.tokenizer import Encoding
 
 SMALLEST = 64
 """Texts that are needed at least: half to calibrate, a quarter to choose layers by, and a quarter
@@ -31,6 +32,9 @@ MOST = 1024
 
 LOWEST = 0.99
 """The lowest cosine that is accepted; until it is reached, layers are left as they are."""
+
+Layers = Mapping[str, Inputs]
+"""How the inputs of layers that compute in integers are rounded, by the layers' names."""
 
 
 def quantize(
@@ -48,67 +52,83 @@ def quantize(
     if reason:
         raise DeviceError(f"int8: {reason}")
     loaded = load(model)
-    found = read_texts(texts)
-    if len(found) < SMALLEST:
-        raise DataError(
-            f"{len(found)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
-            "those the model will see"
+    held_out, choosing, calibrating = _parts(loaded, read_texts(texts))
+    pruned = without_dead_heads(loaded.model)
+    engine, pooling = Engine(pruned), loaded.pooling or Pooling()
+    inputs = calibrate(pruned, [batch for _, batch in engine.batches(calibrating)])
+
+    def cosines_of(encodings: Sequence[Encoding]) -> Callable[[Layers], NDArray[np.float32]]:
+        """For some layers in integers the cosine of each text's vector to its fp32 one."""
+        exact = engine.rows(encodings, pooling)
+        return lambda layers: cosines(
+            Engine(pruned, precision="auto", int8=layers).rows(encodings, pooling), exact
         )
-    found = found[:: -(-len(found) // MOST)]
-    encodings = loaded.tokenizer.encode_batch(found, max_length=loaded.length, truncate="longest")
-    held, choosing, seen = encodings[::4], encodings[2::4], encodings[1::2]
-    whole = without_dead_heads(loaded.model)
-    engine = Engine(whole)
-    pooling = loaded.pooling or Pooling()
-    exact = [engine.rows(part, pooling) for part in (choosing, held)]
-    inputs = calibrate(whole, [batch for _, batch in engine.batches(seen)])
 
-    def reach(chosen: Mapping[str, Inputs]) -> float:
-        ready = Engine(whole, precision="auto", int8=chosen)
-        return float(cosines(ready.rows(choosing, pooling), exact[0]).min())
-
-    kept, left = dict(inputs), []
-    if reach(kept) < lowest:
-        alone = {name: reach({name: one}) for name, one in inputs.items()}
-        for name in sorted(alone, key=lambda name: alone[name]):
-            left.append(name)
-            del kept[name]
-            if reach(kept) >= lowest:
-                break
-    if not kept:
+    chosen, left = _choose(inputs, cosines_of(choosing), lowest)
+    if not chosen:
         raise DataError(
             f"{model}: no layer bears integers at a cosine of {lowest}; ask for less (--lowest)"
         )
-    vectors = Engine(whole, precision="auto", int8=kept).rows(held, pooling)
-    reached: NDArray[np.float32] = cosines(vectors, exact[1])
+    reached = cosines_of(held_out)(chosen)
     quality = Quality(
         fingerprint=loaded.fingerprint(),
-        texts=len(held),
+        texts=len(held_out),
         lowest_cosine=float(reached.min()),
         mean_cosine=float(reached.mean()),
         left=tuple(left),
     )
     save_changed(loaded, loaded.model, out)
-    write_int8(out, kept, quality)
-    say(f"{out}: {len(kept)} of {len(inputs)} layers in integers")
+    write_int8(out, chosen, quality)
+    say(f"{out}: {len(chosen)} of {len(inputs)} layers in integers")
     if quality.lowest_cosine < lowest:
         say(
             f"lowest cosine {quality.lowest_cosine:.4f} on texts that chose nothing, below the "
             f"{lowest} asked for; give more texts, or ask for more (--lowest)"
         )
     return {
-        "layers": len(kept),
+        "layers": len(chosen),
         "left": left,
         "lowest_cosine": quality.lowest_cosine,
         "mean_cosine": quality.mean_cosine,
-        "texts": len(held),
+        "texts": len(held_out),
     }
+
+
+def _parts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], ...]:
+    """A quarter of the texts to measure on, one to choose layers by, and half to calibrate."""
+    if len(texts) < SMALLEST:
+        raise DataError(
+            f"{len(texts)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
+            "those the model will see"
+        )
+    texts = texts[:: -(-len(texts) // MOST)]
+    encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
+    return encodings[::4], encodings[2::4], encodings[1::2]
+
+
+def _choose(
+    inputs: Layers, cosines_with: Callable[[Layers], NDArray[np.float32]], lowest: float
+) -> tuple[dict[str, Inputs], list[str]]:
+    """The layers to compute in integers, and those left out, the worst by itself first."""
+
+    def reach(layers: Layers) -> float:
+        return float(cosines_with(layers).min())
+
+    chosen, left = dict(inputs), list[str]()
+    if reach(chosen) < lowest:
+        alone = {name: reach({name: one}) for name, one in inputs.items()}
+        for name in sorted(alone, key=lambda name: alone[name]):
+            left.append(name)
+            del chosen[name]
+            if reach(chosen) >= lowest:
+                break
+    return chosen, left
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
     """The lines of .txt files and the texts of .jsonl rows."""
-    found: list[str] = []
+    texts: list[str] = []
     for document in documents(paths):
         rows = document.text.splitlines() if document.file.suffix == ".txt" else [document.text]
-        found += [row.strip() for row in rows if row.strip()]
-    return found
+        texts += [row.strip() for row in rows if row.strip()]
+    return texts

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.checkpoint.tuned import Tuned, cores, processor, write_tuned
 from bertkit.console import say
@@ -20,7 +20,7 @@ from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
-from bertkit.pipelines import Embed, open_engine
+from bertkit.pipelines import Embed, Work, open_engine
 from bertkit.recipes.english import documents
 from bertkit.recipes.quantize import LOWEST, read_texts
 
@@ -50,56 +50,63 @@ def tune(
     loaded = load(model)
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
-    found = (read_texts(texts) if texts else _english())[:TEXTS]
-    if not found:
+    samples = (read_texts(texts) if texts else _english())[:TEXTS]
+    if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
+    works = Embed(loaded, "fp32").prepare(samples, long="truncate")
+    tried: dict[str, dict[Any, float]] = {}
 
+    def fastest(setting: str, choices: Mapping[C, Callable[[], object]]) -> C:
+        tried[setting] = rates = {c: len(works) / s for c, s in _seconds(choices).items()}
+        for choice, rate in rates.items():
+            say(f"{setting} {choice}: {rate:,.0f} texts/s")
+        return max(choices, key=lambda choice: rates[choice])
+
+    def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
+        return {choice: partial(embed.run, works) for choice, embed in choices.items()}
+
+    precisions = _precisions(loaded, works, lowest)
+    precision = fastest("precision", runs(precisions))
+    chosen = precisions[precision].engine
+    sizes = {size: Embed(loaded, chosen.with_budget(size)) for size in BUDGETS}
+    budget_tokens = fastest("budget_tokens", runs(sizes))
+    run = partial(sizes[budget_tokens].run, works)
+    counts = sorted({min(2**power, cores()) for power in range(12)})
+    threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
+    choice = Tuned(
+        processor=processor(),
+        cores=cores(),
+        precision=precision,
+        budget_tokens=budget_tokens,
+        threads=threads,
+        texts_per_second=tried["threads"][threads],
+    )
+    write_tuned(loaded.folder, choice)
+    return {
+        "precision": precision,
+        "budget_tokens": budget_tokens,
+        "threads": threads,
+        "tried": tried,
+    }
+
+
+def _precisions(loaded: Loaded, works: Sequence[Work], lowest: float) -> dict[Inference, Embed]:
+    """The precisions of this machine whose vectors are near enough to those of fp32."""
     exact = Embed(loaded, open_engine(loaded, "fp32"))
-    works = exact.prepare(found, long="truncate")
     vectors = exact.run(works)
-    ready: dict[Inference, Embed] = {"fp32": exact}
+    known: dict[Inference, Embed] = {"fp32": exact}
     others: dict[Inference, bool] = {
         "bf16": has_bf16("cpu"),
         "int8": (loaded.folder / INT8).exists() and unavailable() is None,
     }
     for precision in (name for name, there in others.items() if there):
-        other = Embed(loaded, open_engine(loaded, precision))
-        near = cosines(other.run(works), vectors).min()
-        if near >= lowest:
-            ready[precision] = other
+        embed = Embed(loaded, open_engine(loaded, precision))
+        nearest = cosines(embed.run(works), vectors).min()
+        if nearest >= lowest:
+            known[precision] = embed
         else:
-            say(f"{precision}: left out; its lowest cosine is {near:.4f}, below {lowest}")
-
-    tried: dict[str, dict[Any, float]] = {}
-
-    def fastest(what: str, choices: Mapping[C, Callable[[], object]]) -> C:
-        tried[what] = rates = {c: len(found) / s for c, s in _seconds(choices).items()}
-        for choice, rate in rates.items():
-            say(f"{what} {choice}: {rate:,.0f} texts/s")
-        return max(choices, key=lambda choice: rates[choice])
-
-    precision = fastest("precision", {p: partial(e.run, works) for p, e in ready.items()})
-    chosen = ready[precision]
-
-    def run(budget_tokens: int) -> None:
-        chosen.engine.budget_tokens = budget_tokens
-        chosen.run(works)
-
-    budget = fastest("budget_tokens", {size: partial(run, size) for size in BUDGETS})
-    counts = sorted({min(2**power, cores()) for power in range(12)})
-    threads = fastest(
-        "threads", {n: partial(_with_threads, n, partial(run, budget)) for n in counts}
-    )
-    choice = Tuned(
-        processor=processor(),
-        cores=cores(),
-        precision=precision,
-        budget_tokens=budget,
-        threads=threads,
-        texts_per_second=tried["threads"][threads],
-    )
-    write_tuned(loaded.folder, choice)
-    return {"precision": precision, "budget_tokens": budget, "threads": threads, "tried": tried}
+            say(f"{precision}: left out; its lowest cosine is {nearest:.4f}, below {lowest}")
+    return known
 
 
 def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
@@ -125,9 +132,9 @@ def _with_threads(count: int, run: Callable[[], object]) -> None:
 
 def _english() -> list[str]:
     """Paragraphs of the Python reference, short and long."""
-    found: list[str] = []
+    paragraphs: list[str] = []
     for _, text in documents():
-        found += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())
-        if len(found) >= TEXTS:
+        paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+        if len(paragraphs) >= TEXTS:
             break
-    return found
+    return paragraphs
