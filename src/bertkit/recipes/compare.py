@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,17 +21,15 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Rate, Seed, Settings, plain
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.errors import ConfigError, DataError
-from bertkit.metrics import spread
-from bertkit.models.model import Model, build
+from bertkit.models.model import build
 from bertkit.models.recurrent import BiLSTM
-from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.fit import fit
 from bertkit.recipes.page import bars, table, write_page
+from bertkit.recipes.study import study
 from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.classify import Options as ClassifyOptions
@@ -39,9 +37,13 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.vectors import Vectors, tokens
+from bertkit.training.fit import fit
 
 RANDOM, VECTORS, PRETRAINED = "random weights", "word vectors", "pretrained"
 """The ways, in the order of the table."""
+
+START = "random-start"
+"""The folder of the random weights, while they are fine-tuned."""
 
 
 class Compare(Settings, frozen=True):
@@ -140,62 +142,11 @@ def compare(
     """
     settings, out = settings or Compare(), Path(out)
     refuse_used(out)
-    learn, check = (read_examples(Classify, file, reading) for file in (train, dev))
-    task = Classify.from_examples(learn, ClassifyOptions())
-    task.check(check)
-    loaded = load(model, heads=())
-    config = loaded.model.config
-    length = settings.length or loaded.length
-    if length > config.length:
-        raise ConfigError(f"length: {length} is longer than the model's {config.length} tokens")
-    known = _Words.of(Vectors.load(vectors), [*learn, *check])
-    coverage = {"train": known.coverage(learn), "dev": known.coverage(check)}
-    if not coverage["train"]:
-        raise DataError(f"{vectors}: no vector of any word of {train}; are they of one language?")
-    say(
-        f"word vectors know {coverage['train']:.1%} of the words of train, {coverage['dev']:.1%} "
-        "of those of dev"
-    )
-    read = (
-        known.features(task, learn, length, labelled=True),
-        known.features(task, check, length, labelled=False),
-    )
-
-    def tuned(start: str | Path, way: str, seed: int, epochs: int, rate: float) -> dict[str, float]:
-        scores = finetune(
-            "classify",
-            start,
-            train=train,
-            dev=dev,
-            out=out / way.replace(" ", "-") / f"seed-{seed}",
-            settings=Finetune(
-                epochs=epochs,
-                batch_size=settings.batch_size,
-                learning_rate=rate,
-                seed=seed,
-                length=length,
-                precision=settings.precision,
-            ),
-            reading=reading,
-        )
-        return {name: value for name, value in scores.items() if name != "epoch"}
-
-    runs: dict[str, list[dict[str, float]]] = {RANDOM: [], VECTORS: [], PRETRAINED: []}
+    trial = _Trial(str(model), train, dev, vectors, out, settings, reading)
+    ways = {RANDOM: trial.random, VECTORS: trial.vectors, PRETRAINED: trial.pretrained}
+    seeds = range(settings.seed, settings.seed + settings.seeds)
     try:
-        for seed in range(settings.seed, settings.seed + settings.seeds):
-            say(f"{PRETRAINED}, seed {seed}")
-            runs[PRETRAINED].append(
-                tuned(model, PRETRAINED, seed, settings.epochs, settings.learning_rate)
-            )
-            say(f"{VECTORS}, seed {seed}")
-            runs[VECTORS].append(_learned(task, known, *read, check, settings, seed))
-            say(f"{RANDOM}, seed {seed}")
-            start = out / "random-start" / f"seed-{seed}"
-            torch.manual_seed(seed)
-            save(start, build(config), loaded.tokenizer, loaded.family)
-            runs[RANDOM].append(
-                tuned(start, RANDOM, seed, settings.random_epochs, settings.random_learning_rate)
-            )
+        scores = study(ways, seeds, trial.task.metric)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"stopped; what was fine-tuned stays in {out}; remove it to begin again"
@@ -204,25 +155,119 @@ def compare(
         if not any(out.rglob(WEIGHTS)):  # nothing of use is there yet
             shutil.rmtree(out, ignore_errors=True)
         raise
-    shutil.rmtree(out / "random-start")
+    finally:
+        shutil.rmtree(out / START, ignore_errors=True)
     result = {
         "model": str(model),
-        "train": {"file": str(train), "rows": len(learn)},
-        "dev": {"file": str(dev), "rows": len(check)},
-        "vectors": {"file": str(vectors), "coverage": coverage},
-        "labels": list(task.labels),
+        "train": {"file": str(train), "rows": len(trial.learn)},
+        "dev": {"file": str(dev), "rows": len(trial.check)},
+        "vectors": {"file": str(vectors), "coverage": trial.coverage},
+        "labels": list(trial.task.labels),
         "settings": plain(settings),
-        "metric": task.metric,
-        "scores": {
-            way: {name: spread([run[name] for run in found]) for name in found[0]}
-            for way, found in runs.items()
-        },
+        "metric": trial.task.metric,
+        "scores": scores,
     }
     write_json(out / "compare.json", result)
-    each = {way: spread([run[task.metric] for run in found]) for way, found in runs.items()}
-    bars(out / "compare.svg", each, task.metric)
+    each = {way: by_name[trial.task.metric] for way, by_name in scores.items()}
+    bars(out / "compare.svg", each, trial.task.metric)
     _write_page(out, result)
     return result
+
+
+class _Trial:
+    """The rows that all ways learn and are scored on, and a run of each way for a seed.
+
+    Raises: ConfigError, DataError naming file and line; nothing is written.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        train: Path | str,
+        dev: Path | str,
+        vectors: Path | str,
+        out: Path,
+        settings: Compare,
+        reading: Reading | None,
+    ) -> None:
+        self.model, self.out, self.settings = model, out, settings
+        self.learn, self.check = (read_examples(Classify, file, reading) for file in (train, dev))
+        self.task = Classify.from_examples(self.learn, ClassifyOptions())
+        self.task.check(self.check)
+        self.loaded = load(model, heads=())
+        longest = self.loaded.model.config.length
+        self.length = settings.length or self.loaded.length
+        if self.length > longest:
+            raise ConfigError(f"length: {self.length} is longer than the model's {longest} tokens")
+        self.words = _Words.of(Vectors.load(vectors), [*self.learn, *self.check])
+        rows = {"train": self.learn, "dev": self.check}
+        self.coverage = {name: self.words.coverage(examples) for name, examples in rows.items()}
+        if not self.coverage["train"]:
+            raise DataError(
+                f"{vectors}: no vector of any word of {train}; are they of one language?"
+            )
+        say(
+            f"word vectors know {self.coverage['train']:.1%} of the words of train, "
+            f"{self.coverage['dev']:.1%} of those of dev"
+        )
+        self.features = {
+            name: self.words.features(self.task, examples, self.length, labelled=name == "train")
+            for name, examples in rows.items()
+        }
+        self._files: dict[str, Any] = {"train": train, "dev": dev, "reading": reading}
+
+    def pretrained(self, seed: int) -> dict[str, float]:
+        """Scores of the model, fine-tuned."""
+        settings = self.settings
+        return self._finetune(self.model, PRETRAINED, seed, settings.epochs, settings.learning_rate)
+
+    def random(self, seed: int) -> dict[str, float]:
+        """Scores of a model of the same shape, fine-tuned from random weights."""
+        start, settings = self.out / START / f"seed-{seed}", self.settings
+        torch.manual_seed(seed)
+        model = build(self.loaded.model.config)
+        save(start, model, self.loaded.tokenizer, self.loaded.family)
+        return self._finetune(
+            start, RANDOM, seed, settings.random_epochs, settings.random_learning_rate
+        )
+
+    def vectors(self, seed: int) -> dict[str, float]:
+        """Scores of a network on word vectors."""
+        task, settings = self.task, self.settings
+        torch.manual_seed(seed)
+        pairs = self.learn[0].pair is not None
+        return fit(
+            WordStates(self.words.table.clone(), settings),
+            MeanClassifier(2 * settings.width, len(task.labels), pairs=pairs),
+            task,
+            self.features["train"],
+            self.features["dev"],
+            self.check,
+            name=VECTORS,
+            epochs=settings.vector_epochs,
+            batch_size=settings.batch_size,
+            learning_rate=settings.vector_learning_rate,
+            seed=seed,
+        )
+
+    def _finetune(
+        self, start: str | Path, way: str, seed: int, epochs: int, learning_rate: float
+    ) -> dict[str, float]:
+        scores = finetune(
+            "classify",
+            start,
+            **self._files,
+            out=self.out / way.replace(" ", "-") / f"seed-{seed}",
+            settings=Finetune(
+                epochs=epochs,
+                batch_size=self.settings.batch_size,
+                learning_rate=learning_rate,
+                seed=seed,
+                length=self.length,
+                precision=self.settings.precision,
+            ),
+        )
+        return {name: value for name, value in scores.items() if name != "epoch"}
 
 
 class _Words:
@@ -253,7 +298,7 @@ class _Words:
         self, task: Classify, examples: Sequence[Example], length: int, *, labelled: bool
     ) -> list[Feature]:
         """At most `length` words of each text; a text without any is one unknown word."""
-        found = []
+        features = []
         for place, example in enumerate(examples):
             texts = [tokens(text) for text in _texts(example)]
             parts = [[self.index.get(w, 0) for w in text[:length]] or [0] for text in texts]
@@ -267,48 +312,12 @@ class _Words:
                 truncated=any(len(text) > length for text in texts),
             )
             target = task.target(example) if labelled else None
-            found.append(Feature(encoding, place, target=target))
-        return found
+            features.append(Feature(encoding, place, target=target))
+        return features
 
 
 def _texts(example: Example) -> list[str]:
     return [example.text] if example.pair is None else [example.text, example.pair]
-
-
-def _learned(
-    task: Classify,
-    words: _Words,
-    train: Sequence[Feature],
-    dev: Sequence[Feature],
-    examples: Sequence[Example],
-    settings: Compare,
-    seed: int,
-) -> dict[str, float]:
-    """The best dev scores of a network on word vectors."""
-    torch.manual_seed(seed)
-    pairs = examples[0].pair is not None
-    states = WordStates(words.table.clone(), settings)
-    head = MeanClassifier(2 * settings.width, len(task.labels), pairs=pairs)
-    # a task asks no more of an encoder than to be called with a batch
-    network = Model(cast(Transformer, states), {task.head: head})
-    found: list[dict[str, float]] = []
-    with progress() as bar:
-        shown = bar.add_task("learning", total=settings.vector_epochs, note="")
-        for scores in fit(
-            network,
-            task,
-            train,
-            dev,
-            examples,
-            epochs=settings.vector_epochs,
-            batch_size=settings.batch_size,
-            learning_rate=settings.vector_learning_rate,
-            seed=seed,
-        ):
-            found.append(scores)
-            say(f"epoch {len(found)}: {task.metric} {scores[task.metric]:.4f}")
-            bar.update(shown, advance=1, note=f"{task.metric} {scores[task.metric]:.3f}")
-    return max(found, key=lambda scores: scores[task.metric])
 
 
 def _write_page(out: Path, result: dict[str, Any]) -> None:

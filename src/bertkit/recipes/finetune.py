@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bertkit import tasks
 from bertkit.batch import Batch, by_length
@@ -23,12 +23,12 @@ from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
-from bertkit.metrics import spread
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
+from bertkit.recipes.study import study
 from bertkit.storage import link_or_copy, refuse_used, sweep, used, write_json, writing
 from bertkit.tasks.examples import Examples, Rows, take_examples
 from bertkit.tasks.task import Feature, Reading, Task, group
@@ -185,31 +185,30 @@ def finetune_seeds(
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
     kind = tasks.find(task) if isinstance(task, str) else task
     train, dev = take_examples(kind, train, dev, reading)
-    runs = {}
-    for seed in range(settings.seed, settings.seed + count):
-        say(f"seed {seed}")
-        run = out / f"seed-{seed}"
-        one = decode(Finetune, {**plain(settings), "seed": seed})
-        going = resume and (run / RUN).exists()
-        runs[run] = finetune(
+
+    def run(seed: int) -> dict[str, float]:
+        folder = out / f"seed-{seed}"
+        return finetune(
             kind,
             model,
             train=train,
             dev=dev,
-            out=run,
-            settings=one,
+            out=folder,
+            settings=structs.replace(settings, seed=seed),
             reading=reading,
-            resume=going,
+            resume=resume and (folder / RUN).exists(),
             **rest,
         )
-    metric = read_scores(next(iter(runs)) / SCORES)["metric"]
-    best = max(runs, key=lambda run: runs[run][metric])
+
+    seeds = range(settings.seed, settings.seed + count)
+    summary = study({kind.name: run}, seeds)[kind.name]
+    metric = read_scores(out / f"seed-{settings.seed}" / SCORES)["metric"]
+    best = out / f"seed-{settings.seed + int(np.argmax(summary[metric]['each']))}"
     for file in (file for file in best.rglob("*") if file.is_file()):
         place = out / file.relative_to(best)
         place.parent.mkdir(exist_ok=True)
         with writing(place) as partial:
             link_or_copy(file, partial)
-    summary = {name: spread([scores[name] for scores in runs.values()]) for name in runs[best]}
     write_json(out / SEEDS, {"best": best.name, "scores": summary})
     write_card(out, read_scores(out / SCORES), summary)
     return summary

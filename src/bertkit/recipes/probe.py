@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -26,19 +27,18 @@ from bertkit.console import progress, say
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import layer_states
 from bertkit.errors import ConfigError
-from bertkit.metrics import spread
 from bertkit.models.model import Model
 from bertkit.models.recurrent import BiLSTM, ScalarMix
-from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.fit import fit
-from bertkit.recipes.page import bars, plus_minus, table, write_page
+from bertkit.recipes.page import bars, table, write_page
+from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.tokenizer import Encoding
+from bertkit.training.fit import fit
 
 COMBINATIONS = {
     "embeddings": "embeddings",
@@ -195,35 +195,29 @@ def probe(
     stored = sorted({layer for combination in chosen for layer in combination.layers})
     states = encode(loaded.model, [*read["train"], *read["dev"]], stored, settings.precision)
     learned, checked = _sequences([read["train"], read["dev"]])
-    scores: dict[str, dict[str, Any]] = {}
-    with progress() as bar:
-        total = len(chosen) * settings.seeds * settings.epochs
-        shown = bar.add_task("probing", total=total, note="")
-        for combination in chosen:
-            each = []
-            for seed in range(settings.seed, settings.seed + settings.seeds):
-                torch.manual_seed(seed)
-                features = Features(states, stored, combination, settings)
-                head = Words(2 * settings.width, len(task.labels))
-                # a task asks no more of an encoder than to be called with a batch
-                tagger = Model(cast(Transformer, features), {task.head: head})
-                best = 0.0
-                for found in fit(
-                    tagger,
-                    task,
-                    learned,
-                    checked,
-                    check,
-                    epochs=settings.epochs,
-                    batch_size=settings.batch_size,
-                    learning_rate=settings.learning_rate,
-                    seed=seed,
-                ):
-                    best = max(best, found[task.metric])
-                    bar.update(shown, advance=1, note=f"{combination.name} {best:.3f}")
-                each.append(best)
-            scores[combination.name] = spread(each)
-            say(f"{_title(combination.name)}: {task.metric} {plus_minus(scores[combination.name])}")
+
+    def tagger(combination: Combination, seed: int) -> dict[str, float]:
+        """Scores of a tagger on these layers."""
+        torch.manual_seed(seed)
+        return fit(
+            Features(states, stored, combination, settings),
+            Words(2 * settings.width, len(task.labels)),
+            task,
+            learned,
+            checked,
+            check,
+            name=_title(combination.name),
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            seed=seed,
+        )
+
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    ways = {combination.name: partial(tagger, combination) for combination in chosen}
+    scores = {
+        name: by_name[task.metric] for name, by_name in study(ways, seeds, task.metric).items()
+    }
     result = {
         "model": str(model),
         "train": {"file": str(train), "sentences": len(learn)},

@@ -1,0 +1,70 @@
+"""Training a small network on features that stay as they are; no files, no checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertkit.console import progress
+from bertkit.data.order import Permutation
+from bertkit.engine.engine import Engine
+from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
+from bertkit.tasks.task import Feature, Task
+from bertkit.training.loop import steps
+from bertkit.training.masters import Masters
+
+BUDGET_TOKENS = 4096
+"""Words that go through the network at a time when it is scored."""
+
+
+def fit(
+    states: nn.Module,
+    head: nn.Module,
+    task: Task[Any, Any],
+    train: Sequence[Feature],
+    dev: Sequence[Feature],
+    examples: Sequence[Any],
+    *,
+    name: str,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> dict[str, float]:
+    """Train `states` under a task's head with Adam; returns the dev scores of its best epoch.
+
+    `states` stands where a model has its encoder; `examples` are those of dev; `name` stands beside
+    a bar. Order and dropout depend on the seed alone.
+    """
+    # a task asks no more of an encoder than to be called with a batch
+    model = Model(cast(Transformer, states), {task.head: head})
+    per_epoch = math.ceil(len(train) / batch_size)
+    masters = Masters(model, torch.float32)
+    learned = [weight for weight in masters.weights.values() if weight.requires_grad]
+    optimizer = torch.optim.Adam(learned, lr=learning_rate)
+    groups = (
+        [task.batch([train[row] for row in rows])]
+        for epoch in range(epochs)
+        for order in [Permutation(len(train), seed, epoch)(np.arange(len(train)))]
+        for rows in np.array_split(order, np.arange(1, per_epoch) * batch_size)
+    )
+    best: dict[str, float] = {}
+    with progress() as bar:
+        shown = bar.add_task(name, total=epochs, note="")
+        for step in steps(
+            masters, task.loss, groups, optimizer, lambda _: 1.0, clip=1.0, seed=seed
+        ):
+            if step.number % per_epoch == 0:
+                model.eval()
+                engine = Engine(model, precision=None, budget_tokens=BUDGET_TOKENS)
+                outputs = task.run(engine, dev)
+                scores = task.score(task.answers(outputs, dev, examples, head), examples)
+                best = max(best or scores, scores, key=lambda each: each[task.metric])
+                bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")
+    return best
