@@ -1,42 +1,16 @@
 """Models: an encoder and named heads, started as BERT is."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from tests.factories import tiny_config
 
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
-from bertkit.models.heads import CRFTagger, Pooler
+from bertkit.models.heads import Pooler
 from bertkit.models.model import HEADS, build, empty
 from bertkit.models.transformer import rounded
 
 CONFIG = tiny_config(3000, hidden=64, layers=2, heads=4, intermediate=128, length=512)
-
-
-def test_weights_start_as_berts_do() -> None:
-    model = build(CONFIG, ("mlm", "nsp"))
-    for name, weight in model.named_parameters():
-        if name.endswith("bias"):
-            assert not weight.any(), name
-        elif "norm" in name:
-            assert (weight == 1).all(), name
-        elif weight.numel() > 5000:
-            assert weight.abs().max() <= 0.04, name
-            # a normal cut at two standard deviations has 0.880 of its spread
-            assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
-
-
-def test_a_crf_begins_as_a_softmax_for_each_word(bert: Path) -> None:
-    made = build(CONFIG, ("crf",), labels=("O", "B-x", "I-x"))
-    added = load(bert, heads=("crf",), labels=("O", "B-x", "I-x")).model
-    for model in (made, added):
-        head = model.heads["crf"]
-        assert isinstance(head, CRFTagger)
-        assert not any(scores.any() for scores in head.crf.parameters())
-        assert head.out.weight.all()
 
 
 def test_the_mlm_head_owns_no_second_vocabulary() -> None:

@@ -1,0 +1,35 @@
+"""Weights begin as BERT's do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.factories import tiny_model
+
+from bertkit.checkpoint.folder import load
+from bertkit.models.heads import CRFTagger
+
+LABELS = ("O", "B-x", "I-x")
+
+
+def test_matrices_are_a_cut_normal_biases_0_and_norms_1() -> None:
+    model = tiny_model(3000, "mlm", "nsp", hidden=64, layers=2, heads=4, intermediate=128)
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        elif "norm" in name:
+            assert (weight == 1).all(), name
+        elif weight.numel() > 5000:
+            assert weight.abs().max() <= 0.04, name
+            # a normal cut at two standard deviations has 0.880 of its spread
+            assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
+
+
+def test_a_crf_begins_as_a_softmax_for_each_word(bert: Path) -> None:
+    added = load(bert, heads=("crf",), labels=LABELS).model
+    for model in (tiny_model(30, "crf", labels=LABELS), added):
+        head = model.heads["crf"]
+        assert isinstance(head, CRFTagger)
+        assert not any(scores.any() for scores in head.crf.parameters())
+        assert head.out.weight.all()
