@@ -35,12 +35,12 @@ from bertkit.data.readers import documents
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.recipes.finetune import Finetune, finetune_seeds
-from bertkit.recipes.page import bars
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.storage import write_text
 from bertkit.text.train import train as train_vocabulary
+from bertkit.view.chart import score_bars, write_svg
 
 SHAPE = {"layers": 4, "hidden": 128, "heads": 2, "intermediate": 512, "length": LENGTH}
 PIECES = 8_000
@@ -137,11 +137,8 @@ def main(options: Options) -> None:
     if quick or known.keys() != VARIANTS.keys():
         return
     for what in known["BERT"].scores:
-        bars(
-            PICTURES / f"families-{what.split()[0]}.svg",
-            {name: known[name].scores[what] for name in VARIANTS},
-            what,
-        )
+        scores = {name: known[name].scores[what] for name in VARIANTS}
+        write_svg(PICTURES / f"families-{what.split()[0]}.svg", score_bars(scores, what))
 
 
 def written(line: Learned | Timed) -> str:

@@ -243,3 +243,8 @@ def spread(each: Sequence[float]) -> dict[str, Any]:
     """Mean and standard deviation of a score over seeds, and each."""
     sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
     return {"mean": float(np.mean(each)), "sd": sd, "each": list(each)}
+
+
+def plus_minus(score: Mapping[str, Any]) -> str:
+    """What `spread` gives, as people write it."""
+    return f"{score['mean']:.3f}" + (f" ± {score['sd']:.3f}" if score["sd"] else "")

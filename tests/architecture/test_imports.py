@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
-HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "tokenizers", "huggingface_hub"}
-NEVER = {"transformers", "sentence_transformers"}
+HEAVY = {"torch", "numpy", "jinja2", "tokenizers", "huggingface_hub"}
+NEVER = {"transformers", "sentence_transformers", "scipy", "sklearn", "matplotlib"}
 
 
 def modules(under: str = "") -> list[str]:

@@ -46,6 +46,7 @@ HOMES: dict[str, str] = {
     "training/fit.py": "recipes/test_probe.py",
     "training/teacher.py": "recipes/test_distill.py",
     "view/document.py": "view/test_page.py",
+    "view/figures.py": "view/test_page.py",
     **{
         f"families/{name}.py": "parity/test_families.py"
         for name in ("albert", "bert", "distilbert", "electra", "modernbert", "mpnet", "roberta")

@@ -18,8 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib.backends.backend_svg
-import matplotlib.figure  # noqa: F401
 import torch
 
 from bertkit import cli

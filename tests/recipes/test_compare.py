@@ -93,7 +93,7 @@ def test_each_way_learns_what_is_easy(base: Path, vectors: Path, tmp_path: Path)
     assert "50.0%" in page
     assert page.count("<svg") == 1
     for way in (RANDOM, VECTORS, PRETRAINED):
-        assert f"<td>{way}" in page
+        assert f'<th scope="row">{way}</th>' in page
     assert load(out / "pretrained" / "seed-1").labels == ("doing", "thing")
 
 

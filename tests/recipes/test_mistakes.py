@@ -32,7 +32,8 @@ def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> No
         "severity": 0.9,
     }
     assert "2 of 3 answers" in page
-    assert page.index("<td>dev.tsv:2<td>c<td>y<td>x") < page.index("<td>dev.tsv:1<td>b<td>y<td>x")
+    row = '<th scope="row">dev.tsv:{}</th><td>{}</td><td>y</td><td>x'
+    assert page.index(row.format(2, "c")) < page.index(row.format(1, "b"))
 
 
 def test_texts_are_text_on_the_page(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import TrainingError
-from bertkit.training.journal import Journal, draw, left_out
+from bertkit.training.journal import Journal, left_out
 
 
 def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
@@ -26,17 +26,6 @@ def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
     assert journal.path.read_text() == ""
 
 
-def test_the_picture_is_the_same_for_the_same_journal(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    assert "<svg" in draw(tmp_path).read_text(encoding="utf-8")
-    for step in range(1, 6):
-        journal.write({"step": step, "loss": 1.0 / step})
-    journal.write({"step": 5, "held_out": {"mlm": 0.2, "nsp": 0.1}})
-    picture = draw(tmp_path).read_text(encoding="utf-8")
-    assert picture.count("<path") > 5
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     lines = [b'{"step": 1, "loss": NaN}', b"\xff", b"[]", b'{"step": "2"}', b'{"step": 2}', b'{"s']
@@ -46,7 +35,6 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     assert damaged == 3  # and a line that a kill cut
     assert journal.rewind(1) == 3
     assert journal.rewind(1) == 0
-    assert "<svg" in draw(tmp_path).read_text(encoding="utf-8")
     assert left_out(journal.path, 3).endswith("journal.jsonl: 3 lines are damaged, and left out")
 
 

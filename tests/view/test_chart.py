@@ -5,12 +5,27 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.view.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, bar, curves, scatter
+from bertkit.view.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Row,
+    bars,
+    curves,
+    scatter,
+    score_bars,
+    share_bar,
+    write_svg,
+)
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 6))
 
@@ -67,7 +82,46 @@ def test_maps_have_one_scale() -> None:
     assert b[0] - a[0] == pytest.approx(2 * (a[1] - c[1]))
 
 
-def test_bars() -> None:
-    assert "H64.0V10" in bar(0.5)
-    assert "H128.0V10" in bar(7.0)
-    assert "H0.0V10" in bar(-1.0)
+def test_shares() -> None:
+    assert "H64.0V10" in share_bar(0.5)
+    assert "H128.0V10" in share_bar(7.0)
+    assert "H0.0V10" in share_bar(-1.0)
+
+
+def test_dots_stand_for_each_point() -> None:
+    svg = curves({"a": [(0, 0), (2, 1)], "b": [(1, 0.5)]}, x="x", y="y", dotted=["b"])
+    (dot, _) = re.findall(r'class="dot c1" d="M(-?[\d.]+) (-?[\d.]+)a', svg)
+    assert (float(dot[0]) + 3, float(dot[1])) == pytest.approx(
+        ((LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2)
+    )
+
+
+SCORES = {"mean": st.floats(-1, 1), "sd": st.floats(0, 1), "each": st.lists(st.floats(-1, 1))}
+
+
+@given(st.dictionaries(st.text(max_size=30), st.fixed_dictionaries(SCORES), min_size=1, max_size=5))
+def test_bars_stay_in_their_frame(scores: dict[str, dict[str, float]]) -> None:
+    svg = score_bars(scores, "f1")
+    width = float(re.findall(r'width="(\d+)"', svg)[0])
+    places = [float(x) for x in re.findall(r'(?:d="M|H| x=")(-?[\d.]+)', svg)]
+    assert min(places) >= 0
+    assert max(places) <= width
+
+
+def test_bars_are_as_long_as_their_numbers() -> None:
+    rows = [Row("one", 1.0, "1×", mark=2.0), Row("two", 2.0, "2×", below="(of two)")]
+    svg = bars(rows, x="ratio", peer=1)
+    one, two = (float(x) for x in re.findall(r'class="bar" d="M[\d.]+ [\d.]+h([\d.]+)', svg))
+    assert two == pytest.approx(2 * one, abs=0.2)
+    (mark,) = re.findall(r'class="mark" d="M([\d.]+)', svg)
+    (start,) = {float(x) for x in re.findall(r'class="bar" d="M([\d.]+)', svg)}
+    assert float(mark) == pytest.approx(start + two, abs=0.2)
+
+
+def test_a_chart_is_a_file_of_its_own(tmp_path: Path) -> None:
+    chart = curves({'a <b> " \u202e': [(0, 0), (1, 1)]}, x="x & y", y="y")
+    write_svg(tmp_path / "a.svg", chart)
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    names = [one.text for one in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert {'a <b> " \u202e', "x & y"} <= set(names)
+    assert "var(" not in text  # colors of a page, which a file has not

@@ -6,20 +6,101 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from bertkit.errors import ConfigError
-from bertkit.view.document import Explanation
+from bertkit.pipelines import Candidate
+from bertkit.recipes.report import Report, Word
+from bertkit.view.chart import curves, scatter, score_bars
+from bertkit.view.document import Explanation, Source
 from bertkit.view.explain import explain
-from bertkit.view.page import FIGURES, FILES, MODULES, page, refuse_place, write_page
+from bertkit.view.figures import Beside, Field, Figure, Form, Lines, Marked, Share, Table
+from bertkit.view.page import (
+    FIGURES,
+    FILES,
+    MODULES,
+    environment,
+    page,
+    refuse_place,
+    render,
+    write_page,
+    write_report,
+)
 
 HOSTILE = (
     "a </script><script>alert(1)</script> <!-- & \" ' \u2028 \u2029 <img src=x onerror=alert(2)>"
 )
+
+
+RIGHT_TO_LEFT = "\u202e\u2067 \u05e9\u05dc\u05d5\u05dd"
+
+TEXT = f"{HOSTILE} '{RIGHT_TO_LEFT}"
+
+
+def table(text: str) -> Table:
+    rows = [(text, text, 0.5, Share(0.5), Marked(text, [(2, 9, text)]))]
+    return Table(text, rows, [text] * 5)
+
+
+def pages(text: str) -> Mapping[str, dict[str, Any]]:
+    """The values of every template, with this text wherever one can stand."""
+    chart = score_bars({text: {"mean": 0.5, "sd": 0.1, "each": [0.4, 0.6]}}, text)
+    curve = curves({text: [(0, 0), (1, 1)]}, x=text, y=text)
+    points = scatter([(0, 0), (1, 1)], [text, text], text)
+    fields = [
+        Field(text, text, text),
+        Field("rows", text, text, rows=2),
+        Field("choice", text, text, options=[text, "a"]),
+        Field("hidden", value=text, hidden=True),
+    ]
+    parts = [table(text), Lines(text), Beside("maps", [points]), Marked(text, [(0, 3, text)])]
+    file = {"file": text, "rows": 3, "sentences": 3}
+    report = Report(
+        corpus={},
+        pretraining={"steps": 1, "mlm_loss": 1.0},
+        frequency_loss=2.0,
+        curve=curve,
+        words=[Word(text, "a", [Candidate(text, 0.5)], [Candidate("a", 0.5)])],
+        labels=[text],
+        rows={"train": 1, "dev": 1},
+        accuracy={"untrained": [0.1], "model": [0.2]},
+        seconds=1.0,
+    )
+    scores = {"train": file, "dev": file, "table": table(text), "chart": chart}
+    scores |= {"settings": Table(text, [(text, text)])}
+    return {
+        "window.html": {
+            "title": text,
+            "lead": text,
+            "form": Form("/", fields, text, alert=text),
+            "texts": [Marked(text)],
+            "link": ("/", text),
+            "links": {"/": text},
+            "questions": {text: text},
+            "question": text,
+            "sources": [Source("a.py", 1, text, text)],
+            "alerts": [text],
+            "figures": [Figure(text, text, parts)],
+        },
+        "errors.html": {"name": text, "wrong": 3, "of": 4, "errors": table(text)},
+        "compare.html": {**scores, "vectors": {"coverage": {"train": 0.5, "dev": 0.5}}},
+        "probe.html": {**scores, "model": text},
+        "demo.html": {
+            "report": report,
+            "facts": Table(text, [(text, text)]),
+            "candidate_table": lambda name, word, candidates: table(text),
+            "accuracy": table(text),
+        },
+    }
+
+
+PAGES = list(pages(""))
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +191,66 @@ def test_a_place_that_will_not_do_is_refused(tmp_path: Path, found: Explanation)
         refuse_place(empty)
     with pytest.raises(ConfigError, match="there is no folder"):
         refuse_place(tmp_path / "none" / "a.html")
+
+
+def tags(html: str) -> list[str]:
+    return [tag for tag, _ in Reader(html).tags]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_escapes_what_it_is_given(name: str) -> None:
+    html = render(name, **pages(TEXT)[name])
+    assert tags(html) == tags(render(name, **pages("a plain text of words")[name]))
+    assert not any(key.startswith("on") for _, given in Reader(html).tags for key in given)
+    for part in ("<img", "<script>alert", "</script>", " <!-- &"):
+        assert part not in html
+    assert html.count("&lt;img") == html.count("onerror=") > 1
+    assert RIGHT_TO_LEFT in html
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_without_autoescape_the_same_templates_fail(name: str) -> None:
+    """The control: it is the environment that escapes, and the test sees where it does not."""
+    template = environment(FILES, autoescape=False).get_template(name)
+    empty = {"links": {}, "here": "", "refresh": None, "policy": "", "style": "", "script": ""}
+    plain = template.render(empty | pages("a plain text of words")[name])
+    html = template.render(empty | pages(TEXT)[name])
+    assert "<img" in html
+    assert tags(html) != tags(plain)
+
+
+def test_every_template_is_tested_with_hostile_text() -> None:
+    names = {path.name for path in FILES.glob("*.html")}
+    assert names == {*PAGES, "base.html", "parts.html", "explain.html"}  # explain's has its own
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_reports_need_nothing_else_and_have_one_style(name: str) -> None:
+    read = Reader(render(name, **pages("a")[name]))
+    (style,) = read.contents("style")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(given["content"] for _, given in read.tags if given.get("http-equiv"))
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert "script" not in {tag for tag, _ in read.tags}
+    assert not any("style" in given or "src" in given for _, given in read.tags)
+
+
+def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_path: Path) -> None:
+    rows = [("a.jsonl:1", "a <b>", 0.12345)]
+    values = {"name": "a", "wrong": 3, "of": 1000, "errors": Table("", rows, ("where", "", "how"))}
+    write_report(tmp_path / "page.html", "errors.html", **values)
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert html.startswith("<!doctype html>")
+    assert "3 of 1,000 answers are not quite right; the 1 worst." in html
+    assert '<td>a &lt;b&gt;</td><td class="number">0.123</td>' in html
+    assert '<th scope="col" class="number">how</th>' in html
+
+
+def test_a_page_of_ones_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.html"
+    own.write_text(
+        '{% extends "base.html" %}{% block title %}{{ name }}{% endblock %}', encoding="utf-8"
+    )
+    assert "<h1>a &amp; b</h1>" in render(own, name="a & b")

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.view.conftest import html_of
 
 from bertkit.errors import CheckpointError
-from bertkit.view.runs import MOST, QUIET, read_run, shown, thin
+from bertkit.training.journal import Journal
+from bertkit.view.runs import MOST, QUIET, Run, draw, read_run, run_figures, thin
 
 DAMAGED = [
     b"\xff\xfe{}",
@@ -57,6 +59,10 @@ RECORDS = [
     b"[" * 100_000,
     b'{"config": {"train": {"steps": 1' + b"0" * 5000 + b"}}}",
 ]
+
+
+def shown(runs: list[Run]) -> str:
+    return html_of(*run_figures(runs), alerts=tuple(one for run in runs for one in run.damaged))
 
 
 def folder(place: Path, record: Any, *lines: Any) -> Path:
@@ -176,3 +182,26 @@ def test_long_curves_keep_their_ends(count: int) -> None:
     assert kept[0] == line[0]
     assert kept[-1] == line[-1]
     assert kept == sorted(set(kept))
+
+
+def test_the_picture_is_the_same_for_the_same_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert "nothing to draw yet" in draw(tmp_path).read_text(encoding="utf-8")
+    for step in range(1, 6):
+        journal.write({"step": step, "loss": 1.0 / step})
+    journal.write({"step": 5, "held_out": {"mlm": 0.2, "nsp": 0.1}})
+    picture = draw(tmp_path).read_bytes()
+    assert draw(tmp_path).read_bytes() == picture
+    assert picture.count(b'class="line c0"') == 2  # the losses, and their color beside the name
+    assert picture.count(b'class="dot c1"') == 2
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_damaged_lines_are_not_in_the_picture(tmp_path: Path) -> None:
+    sound = [b'{"step": 1, "loss": 2.0}', b'{"step": 2, "loss": 1.0}']
+    pictures = []
+    for damaged in ([], [b'{"step": 3, "loss": NaN}', b"\xff", b"[]", b'{"s']):
+        (tmp_path / "journal.jsonl").write_bytes(b"\n".join([*sound, *damaged]))
+        pictures.append(draw(tmp_path).read_bytes())
+    assert pictures[0] == pictures[1]
+    assert b"line c0" in pictures[0]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from msgspec import Meta
 from torch import Tensor, nn
 
@@ -28,7 +28,6 @@ from bertkit.models.recurrent import BiLSTM
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.page import bars, table, write_page
 from bertkit.recipes.study import study
 from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify, Example
@@ -38,6 +37,9 @@ from bertkit.tasks.task import Feature, Reading
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.vectors import Vectors, tokens
 from bertkit.training.fit import fit
+from bertkit.view.chart import score_bars, write_svg
+from bertkit.view.figures import Table, score_table
+from bertkit.view.page import write_report
 
 RANDOM, VECTORS, PRETRAINED = "random weights", "word vectors", "pretrained"
 """The ways, in the order of the table."""
@@ -169,8 +171,9 @@ def compare(
     }
     write_json(out / "compare.json", result)
     each = {way: by_name[trial.task.metric] for way, by_name in scores.items()}
-    bars(out / "compare.svg", each, trial.task.metric)
-    _write_page(out, result)
+    chart = score_bars(each, trial.task.metric)
+    write_svg(out / "compare.svg", chart)
+    _write_page(out, result, chart)
     return result
 
 
@@ -320,39 +323,17 @@ def _texts(example: Example) -> list[str]:
     return [example.text] if example.pair is None else [example.text, example.pair]
 
 
-def _write_page(out: Path, result: dict[str, Any]) -> None:
-    metric, coverage = result["metric"], result["vectors"]["coverage"]
-    first = result["scores"][PRETRAINED]
-    others = [name for name in first if name != metric]
-    several = result["settings"]["seeds"] > 1
-    rows: list[list[str | float]] = []
-    for way, scores in result["scores"].items():
-        found = scores[metric]
-        rows.append([way, found["mean"]])
-        if several:
-            rows[-1] += [found["sd"], ", ".join(f"{one:.3f}" for one in found["each"])]
-        rows[-1] += [scores[name]["mean"] for name in others]
-    head = ["way", metric, *(["standard deviation", "each seed"] if several else []), *others]
-    picture = (out / "compare.svg").read_text(encoding="utf-8")
-    body = [
-        "<h1>What pretraining is worth</h1>",
-        f"<p>{result['train']['rows']:,} rows of {escape(result['train']['file'])} to learn from, "
-        f"{result['dev']['rows']:,} of {escape(result['dev']['file'])} to score on; each score is "
-        "that of the best epoch, chosen on the same rows.</p>",
-        table(rows, head),
-        picture[picture.index("<svg") :],
-        "<p>Pretrained: the model fine-tuned. Random weights: a network of the same shape, "
-        "learning from nothing, with its own epochs and rate. Word vectors: one for each word, "
-        "whatever its context, into a BiLSTM, the mean of its states, and a classifier; the file "
-        "has vectors of "
-        f"{coverage['train']:.1%} of the words of train and {coverage['dev']:.1%} of dev.</p>",
-        "<h2>Settings</h2>",
-        table(
-            [
-                ("model", result["model"]),
-                ("vectors", result["vectors"]["file"]),
-                *((key, str(value)) for key, value in result["settings"].items()),
-            ]
-        ),
-    ]
-    write_page(out / "compare.html", "What pretraining is worth", body)
+def _write_page(out: Path, result: dict[str, Any], chart: Markup) -> None:
+    names, rows = score_table(result["scores"], result["metric"], result["settings"]["seeds"])
+    settings = {"model": result["model"], "vectors": result["vectors"]["file"]}
+    settings |= {key: str(value) for key, value in result["settings"].items()}
+    write_report(
+        out / "compare.html",
+        "compare.html",
+        **result
+        | {
+            "chart": chart,
+            "table": Table("Scores", rows, ("way", *names)),
+            "settings": Table("Settings", list(settings.items())),
+        },
+    )

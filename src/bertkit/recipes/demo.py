@@ -30,13 +30,14 @@ from bertkit.recipes import english
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.report import Report, Word, write_report
+from bertkit.recipes.report import Report, Word, write_demo
 from bertkit.recipes.run_file import read_config
 from bertkit.recipes.variants import CONFIGS
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.view.runs import loss_curve
 
 VOCAB = 8192
 SEEDS = (0, 1, 2)
@@ -132,14 +133,14 @@ def demo(out: Path, *, text: Sequence[Path] | None, steps: int = STEPS) -> Path:
         },
         pretraining={**scores, "steps": steps},
         frequency_loss=_frequency_loss(corpus),
-        curve=(out / "model" / "loss.svg").read_text(encoding="utf-8"),
+        curve=loss_curve(out / "model"),
         words=words,
         labels=sorted({str(example.label) for example in train}),
         rows={"train": len(train), "dev": len(dev)},
         accuracy={name: [run["accuracy"] for run in runs] for name, runs in table.items()},
         seconds=time.perf_counter() - began,
     )
-    path = write_report(out / "report.html", report)
+    path = write_demo(out / "report.html", report)
     say(f"    {report.verdict()}")
     say(f"    {report.seconds / 60:.1f} minutes in all")
     return path

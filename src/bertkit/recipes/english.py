@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("torch", "scipy", "sklearn", "matplotlib", "numpy", "sympy", "huggingface_hub")
-"""Dependencies of bertkit whose docstrings are prose worth reading."""
+PACKAGES = ("torch", "sympy", "networkx", "numpy", "huggingface_hub")
+"""Packages with docstrings of prose that every installation has: torch requires sympy, networkx."""
 
-LIMIT = 3_000_000
+LIMIT = 5_000_000
 """Characters taken from one source at most, so that none drowns the others."""
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bertkit.recipes.page import table, write_page
 from bertkit.storage import write_text
 from bertkit.tasks.task import A, E, Task
+from bertkit.view.figures import Table
+from bertkit.view.page import write_report
 
 JSONL, HTML = "errors.jsonl", "errors.html"
 MOST = 100
@@ -29,14 +30,16 @@ def write_mistakes(
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in wrong]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JSONL, "".join(lines))
-    listed = [
+    errors = [
         (Path(row["where"]).name, row["shown"], row["expected"], row["answered"], row["severity"])
         for row in wrong[:MOST]
     ]
-    body = [
-        "<h1>Errors</h1>",
-        f"<p>{len(wrong):,} of {len(examples):,} answers are not quite right"
-        f"{f'; the {MOST} worst' if len(wrong) > MOST else ''}.</p>",
-        table(listed, head=("where", "text", "expected", "answered", "how wrong")),
-    ]
-    write_page(folder / HTML, f"Errors of {folder.name}", body)
+    names = ("where", "text", "expected", "answered", "how wrong")
+    write_report(
+        folder / HTML,
+        "errors.html",
+        name=folder.name,
+        wrong=len(wrong),
+        of=len(examples),
+        errors=Table("Errors", errors, names, wraps=True),
+    )

@@ -40,13 +40,14 @@ from bertkit.recipes.run_file import (
 )
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.journal import Journal, draw
+from bertkit.training.journal import Journal
 from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
+from bertkit.view.runs import draw
 
 
 def pretrain(

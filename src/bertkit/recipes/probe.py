@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from bertkit.models.model import Model
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
-from bertkit.recipes.page import bars, table, write_page
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
@@ -39,6 +38,9 @@ from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.tokenizer import Encoding
 from bertkit.training.fit import fit
+from bertkit.view.chart import score_bars, write_svg
+from bertkit.view.figures import Table, score_table
+from bertkit.view.page import write_report
 
 COMBINATIONS = {
     "embeddings": "embeddings",
@@ -229,8 +231,9 @@ def probe(
     with new_folder(out) as folder:
         write_json(folder / "probe.json", result)
         titled = {_title(name): found for name, found in scores.items()}
-        bars(folder / "probe.svg", titled, task.metric)
-        _write_page(folder, result)
+        chart = score_bars(titled, task.metric)
+        write_svg(folder / "probe.svg", chart)
+        _write_page(folder, result, chart)
     return result
 
 
@@ -312,30 +315,20 @@ def _title(name: str) -> str:
     return COMBINATIONS.get(name, name)
 
 
-def _write_page(folder: Path, result: Mapping[str, Any]) -> None:
-    scores, settings = result["scores"], result["settings"]
-    head = ["layers", "name", f"{result['metric']} on dev"]
-    if settings["seeds"] > 1:
-        head += ["standard deviation", "each seed"]
-    rows: list[list[str | float]] = []
-    for name, found in scores.items():
-        rows.append([_title(name), name, found["mean"]])
-        if settings["seeds"] > 1:
-            rows[-1] += [found["sd"], ", ".join(f"{one:.3f}" for one in found["each"])]
-        rows[-1].append(f"{PAPER[name]:.1f} %" if name in PAPER else "")
-    picture = (folder / "probe.svg").read_text(encoding="utf-8")
-    body = [
-        "<h1>What the layers know</h1>",
-        f"<p>The states of {escape(result['model'])}, frozen, as input of a BiLSTM tagger. "
-        f"{result['train']['sentences']:,} sentences of {escape(result['train']['file'])} to "
-        f"learn from, {result['dev']['sentences']:,} of {escape(result['dev']['file'])} to score "
-        "on; each score is that of the best epoch, chosen on the same sentences.</p>",
-        table(rows, [*head, "the paper's"]),
-        "<p>The paper's column is of another model and other data: BERT-base on all of CoNLL-2003, "
-        "F1 on its dev set, with a BiLSTM of width 768 (Devlin et al. 2019, table 7). Compare the "
-        "order of the rows, not the numbers.</p>",
-        picture[picture.index("<svg") :],
-        "<h2>Settings</h2>",
-        table([(key, str(value)) for key, value in settings.items()]),
-    ]
-    write_page(folder / "probe.html", "What the layers know", body)
+def _write_page(folder: Path, result: Mapping[str, Any], chart: Markup) -> None:
+    scores, metric = result["scores"], f"{result['metric']} on dev"
+    each = {name: {metric: score} for name, score in scores.items()}
+    names, rows = score_table(each, metric, result["settings"]["seeds"])
+    papers = (f"{PAPER[name]:.1f} %" if name in PAPER else "" for name in scores)
+    full = [(_title(row[0]), *row, paper) for row, paper in zip(rows, papers, strict=True)]
+    settings = [(key, str(value)) for key, value in result["settings"].items()]
+    write_report(
+        folder / "probe.html",
+        "probe.html",
+        **dict(result)
+        | {
+            "chart": chart,
+            "table": Table("Scores", full, ("layers", "name", *names, "the paper's")),
+            "settings": Table("Settings", settings),
+        },
+    )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from html import escape
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
@@ -18,12 +16,13 @@ from bertkit.errors import BertkitError, DataError
 from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.retrieval.search import Searcher
-from bertkit.serve.context import RequestContext, refusal
+from bertkit.serve.context import RequestContext, invalid, refusal
 from bertkit.serve.refused import Refused
-from bertkit.serve.registry import require_finite
+from bertkit.serve.registry import ModelRegistry, require_finite
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
-from bertkit.view.page import Field, form, navigation, page, window_page
+from bertkit.view.figures import Field, Figure, Form, Marked
+from bertkit.view.page import FIGURES, page, render, source
 
 LIVE = 5
 """Seconds after which a page asks again how a run goes."""
@@ -31,37 +30,40 @@ LIVE = 5
 ALL = "all of them"
 """Of models, where several may answer side by side."""
 
+PAGES = {"/": "Look inside", "/ask": "Ask", "/word": "One word", "/training": "Training"}
+
 PIECES, DOCUMENTS, SAMPLES = 10, 10, 3
 """How many are shown of each."""
 
 
 class Panel(NamedTuple):
-    """A question that the page puts to models: its two boxes, and what becomes of the answers."""
+    """A question that the page puts to models: its two boxes, and the figure of the answers."""
 
     title: str
     text: str
     other: str
     """What the second box is for; "" for none."""
     items: Callable[[str, str], Sequence[Any]]
-    show: Callable[[Sequence[Any], str, str], str]
+    figure: Callable[[Sequence[Any], str, str], Figure]
     computed_by: Callable[..., Any]
-    asked: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    """What the pipeline is asked besides."""
 
 
 def _lines(text: str) -> list[str]:
-    found = [line.strip() for line in text.splitlines() if line.strip()]
-    if not found:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
         raise DataError("the second box is empty; write a line for each")
-    return found
+    return lines
 
 
-def _labels(found: Sequence[Any], text: str, other: str) -> str:
-    (one,) = found
-    return answers.labels(one.scores, number=not all(0 <= s <= 1 for s in one.scores.values()))
+def _labels(answered: Sequence[Any], text: str, other: str) -> Figure:
+    (scores,) = (one.scores for one in answered)
+    return answers.labels(scores, number=not all(0 <= s <= 1 for s in scores.values()))
 
 
-def _likeness(found: Sequence[Any], text: str, other: str) -> str:
-    rows = require_finite(np.stack(found))
+def _likeness(answered: Sequence[Any], text: str, other: str) -> Figure:
+    rows = require_finite(np.stack(answered))
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return answers.likeness(_lines(other), (rows[1:] @ rows[0]).tolist())
 
@@ -80,7 +82,7 @@ PANELS: Mapping[str, Panel] = {
         "Text",
         "",
         lambda text, other: [text],
-        lambda found, text, other: answers.entities(text, found[0]),
+        lambda answered, text, other: answers.entities(text, answered[0]),
         Answer.run,
     ),
     "answer": Panel(
@@ -88,7 +90,7 @@ PANELS: Mapping[str, Panel] = {
         "Question",
         "Passage",
         lambda text, other: [(text, other)],
-        lambda found, text, other: answers.answer(other, found[0]),
+        lambda answered, text, other: answers.answer(other, answered[0]),
         Answer.run,
     ),
     "choose": Panel(
@@ -96,7 +98,7 @@ PANELS: Mapping[str, Panel] = {
         "Text",
         "Choices, a line each",
         lambda text, other: [(text, _lines(other))],
-        lambda found, text, other: answers.choices(_lines(other), found[0]),
+        lambda answered, text, other: answers.choices(_lines(other), answered[0]),
         Answer.run,
     ),
     "fill-mask": Panel(
@@ -104,7 +106,7 @@ PANELS: Mapping[str, Panel] = {
         "Text, with [MASK] for a word",
         "",
         lambda text, other: [text],
-        lambda found, text, other: "",  # of several models: shown side by side
+        lambda answered, text, other: answers.candidates({"": answered[0]})[0],
         FillMask.candidates,
         {"top": PIECES},
     ),
@@ -113,7 +115,7 @@ PANELS: Mapping[str, Panel] = {
         "A sentence",
         "Another, which may have followed it",
         lambda text, other: [(text, other)],
-        lambda found, text, other: answers.next_sentence(found[0]),
+        lambda answered, text, other: answers.next_sentence(answered[0]),
         NextSentence.run,
     ),
     "embed": Panel(
@@ -129,7 +131,7 @@ PANELS: Mapping[str, Panel] = {
         "Query",
         "Passages, a line each",
         lambda text, other: [(text, line) for line in _lines(other)],
-        lambda found, text, other: answers.order(_lines(other), np.array(found, np.float64)),
+        lambda answered, text, other: answers.order(_lines(other), np.array(answered, np.float64)),
         Rerank.run,
     ),
     "search": Panel(
@@ -137,7 +139,7 @@ PANELS: Mapping[str, Panel] = {
         "Query",
         "",
         lambda text, other: [text],
-        lambda found, text, other: answers.hits(found[0]),
+        lambda answered, text, other: answers.hits(answered[0]),
         Searcher.__call__,
         {"top": DOCUMENTS, "where": [], "hybrid": False},
     ),
@@ -145,198 +147,237 @@ PANELS: Mapping[str, Panel] = {
 """By the ability that a model needs for it."""
 
 
-def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
-    """The pages, which are not of the interface that /openapi.json describes.
+class Window:
+    """The pages of one server: a method for each address.
 
     `folders` are those of runs, which the page of training shows.
     """
-    registry = app.state.registry
-    models = bool(registry.models)
-    panels = {name: panel for name, panel in PANELS.items() if registry.supporting(name)}
-    there = [
-        *(["/"] if models else []),
-        *(["/ask"] if panels else []),
-        *(["/word"] if models else []),
-        *(["/training"] if folders else []),
-    ]
-    page_at = partial(app.api_route, methods=["GET", "POST"], include_in_schema=False)
 
-    @page_at("/")
-    async def look(request: Request) -> Response:
-        text, pair, model, off = await _asked(request, "text", "pair", "model", "off")
-        if not models:
+    def __init__(self, registry: ModelRegistry, folders: Sequence[Path]) -> None:
+        self.registry, self.folders = registry, folders
+        self.panels = {name: panel for name, panel in PANELS.items() if registry.supporting(name)}
+        there = {
+            "/": registry.models,
+            "/ask": self.panels,
+            "/word": registry.models,
+            "/training": folders,
+        }
+        self.links = {path: name for path, name in PAGES.items() if there[path]}
+        self.samples: dict[Path, list[str]] = {}
+
+    async def look(self, request: Request) -> Response:
+        """What a model does with a text."""
+        text, pair, model, off = await _values(request, "text", "pair", "model", "off")
+        if not self.registry.models:
             return Response(status_code=303, headers={"location": "/training"})
-        context = RequestContext(request)
-        names = list(registry.supporting("explain"))
+        fields = (
+            Field("text", "Text", text, rows=2, required=True),
+            Field("pair", "A second text, to be read with it (may be left out)", pair),
+            Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", off),
+            Field("model", "Model", model, options=list(self.registry.supporting("explain"))),
+        )
+        form = Form("/", fields, "Look")
 
-        def asked(said: str = "") -> str:
-            fields = (
-                Field("text", "Text", text, rows=2, required=True),
-                Field("pair", "A second text, to be read with it (may be left out)", pair),
-                Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", off),
-                Field("model", "Model", model, options=names),
-            )
-            return form("/", fields, "Look", said=said)
-
-        def alone(said: str = "") -> str:
-            return window_page(
+        def shown(alert: str = "") -> str:
+            return self.page(
+                "/",
                 "What does a model do with a text?",
                 "Write one, and see its pieces, whom they attend to in every head, what could "
                 "stand in each word’s place, and how the states change from layer to layer.",
-                navigation=navigation("/", there),
-                form=asked(said),
+                form=form._replace(alert=alert),
             )
 
-        if not text.strip():
-            return _html(alone())
-        try:
+        async def explained() -> str:
+            context = RequestContext(request)
             _, pipeline = context.pipeline("explain", model or None)
             items = [(text, pair.strip() or None, tuple(off.replace(",", " ").split()))]
-            (found,), _ = await context.answers(pipeline, items, field="text", truncate=True)
-        except (BertkitError, Refused) as error:
-            return _refused(error, alone)
-        other = f"<details><summary>Another text</summary>{asked()}</details>"
-        return _html(page(found, other, navigation("/", there)))
+            (answer,), _ = await context.answers(pipeline, items, field="text", truncate=True)
+            return page(answer, form, self.links, "/")
 
-    @page_at("/ask")
-    async def ask(request: Request) -> Response:
-        what, text, other, model = await _asked(request, "what", "text", "other", "model")
-        context = RequestContext(request)
-        name = what if what in panels else next(iter(panels), "")
+        return await _answered(shown, explained() if text.strip() else None)
+
+    async def ask(self, request: Request) -> Response:
+        """What models answer."""
+        what, text, other, model = await _values(request, "what", "text", "other", "model")
+        name = what if what in self.panels else next(iter(self.panels), "")
         if not name:
             return Response(status_code=303, headers={"location": "/"})
-        panel, able = panels[name], registry.supporting(name)
+        panel, able = self.panels[name], self.registry.supporting(name)
         several = name == "fill-mask" and len(able) > 1
+        fields = [
+            Field("what", value=name, hidden=True),
+            Field("text", panel.text, text, rows=2, required=True),
+            *([Field("other", panel.other, other, rows=4)] if panel.other else []),
+            Field("model", "Model", model, options=[*([ALL] if several else []), *able]),
+        ]
 
-        def shown(said: str = "", body: str = "") -> str:
-            options = [*([ALL] if several else []), *able]
-            fields = [
-                Field("what", value=name, hidden=True),
-                Field("text", panel.text, text, rows=2, required=True),
-            ]
-            if panel.other:
-                fields.append(Field("other", panel.other, other, rows=4))
-            fields.append(Field("model", "Model", model, options=options))
-            kinds = "".join(
-                f'<a href="/ask?what={key}"{" aria-current=true" if key == name else ""}>'
-                f"{one.title}</a>"
-                for key, one in panels.items()
-            )
-            asked = form("/ask", fields, "Ask", said=said)
-            return window_page(
+        def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
+            return self.page(
+                "/ask",
                 panel.title,
                 "What a model answers to your own words. The numbers are those that the same "
                 "question has through the server’s interface.",
-                navigation=navigation("/ask", there),
-                form=f'<nav aria-label="Questions">{kinds}</nav>{asked}',
-                body=body,
+                form=Form("/ask", fields, "Ask", alert),
+                figures=figures,
                 computed_by=[panel.computed_by],
+                questions={key: one.title for key, one in self.panels.items()},
+                question=name,
             )
 
-        if not text.strip():
-            return _html(shown())
-        try:
+        async def answered() -> str:
+            context = RequestContext(request)
             chosen = list(able) if several and model in ("", ALL) else [model or next(iter(able))]
-            found = {}
+            by_model = {}
             for one in chosen:
                 _, pipeline = context.pipeline(name, one)
                 items = panel.items(text, other)
-                found[one], _ = await context.answers(pipeline, items, field="text", **panel.asked)
+                by_model[one], _ = await context.answers(
+                    pipeline, items, field="text", **panel.options
+                )
             if name == "fill-mask":
-                return _html(shown(body=answers.candidates({n: f[0] for n, f in found.items()})))
-            return _html(shown(body=panel.show(found[chosen[0]], text, other)))
-        except (BertkitError, Refused) as error:
-            return _refused(error, shown)
+                return shown(answers.candidates({one: a[0] for one, a in by_model.items()}))
+            return shown([panel.figure(by_model[chosen[0]], text, other)])
 
-    @page_at("/word")
-    async def word(request: Request) -> Response:
-        word, texts, model = await _asked(request, "word", "texts", "model")
-        context = RequestContext(request)
+        return await _answered(shown, answered() if text.strip() else None)
 
-        def shown(said: str = "", body: str = "") -> str:
-            fields = (
-                Field("word", "A word", word, required=True),
-                Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
-                Field("model", "Model", model, options=list(registry.supporting("contexts"))),
-            )
-            return window_page(
+    async def word(self, request: Request) -> Response:
+        """A word in several texts."""
+        word, texts, model = await _values(request, "word", "texts", "model")
+        fields = (
+            Field("word", "A word", word, required=True),
+            Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
+            Field("model", "Model", model, options=list(self.registry.supporting("contexts"))),
+        )
+
+        def shown(
+            figures: Sequence[Figure] = (), alert: str = "", marked: Sequence[Marked] = ()
+        ) -> str:
+            return self.page(
+                "/word",
                 "One word in several texts",
                 "The embedding of a word is the same wherever it stands, but for its position. "
                 "Layer by layer its states become those of this sentence, and those of another "
                 "meaning part from them.",
-                navigation=navigation("/word", there),
-                form=form("/word", fields, "Compare", said=said),
-                body=body,
+                form=Form("/word", fields, "Compare", alert),
+                figures=figures,
                 computed_by=[ContextsPipeline.run, compared],
+                texts=marked,
             )
 
-        if not (word.strip() and texts.strip()):
-            return _html(shown())
-        try:
+        async def answered() -> str:
+            context = RequestContext(request)
             _, pipeline = context.pipeline("contexts", model or None)
             items = [(word.strip(), tuple(_lines(texts)))]
-            (found,), _ = await context.answers(pipeline, items, field="texts")
-            return _html(shown(body=answers.contexts(found)))
-        except (BertkitError, Refused) as error:
-            return _refused(error, shown)
+            (answer,), _ = await context.answers(pipeline, items, field="texts")
+            pairs = zip(answer.texts, answer.ranges, strict=True)
+            marked = [Marked(one, [(*place, "")]) for one, place in pairs]
+            return shown(answers.contexts(answer), marked=marked)
 
-    samples: dict[Path, list[str]] = {}
+        return await _answered(shown, answered() if word.strip() and texts.strip() else None)
 
-    def with_samples(folder: Path, run: runs.Run) -> str:
-        if folder not in samples:  # the same however long it runs
-            try:
-                samples[folder] = samples_of_run(run.record, SAMPLES)
-            except BertkitError as error:
-                return f'<p role="alert">{escape(f"{folder}: no samples are shown: {error}")}</p>'
-        return runs.with_samples(run, samples[folder])
+    async def training(self, request: Request, live: Literal["yes", "no"] = "yes") -> Response:
+        """How runs learn."""
 
-    @app.get("/training", include_in_schema=False)
-    async def training(live: Literal["yes", "no"] = "yes") -> Response:
-        def shown(said: str = "", body: str = "", refresh: int | None = None) -> str:
-            alert = f'<p role="alert">{escape(said)}</p>' if said else ""
-            return window_page(
+        def shown(
+            figures: Sequence[Figure] = (),
+            alert: str = "",
+            alerts: Sequence[str] = (),
+            learns: bool = False,
+        ) -> str:
+            again = ("/training", "Ask again by itself")
+            stop = ("/training?live=no", "Stop asking again")
+            return self.page(
+                "/training",
                 "Runs",
                 "How runs learn, side by side: their loss on what they learn from, and on what "
                 "they never see. While one of them learns the page asks again every few seconds.",
-                navigation=navigation("/training", there),
-                body=alert + body,
+                figures=figures,
                 computed_by=[runs.read_run, readable],
-                refresh=refresh,
+                alerts=[alert] if alert else alerts,
+                link=(again if live == "no" else stop) if learns else None,
+                refresh=LIVE if learns and live == "yes" else None,
             )
 
-        def read() -> tuple[list[runs.Run], str]:
-            found = [runs.read_run(folder) for folder in folders]
-            return found, "".join(map(with_samples, folders, found))
+        async def drawn() -> str:
+            try:
+                read, figures, alerts = await asyncio.to_thread(self.read_runs)
+            except BertkitError as error:
+                raise invalid(str(error), "run") from None
+            return shown(figures, alerts=alerts, learns=any(run.learns for run in read))
 
-        try:
-            found, drawn = await asyncio.to_thread(read)
-        except BertkitError as error:
-            return _html(shown(str(error)), 422)
-        body = runs.shown(found) + drawn
-        if not any(run.learns for run in found):
-            return _html(shown(body=body))
-        if live == "no":
-            return _html(shown(body=f'<p><a href="/training">Ask again by itself</a></p>{body}'))
-        pause = '<p><a href="/training?live=no">Stop context again</a></p>'
-        return _html(shown(body=pause + body, refresh=LIVE))
+        return await _answered(shown, drawn())
 
-    @app.get("/favicon.ico", include_in_schema=False)
-    async def icon() -> Response:
-        return Response(status_code=204)  # browsers ask; there is none
+    def read_runs(self) -> tuple[list[runs.Run], list[Figure], list[str]]:
+        """The runs as they are now, their figures and samples, and what is damaged."""
+        read = [runs.read_run(folder) for folder in self.folders]
+        alerts = [sentence for run in read for sentence in run.damaged]
+        figures = runs.run_figures(read)
+        for folder, run in zip(self.folders, read, strict=True):
+            if folder not in self.samples:  # the same however long it runs
+                try:
+                    self.samples[folder] = samples_of_run(run.record, SAMPLES)
+                except BertkitError as error:
+                    alerts.append(f"{folder}: no samples are shown: {error}")
+            if self.samples.get(folder):
+                figures.append(runs.samples_figure(run, self.samples[folder]))
+        return read, figures, alerts
+
+    def page(
+        self,
+        here: str,
+        title: str,
+        lead: str,
+        *,
+        form: Form | None = None,
+        computed_by: Sequence[Callable[..., Any]] = (),
+        **values: Any,
+    ) -> str:
+        """A page with a form and figures; `computed_by` is the code that makes their numbers."""
+        empty: dict[str, Any] = {
+            "figures": (),
+            "texts": (),
+            "alerts": (),
+            "link": None,
+            "questions": {},
+        }
+        return render(
+            "window.html",
+            modules=FIGURES,
+            forms=form is not None,
+            links=self.links,
+            here=here,
+            title=title,
+            lead=lead,
+            form=form,
+            sources=list(map(source, computed_by)),
+            **{**empty, **values},
+        )
 
 
-async def _asked(request: Request, *names: str) -> list[str]:
-    """What the address says of each, or a form's body; "" of what is left out."""
-    said = dict(request.query_params)
-    with contextlib.suppress(ValueError):  # no form: nothing is asked
-        said |= parse_qsl((await request.body()).decode(), max_num_fields=len(names))
-    return [said.get(name, "") for name in names]
+def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
+    """Add the pages, which are not of the interface that /openapi.json describes."""
+    window = Window(app.state.registry, folders)
+    for path, endpoint in (("/", window.look), ("/ask", window.ask), ("/word", window.word)):
+        app.add_api_route(path, endpoint, methods=["GET", "POST"], include_in_schema=False)
+    app.add_api_route("/training", window.training, include_in_schema=False)
+    # browsers ask for an icon; there is none
+    app.add_api_route("/favicon.ico", lambda: Response(status_code=204), include_in_schema=False)
 
 
-def _refused(error: BertkitError | Refused, shown: Callable[[str], str]) -> Response:
-    refused = refusal(error)
-    return _html(shown(refused.sentence), refused.status)
+async def _values(request: Request, *names: str) -> list[str]:
+    """The value of each name in the address or in a form's body; "" where it is left out."""
+    values = dict(request.query_params)
+    with contextlib.suppress(ValueError):  # a body that is no form
+        values |= parse_qsl((await request.body()).decode(), max_num_fields=len(names))
+    return [values.get(name, "") for name in names]
 
 
-def _html(text: str, status: int = 200) -> Response:
-    return Response(text, status, media_type="text/html; charset=utf-8")
+async def _answered(shown: Callable[..., str], answer: Awaitable[str] | None) -> Response:
+    """The page of the answer; the page as it is before a question, or with what is wrong in it."""
+    status = 200
+    try:
+        html = shown() if answer is None else await answer
+    except (BertkitError, Refused) as error:
+        refused = refusal(error)
+        html, status = shown(alert=refused.sentence), refused.status
+    return Response(html, status, media_type="text/html; charset=utf-8")

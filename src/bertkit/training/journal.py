@@ -1,9 +1,9 @@
-"""What happened in a run: one JSON object a line, and the same as a picture."""
+"""What happened in a run: one JSON object a line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from bertkit.errors import TrainingError
-from bertkit.storage import append_text, write_text, writing
+from bertkit.storage import append_text, write_text
 
-RUN, FILE, PICTURE = "run.json", "journal.jsonl", "loss.svg"
-"""Of a run's folder: what it was asked to do, what happened, and that as a picture."""
+RUN, FILE = "run.json", "journal.jsonl"
+"""Of a run's folder: what it was asked to do, and what happened."""
 
 
 LARGEST = 1e12
@@ -65,7 +65,7 @@ class Journal:
             raise TrainingError(
                 f"{self.path}: cannot be read ({error.strerror}); move it away to go on without it"
             ) from None
-        found, damaged = [], 0
+        records, damaged = [], 0
         for place, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode("utf-8"))
@@ -73,8 +73,8 @@ class Journal:
             except (ValueError, OverflowError, RecursionError, msgspec.ValidationError):
                 damaged += place < len(lines)
             else:
-                found.append(record)
-        return found, damaged
+                records.append(record)
+        return records, damaged
 
     def rewind(self, step: int) -> int:
         """Forget what came after `step`, and damaged lines; how many of those there were."""
@@ -93,31 +93,3 @@ def left_out(path: Path, damaged: int) -> str:
 def drawable(value: object) -> bool:
     """Whether it is a number that a picture can hold."""
     return isinstance(value, int | float) and abs(value) <= LARGEST  # nan is not
-
-
-def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    return [point for point in points if drawable(point[1])]
-
-
-def draw(run: Path) -> Path:
-    """Write the loss curve, training and held-out, as `loss.svg`."""
-    from matplotlib.figure import Figure
-
-    records = Journal(run).records()
-    trained = _finite([(r["step"], r["loss"]) for r in records if "loss" in r])
-    held_out = _finite(
-        [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
-    )
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    if trained:
-        axes.plot(*zip(*trained, strict=True), label="training", linewidth=1.2)
-    if held_out:
-        axes.plot(*zip(*held_out, strict=True), "o-", label="held out", markersize=4)
-    axes.set(xlabel="step", ylabel="loss", title=run.name)
-    axes.grid(alpha=0.3)
-    if trained or held_out:
-        axes.legend()
-    with writing(run / PICTURE) as partial:
-        figure.savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
-    return run / PICTURE

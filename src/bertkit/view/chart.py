@@ -1,14 +1,26 @@
-"""Pictures as SVG, of paths and words alone: the page's policy allows no style beside its own."""
+"""Charts as SVG, of paths and text alone: a page's policy allows no style beside its own."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from bertkit.metrics import plus_minus
+from bertkit.storage import write_text
+
+STYLE = Path(__file__).parent / "pages" / "chart.css"
 
 WIDTH, HEIGHT = 720, 320
 LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
 """Room for axes, in pixels, as all here."""
+
+LETTER = 6.7
+"""The mean width of a letter."""
 
 COLORS = 6
 """Classes c0, c1, … of the style; more lines begin again."""
@@ -16,51 +28,126 @@ COLORS = 6
 Point = tuple[float, float]
 
 
-def bar(share: float, kind: str = "") -> str:
+def share_bar(share: float, kind: str = "") -> Markup:
     """A bar for a number of 0 to 1."""
     width = 128
     full = round(width * min(1.0, max(0.0, share)), 1)
-    return (
-        f'<svg class="share {kind}" width="{width}" height="10" aria-hidden="true">'
-        f'<path class="ground" d="M0 0H{width}V10H0Z"/><path d="M0 0H{full}V10H0Z"/></svg>'
-    )
+    return Markup(
+        '<svg class="share {}" width="{}" height="10" aria-hidden="true">'
+        '<path class="ground" d="M0 0H{}V10H0Z"/><path d="M0 0H{}V10H0Z"/></svg>'
+    ).format(kind, width, width, full)
 
 
-def curves(lines: Mapping[str, Sequence[Point]], *, x: str, y: str) -> str:
-    """Lines over a common x, each with its name; none is drawn from fewer than two points."""
-    drawn = {name: points for name, points in lines.items() if len(points) > 1}
+def curves(
+    lines: Mapping[str, Sequence[Point]], *, x: str, y: str, dotted: Sequence[str] = ()
+) -> Markup:
+    """Lines over a common x, each with its name; those in `dotted` have a dot for each point.
+
+    A line of one point is drawn only where it is dotted.
+    """
+    drawn = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
     every = [point for points in drawn.values() for point in points]
     if not every:
-        return "<p>There is nothing to draw yet.</p>"
+        return Markup("<p>There is nothing to draw yet.</p>")
     across = _Axis([a for a, _ in every], LEFT, WIDTH - RIGHT)
     up = _Axis([b for _, b in every], HEIGHT - BOTTOM, TOP)
-    parts = [_frame(across, up, x, y)]
+    parts = _frame(across, up, x, y)
     place = max(float(LEFT), 16.0 + 7 * len(y))  # behind what stands above the axis
     for number, (name, points) in enumerate(drawn.items()):
         color = f"c{number % COLORS}"
-        path = "L".join(f"{across.at(a):.1f} {up.at(b):.1f}" for a, b in points)
-        parts.append(f'<path class="line {color}" d="M{path}"/>')
-        parts.append(f'<path class="line {color}" d="M{place:.0f} 10h16"/>')
-        parts.append(_text(place + 20, 10, name, "start"))
+        places = [(across.at(a), up.at(b)) for a, b in points]
+        parts.append(_path(f"line {color}", "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)))
+        parts.append(_path(f"line {color}", f"M{place:.0f} 10h16"))
+        if name in dotted:
+            parts += [_disc(f"dot {color}", a, b, 3) for a, b in [*places, (place + 8, 10)]]
+        parts.append(_text(place + 20, 10, name))
         place += 36 + 7 * len(name)
     return _svg(max(WIDTH, math.ceil(place)), HEIGHT, f"{y} by {x}", parts)
 
 
-def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int = 200) -> str:
+def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int = 200) -> Markup:
     """Named points in a square, in the same scale both ways."""
     margin = 22
     columns: list[list[float]] = [list(column) for column in zip(*points, strict=True)]
     middle = [(max(column) + min(column)) / 2 for column in columns]
     reach = max(max(column) - min(column) for column in columns) / 2 or 1.0
     scale = (size / 2 - margin) / reach
-    parts = [f'<path class="grid" d="M0.5 0.5H{size - 0.5}V{size - 0.5}H0.5Z"/>']
+    parts = [_path("grid", f"M0.5 0.5H{size - 0.5}V{size - 0.5}H0.5Z")]
     for number, ((a, b), name) in enumerate(zip(points, names, strict=True)):
         x, y = size / 2 + (a - middle[0]) * scale, size / 2 - (b - middle[1]) * scale
-        disc = f"M{x - 4:.1f} {y:.1f}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z"
-        parts.append(f'<path class="dot c{number % COLORS}" d="{disc}"/>')
-        parts.append(_text(x + 7, y, name, "start"))
-    parts.append(_text(8, 12, title, "start"))
+        parts += [_disc(f"dot c{number % COLORS}", x, y, 4), _text(x + 7, y, name)]
+    parts.append(_text(8, 12, title))
     return _svg(size, size, title, parts)
+
+
+class Row(NamedTuple):
+    """A bar, with its name before it and a note behind it."""
+
+    name: str
+    value: float
+    note: str
+    below: str = ""
+    """A second line of the name."""
+    sd: float = 0.0
+    each: Sequence[float] = ()
+    """Values that are drawn as dots."""
+    mark: float | None = None
+    kind: str = ""
+    """A class of the style."""
+
+
+def bars(rows: Sequence[Row], *, x: str, peer: float | None = None) -> Markup:
+    """Horizontal bars from zero, the first on top; a dotted line at `peer`."""
+    high = 44 if any(row.below for row in rows) else 32
+    left = 16 + LETTER * max(len(text) for row in rows for text in (row.name, row.below))
+    width = max(320.0, WIDTH - left - (room := 16 + LETTER * max(len(row.note) for row in rows)))
+    ends = [max(row.value, row.value + row.sd, *row.each, row.mark or 0.0) for row in rows]
+    starts = [min(0.0, row.value - row.sd, *row.each) for row in rows]
+    across = _Axis([0.0, *starts, *ends, peer or 0.0], left, left + width)
+    base = high * len(rows) + 8
+    parts = [_path("grid", f"M{across.at(tick):.1f} 4V{base}") for tick in across.ticks]
+    for tick in across.ticks:
+        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
+    if peer is not None:
+        parts.append(_path("peer", f"M{across.at(peer):.1f} 4V{base}"))
+    for number, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        middle = 4 + high * (number + 0.5)
+        lines = [row.name, row.below] if row.below else [row.name]
+        for at, text in enumerate(lines):
+            parts.append(_text(left - 8, middle + 15 * (at - (len(lines) - 1) / 2), text, "end"))
+        start, value = across.at(0.0), across.at(row.value)
+        parts.append(_path(f"bar {row.kind}", f"M{start:.1f} {middle - 9}h{value - start:.1f}v18"
+                           f"H{start:.1f}Z"))  # fmt: skip
+        if row.sd:
+            a, b = across.at(row.value - row.sd), across.at(row.value + row.sd)
+            parts.append(_path("error", f"M{a:.1f} {middle}H{b:.1f}M{a:.1f} {middle - 4}v8"
+                               f"M{b:.1f} {middle - 4}v8"))  # fmt: skip
+            parts += [_disc("seed", across.at(one), middle, 3) for one in row.each]
+        if row.mark is not None:
+            parts.append(_path("mark", f"M{across.at(row.mark):.1f} {middle - 13}v26"))
+        parts.append(_text(across.at(end) + 8, middle, row.note, kind="value"))
+    parts.append(_text(left + width / 2, base + 34, x, "middle"))
+    return _svg(math.ceil(left + width + room), base + 44, x, parts)
+
+
+def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
+    """A bar for each name: the mean of `metrics.spread`, its standard deviation, a dot a seed."""
+    rows = [
+        Row(name, row["mean"], plus_minus(row), sd=row["sd"], each=row.get("each", ()))
+        for name, row in scores.items()
+    ]
+    return bars(rows, x=metric)
+
+
+def write_svg(path: Path, chart: Markup) -> None:
+    """Write a chart as a file of its own, in the light colors on white."""
+    style = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", STYLE.read_text(encoding="utf-8"))
+    if not chart.startswith("<svg"):  # nothing to draw
+        chart = _svg(WIDTH, HEIGHT, "", [_text(WIDTH / 2, HEIGHT / 2, chart.striptags(), "middle")])
+    opening, inside = chart.split(">", 1)
+    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    name = 'xmlns="http://www.w3.org/2000/svg"'
+    write_text(path, f"{opening} {name}><style>{style}</style>{ground}{inside}\n")
 
 
 class _Axis:
@@ -80,30 +167,41 @@ class _Axis:
     def at(self, value: float) -> float:
         return self.start + (value - self.low) * self.scale
 
+    def words(self, tick: float) -> str:
+        return f"{tick:,.{self.digits}f}"
 
-def _frame(across: _Axis, up: _Axis, x: str, y: str) -> str:
+
+def _frame(across: _Axis, up: _Axis, x: str, y: str) -> list[Markup]:
     base = HEIGHT - BOTTOM
-    parts = [f'<path class="grid" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>']
+    parts = [_path("grid", f"M{LEFT} {base}H{WIDTH - RIGHT}")]
     for tick in across.ticks:
-        parts.append(_text(across.at(tick), base + 14, f"{tick:,.{across.digits}f}", "middle"))
+        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
     for tick in up.ticks:
         height = up.at(tick)
-        parts.append(f'<path class="grid" d="M{LEFT} {height:.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(_text(LEFT - 6, height, f"{tick:,.{up.digits}f}", "end"))
+        parts.append(_path("grid", f"M{LEFT} {height:.1f}H{WIDTH - RIGHT}"))
+        parts.append(_text(LEFT - 6, height, up.words(tick), "end"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x, "middle"))
-    parts.append(_text(4, 10, y, "start"))
-    return "".join(parts)
+    parts.append(_text(4, 10, y))
+    return parts
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" dominant-baseline="middle">'
-        f"{escape(words)}</text>"
-    )
+def _path(kind: str, line: str) -> Markup:
+    return Markup('<path class="{}" d="{}"/>').format(kind.strip(), line)
 
 
-def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<svg class="chart" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    )
+def _disc(kind: str, x: float, y: float, size: int) -> Markup:
+    arc = f"a{size} {size} 0 1 0"
+    return _path(kind, f"M{x - size:.1f} {y:.1f}{arc} {2 * size} 0{arc} {-2 * size} 0Z")
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> Markup:
+    return Markup(
+        '<text{} x="{:.1f}" y="{:.1f}" text-anchor="{}" dominant-baseline="middle">{}</text>'
+    ).format(Markup(' class="{}"').format(kind) if kind else "", x, y, anchor, words)
+
+
+def _svg(width: int, height: int, title: str, parts: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg class="chart" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" '
+        'aria-label="{2}">{3}</svg>'
+    ).format(width, height, title, Markup("").join(parts))

@@ -6,16 +6,19 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from bertkit.errors import CheckpointError
 from bertkit.training.journal import FILE, LARGEST, RUN, Journal, drawable, left_out
-from bertkit.view.answers import figure, table
-from bertkit.view.chart import Point, curves
+from bertkit.view.chart import Point, curves, write_svg
+from bertkit.view.figures import Figure, Lines, Table
+
+PICTURE = "loss.svg"
+"""The loss curve in a run's folder."""
 
 MOST = 400
 """Points of a curve; of more every so many are drawn."""
@@ -28,7 +31,7 @@ NAMED = ("held_out", "scores")
 """Of a record: numbers with names."""
 
 
-class Asked(msgspec.Struct):
+class Config(msgspec.Struct):
     """What `train` of a run file has to be."""
 
     train: dict[str, Any] = {}
@@ -37,7 +40,7 @@ class Asked(msgspec.Struct):
 class Record(msgspec.Struct):
     """What `run.json` has to be; it says more."""
 
-    config: Asked = msgspec.field(default_factory=Asked)
+    config: Config = msgspec.field(default_factory=Config)
     corpus_folder: str = ""
 
 
@@ -58,8 +61,8 @@ class Run:
     @property
     def steps(self) -> int | None:
         """Of the whole run, where that is known: of pretraining."""
-        found = self.record.get("config", {}).get("train", {}).get("steps")
-        return found if type(found) is int and 0 < found <= LARGEST else None
+        steps = self.record.get("config", {}).get("train", {}).get("steps")
+        return steps if type(steps) is int and 0 < steps <= LARGEST else None
 
     @property
     def step(self) -> int:
@@ -87,9 +90,9 @@ def read_run(folder: Path) -> Run:
     except (ValueError, RecursionError, msgspec.ValidationError):
         record = {}
         damaged.append(f"{folder / RUN}: damaged; what the run was asked to do is not shown")
-    lines, none = Journal(folder).read()
-    if none:
-        damaged.append(left_out(folder / FILE, none))
+    lines, damaged_lines = Journal(folder).read()
+    if damaged_lines:
+        damaged.append(left_out(folder / FILE, damaged_lines))
     numbers = [line[key] for line in lines for key in ("loss", "learning_rate") if key in line]
     numbers += [v for line in lines for key in NAMED for v in line.get(key, {}).values()]
     if not all(map(drawable, numbers)):
@@ -97,12 +100,11 @@ def read_run(folder: Path) -> Run:
     return Run(folder.name or str(folder), record, lines, age, damaged)
 
 
-def shown(runs: Sequence[Run]) -> str:
-    """Their curves, and how far each is, as HTML."""
-    rows = [[escape(run.name), f"{run.step:,}{_of(run)}", _state(run), *_last(run)] for run in runs]
-    names = ["run", "step", "state", "loss", "held out, or scored"]
-    found = [f'<p role="alert">{escape(said)}</p>' for run in runs for said in run.damaged]
-    found += [figure("Runs", "How far each is.", table("Runs", names, rows))]
+def run_figures(runs: Sequence[Run]) -> list[Figure]:
+    """How far each run is, and their curves."""
+    rows = [(run.name, f"{run.step:,}{_of(run)}", _state(run), *_last(run)) for run in runs]
+    names = ("run", "step", "state", "loss", "held out, or scored")
+    figures = [Figure("Runs", "How far each is.", [Table("Runs", rows, names)])]
     for title, y, caption, points in PICTURES:
         lines = {
             f"{run.name}{name}": thin(line)
@@ -111,16 +113,29 @@ def shown(runs: Sequence[Run]) -> str:
             if len(line) > 1
         }
         if lines:
-            found.append(figure(title, caption, curves(lines, x="step", y=y)))
-    return "".join(found)
+            figures.append(Figure(title, caption, [curves(lines, x="step", y=y)]))
+    return figures
 
 
-def with_samples(run: Run, samples: Sequence[str]) -> str:
-    """What the run learns from, as HTML."""
-    if not samples:
-        return ""
-    said = "The first samples: masked is [MASK]←word, replaced other←word, kept word←=."
-    return figure(f"Samples of {run.name}", said, f"<pre>{escape(chr(10).join(samples))}</pre>")
+def samples_figure(run: Run, samples: Sequence[str]) -> Figure:
+    """What the run learns from."""
+    caption = "The first samples: masked is [MASK]←word, replaced other←word, kept word←=."
+    return Figure(f"Samples of {run.name}", caption, [Lines("\n".join(samples))])
+
+
+def loss_curve(folder: Path) -> Markup:
+    """The loss of a run, training and held-out, summed over its objectives."""
+    records = Journal(folder).records()
+    trained = [(r["step"], r["loss"]) for r in records if drawable(r.get("loss"))]
+    held_out = [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
+    sound = [point for point in held_out if drawable(point[1])]
+    return curves({"training": trained, "held out": sound}, x="step", y="loss", dotted=["held out"])
+
+
+def draw(folder: Path) -> Path:
+    """Write the loss curve of a run as `loss.svg`."""
+    write_svg(folder / PICTURE, loss_curve(folder))
+    return folder / PICTURE
 
 
 def thin(line: Sequence[Point]) -> list[Point]:
@@ -152,12 +167,12 @@ def _one(run: Run, key: str) -> dict[str, list[Point]]:
 
 def _named(run: Run, key: str) -> dict[str, list[Point]]:
     """A line for each of the numbers that a record has under `key`."""
-    found: dict[str, list[Point]] = {}
+    lines: dict[str, list[Point]] = {}
     for line in run.lines:
         for name, value in line.get(key, {}).items():
             if drawable(value):
-                found.setdefault(f" {name}", []).append((line["step"], value))
-    return found
+                lines.setdefault(f" {name}", []).append((line["step"], value))
+    return lines
 
 
 PICTURES: tuple[tuple[str, str, str, Callable[[Run], dict[str, list[Point]]]], ...] = (
@@ -181,12 +196,11 @@ def _state(run: Run) -> str:
     return "learns" if run.learns else "done" if run.step == run.steps else "stopped, or done"
 
 
-def _last(run: Run) -> list[str]:
+def _last(run: Run) -> tuple[str, str]:
     """The last loss, and the last of what was measured beside it."""
     loss = next((f"{line['loss']:.3f}" for line in reversed(run.lines) if "loss" in line), "")
     for line in reversed(run.lines):
-        found = line.get("held_out") or line.get("scores")
-        if found:
-            said = ", ".join(f"{escape(name)} {value:.3f}" for name, value in found.items())
-            return [loss, said]
-    return [loss, ""]
+        scores = line.get("held_out") or line.get("scores")
+        if scores:
+            return loss, ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+    return loss, ""

@@ -27,7 +27,7 @@ export function masked(found, section) {
   function show(place) {
     const { text, first, end } = shown[place];
     mark(place);
-    const pieces = found.tokens.slice(first, end).map(({ token }) => token);
+    const pieces = found.tokens.slice(first, end).map(({ piece }) => piece);
     said.textContent =
       pieces.length > 1
         ? `“${text}” is masked, its ${pieces.length} pieces at once; a table for each.`

@@ -1,0 +1,125 @@
+"""Parts of a page, as data: figures, tables, marked texts. Templates make them HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from bertkit.view.chart import share_bar
+
+
+class Share(NamedTuple):
+    """A number of 0 to 1, shown as a bar and in digits; `kind` is a class of the style."""
+
+    share: float
+    kind: str = ""
+
+    @property
+    def picture(self) -> Markup:
+        return share_bar(self.share, self.kind)
+
+
+class Shade(NamedTuple):
+    """A cosine, on a ground that is darker the higher it is."""
+
+    cosine: float
+
+    @property
+    def level(self) -> int:
+        return round(10 * max(0.0, self.cosine))
+
+
+class Marked(NamedTuple):
+    """A text with ranges (start, end, name) marked; they do not overlap."""
+
+    text: str
+    ranges: Sequence[tuple[int, int, str]] = ()
+
+
+Cell = str | float | Share | Shade | Marked
+
+
+class Table(NamedTuple):
+    """The first cell of a row is its head. Floats stand to the right with three decimals."""
+
+    caption: str
+    """For screen readers."""
+    rows: Sequence[Sequence[Cell]]
+    names: Sequence[str] = ()
+    wraps: bool = False
+    """Whether cells hold texts that need several lines."""
+
+    def is_number(self, column: int) -> bool:
+        return any(column < len(row) and isinstance(row[column], int | float) for row in self.rows)
+
+
+class Lines(NamedTuple):
+    """A text in the form it was written in."""
+
+    text: str
+
+
+class Beside(NamedTuple):
+    """Parts side by side; `kind` is a class of the style."""
+
+    kind: str
+    parts: Sequence[Part]
+
+
+Part = Table | Marked | Lines | Beside | Markup
+"""Markup is a chart."""
+
+
+class Figure(NamedTuple):
+    """A part of the page that can be saved as a picture."""
+
+    name: str
+    caption: str
+    parts: Sequence[Part]
+
+
+class Field(NamedTuple):
+    """A field of a form: a line, some `rows` of text, a choice among `options`, or `hidden`."""
+
+    name: str
+    label: str = ""
+    value: str = ""
+    rows: int = 1
+    options: Sequence[str] = ()
+    required: bool = False
+    hidden: bool = False
+
+
+class Form(NamedTuple):
+    """A form, filled in; `alert` says what was wrong with it."""
+
+    action: str
+    fields: Sequence[Field]
+    button: str
+    alert: str = ""
+
+
+def pieces(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:
+    """The text cut at the ranges: each piece, and the name of its range or None outside of all."""
+    end = 0
+    for start, stop, name in sorted(ranges):
+        yield text[end:start], None
+        yield text[start:stop], name
+        end = stop
+    yield text[end:], None
+
+
+def score_table(
+    scores: Mapping[str, Mapping[str, Mapping[str, Any]]], metric: str, seeds: int
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names of columns and a row for each name: `metrics.spread` of a metric, and other means."""
+    others = [name for name in next(iter(scores.values())) if name != metric]
+    rows = []
+    for name, row in scores.items():
+        score = row[metric]
+        each = ", ".join(f"{one:.3f}" for one in score["each"])
+        spread = (score["sd"], each) if seeds > 1 else ()
+        rows.append((name, score["mean"], *spread, *(row[other]["mean"] for other in others)))
+    return [metric, *(["standard deviation", "each seed"] if seeds > 1 else []), *others], rows

@@ -1,0 +1,24 @@
+"""Figures as a page shows them."""
+
+from __future__ import annotations
+
+from bertkit.view.figures import Figure
+from bertkit.view.page import FIGURES, render
+
+
+def html_of(*figures: Figure, alerts: tuple[str, ...] = ()) -> str:
+    """The main part of a page of a server with these figures."""
+    html = render(
+        "window.html",
+        modules=FIGURES,
+        title="",
+        lead="",
+        form=None,
+        texts=(),
+        link=None,
+        questions={},
+        sources=(),
+        alerts=alerts,
+        figures=figures,
+    )
+    return html[html.index("<main>") : html.index("</main>")]
