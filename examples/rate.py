@@ -58,6 +58,9 @@ class Rate(Task[Example, Stars]):
 
     name = "rate"
     metric = "accuracy"
+    Answer = Stars
+    route = "/rate"
+    example_item = "A fine film."
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:

@@ -13,7 +13,7 @@ from tests.factories import tiny_model
 from bertkit.engine import export as exporting
 from bertkit.engine.engine import Engine
 from bertkit.engine.export import Rows, export
-from bertkit.engine.exported import Graph, padded
+from bertkit.engine.exported import Graph, onnx_graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
@@ -67,6 +67,18 @@ def test_a_graph_has_the_models_vectors(family: str, kind: Any, tmp_path: Path) 
     apart = export(model, Pooling("mean", True, dense), tmp_path, length=64, kind=kind)
     assert apart <= 1e-5
     assert Graph(tmp_path).record.dimension == (model.config.hidden if dense is None else 5)
+
+
+@pytest.mark.parametrize("head", ["classify", "tag", "answer"])
+def test_a_graph_has_the_heads_logits(head: str, tmp_path: Path) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    model = tiny_model(60, head, labels=("O", "B-x", "I-x"), spread=0.1, **SHAPE).eval()
+    apart = export(model, Pooling(), tmp_path, length=64, kind="onnx", head=head)
+    assert apart <= 1e-5
+    inputs = padded([np.arange(1, 8)], [np.zeros(7, np.int64)])
+    shape = {"classify": (1, 3), "tag": (1, 7, 3), "answer": (1, 7, 2)}[head]
+    assert onnx_graph(tmp_path / "model.onnx", "logits")(inputs).shape == shape
 
 
 def test_a_graph_with_other_vectors_is_refused(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from bertkit.serve.schema import AnswerAsk, EmbedAsk, Given
+from bertkit.serve.schema import EmbedAsk, Given, task_ask
+from bertkit.tasks.answer import Answer
 
 MANY = {f"x{number}": 1 for number in range(1_000)}
 
@@ -15,7 +16,7 @@ def test_of_many_unknown_fields_the_first_is_enough() -> None:
         EmbedAsk.model_validate({"inputs": "a", **MANY})
     assert [error["loc"] for error in found.value.errors()] == [("x0",)]
     with pytest.raises(ValidationError) as found:
-        AnswerAsk.model_validate({"inputs": {"question": "a", "context": "b", **MANY}})
+        task_ask(Answer).model_validate({"inputs": {"question": "a", "context": "b", **MANY}})
     assert found.value.error_count() < 5  # of each part of the union one
 
     class Plain(BaseModel):

@@ -93,6 +93,7 @@ def export(
     out: Path,
     format: Literal["onnx", "openvino"] = "onnx",
     pooling: Literal["mean", "cls", "max"] | None = None,
+    task: str | None = None,
 ) -> None:
     """A model that makes vectors, as a folder that runs without torch; prints JSON.
 
@@ -106,8 +107,10 @@ def export(
         What runs it: ONNX Runtime or OpenVINO.
     pooling
         The mean or maximum over tokens, or [CLS]; by default as the folder says, else mean.
+    task
+        What it was fine-tuned for, whose logits are to be an output too.
     """
-    print_json(exporting(model, out=out, kind=format, pooling=pooling))
+    print_json(exporting(model, out=out, kind=format, pooling=pooling, task=task))
 
 
 def quantize(

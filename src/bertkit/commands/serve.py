@@ -24,7 +24,7 @@ def _serve(models: list[str] | None = None, /, **plan: Any) -> None:
         raise ConfigError(
             f"serving needs {error.name}, which is not installed: pip install 'bertkit[serve]'"
         ) from None
-    plan["runs"] = plan.pop("run")
+    plan["runs"], plan["tasks"] = plan.pop("run"), plan.pop("task")
     if not models and not plan["runs"]:
         raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")
     run(Plan(models=models or [], **plan))
@@ -34,6 +34,7 @@ MODELS: Own = {"models": (list[str] | None, "Model folders or hub ids.", None)}
 
 RUNS: Own = {
     "run": (list[Path], "A folder in which something learns, or has; its curves are shown.", []),
+    "task": (list[str], "A task of your own, as module:Class, whose code may run.", []),
 }
 
 

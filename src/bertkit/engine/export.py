@@ -16,7 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed, Padded
-from bertkit.engine.exported import GRAPHS, RECORD, Graph, Record, hashes, padded
+from bertkit.engine.exported import (
+    GRAPHS,
+    RECORD,
+    VECTORS,
+    Graph,
+    Record,
+    Run,
+    hashes,
+    onnx_graph,
+    openvino_graph,
+    padded,
+)
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -24,7 +35,10 @@ from bertkit.nn.pool import Pooling
 from bertkit.storage import write_json
 
 TOLERANCE = 1e-4
-"""How far a graph's vectors may be from the model's, in any of their numbers."""
+"""How far a graph's outputs may be from the model's, in any of their numbers."""
+
+LOGITS = "logits"
+"""The output of a graph that is what a head gives."""
 
 SHAPES = ((1, 5), (3, 17), (8, 40))
 """Texts and tokens at which a graph is held against the model."""
@@ -33,28 +47,39 @@ SHAPES = ((1, 5), (3, 17), (8, 40))
 class Rows(nn.Module):
     """A model on rows of one length, for graphs have no packed layout.
 
-    Shapes: input_ids, attention_mask and token_type_ids (B, T) -> (B, T, D) states and (B, D)
-    vectors.
+    Shapes: input_ids, attention_mask and token_type_ids (B, T) -> (B, T, D) states, (B, D)
+    vectors and, with a head, its (B, L) or (B, T, L) logits.
     """
 
-    def __init__(self, encoder: Transformer, pooling: Pooling) -> None:
+    def __init__(
+        self, encoder: Transformer, pooling: Pooling, head: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.encoder, self.pooling = encoder, pooling
+        self.encoder, self.pooling, self.head = encoder, pooling, head
         self.dense = pooling.dense  # so that its weights are the graph's
+        if head is not None:  # a graph cannot ask how many rows there are
+            trial = _batch(*(torch.full((2, 3), n) for n in (1, 1, 0)))
+            self.per_token = len(head(encoder(trial), trial)) == trial.layout.total
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        batch = Batch(
-            ids=input_ids.flatten(),
-            types=token_type_ids.flatten(),
-            layout=cast(Packed, Padded(attention_mask.to(torch.bool))),  # has what is read of it
-        )
+    ) -> tuple[Tensor, ...]:
+        batch = _batch(input_ids, attention_mask, token_type_ids)
         states = self.encoder(batch)
         vectors = self.pooling(states, batch)
         if self.pooling.normalize:
             vectors = F.normalize(vectors, dim=-1)
-        return states.view(*input_ids.shape, -1), vectors
+        outputs = states.view(*input_ids.shape, -1), vectors
+        if self.head is None:
+            return outputs
+        logits = self.head(states, batch)
+        return *outputs, logits.view(*input_ids.shape, -1) if self.per_token else logits
+
+
+def _batch(ids: Tensor, mask: Tensor, types: Tensor) -> Batch:
+    """Rows of one length as a batch. Shapes: (B, T) each."""
+    layout = cast(Packed, Padded(mask.to(torch.bool)))  # has what is read of it
+    return Batch(ids=ids.flatten(), types=types.flatten(), layout=layout)
 
 
 def export(
@@ -64,13 +89,16 @@ def export(
     *,
     length: int,
     kind: Literal["onnx", "openvino"],
+    head: str | None = None,
 ) -> float:
-    """Write the graph of a model into an empty folder; how far its vectors are from the model's.
+    """Write the graph of a model into an empty folder; how far its outputs are from the model's.
 
-    Batch and length are free, up to `length` tokens. It is checked at three shapes.
-    Raises: CheckpointError when the graph gives other vectors.
+    Batch and length are free, up to `length` tokens. The logits of a `head` are a third output.
+    It is checked at three shapes.
+    Raises: CheckpointError when the graph gives other vectors or logits.
     """
-    graph = Rows(model.encoder, pooling).eval().requires_grad_(False)
+    part = None if head is None else model.heads[head]
+    graph = Rows(model.encoder, pooling, part).eval().requires_grad_(False)
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = ["input_ids", "attention_mask", "token_type_ids"]
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
@@ -81,7 +109,7 @@ def export(
             (ids, mask, types),
             str(path),
             input_names=names,
-            output_names=["last_hidden_state", "sentence_embedding"],
+            output_names=["last_hidden_state", VECTORS, *([LOGITS] if head else [])],
             dynamic_shapes=dict.fromkeys(names, free),
             dynamo=True,
             external_data=False,
@@ -99,10 +127,10 @@ def export(
         kind, hashes(folder, kind), dimension=width, length=length, prompts=pooling.prompts
     )
     write_json(folder / RECORD, msgspec.to_builtins(record))
-    apart = _distance(graph, folder)
+    apart = _distance(graph, folder, kind)
     if not apart <= TOLERANCE:
         raise CheckpointError(
-            f"{folder}: the graph's vectors are {apart:.1e} from the model's, and {TOLERANCE:.0e} "
+            f"{folder}: the graph's outputs are {apart:.1e} from the model's, and {TOLERANCE:.0e} "
             "is the most; the model cannot be exported"
         )
     return apart
@@ -123,16 +151,25 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _distance(graph: Rows, folder: Path) -> float:
+def _distance(graph: Rows, folder: Path, kind: str) -> float:
     """The largest difference of any number, over texts of several lengths in each shape."""
-    ready, rng = Graph(folder), np.random.default_rng(0)
-    found = []
+    exported, rng = Graph(folder), np.random.default_rng(0)
+    logits: Run | None = None
+    if graph.head is not None:
+        path = folder / GRAPHS[kind][0]
+        logits = (
+            onnx_graph(path, LOGITS) if kind == "onnx" else openvino_graph(path, "fp32", LOGITS)
+        )
+    distances = []
     for rows, length in SHAPES:
-        length = min(length, ready.record.length)
+        length = min(length, exported.record.length)
         lengths = [max(1, length - 2 * row) for row in range(rows)]
         ids = [rng.integers(0, graph.encoder.config.vocab, n) for n in lengths]
         inputs = padded(ids, [np.zeros(n, np.int64) for n in lengths])
-        theirs = ready.run(inputs)
-        _, ours = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
-        found.append(float(np.abs(theirs - ours.numpy()).max()))
-    return max(found)
+        _, *ours = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
+        theirs = [exported.run(inputs), *([] if logits is None else [logits(inputs)])]
+        real = inputs["attention_mask"].astype(bool)
+        for one, other in zip(theirs, ours, strict=True):
+            difference = np.abs(one - other.numpy())
+            distances.append(float((difference[real] if one.ndim == 3 else difference).max()))
+    return max(distances)

@@ -189,8 +189,8 @@ VECTORS = "sentence_embedding"
 Run = Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
 
 
-def onnx_graph(path: Path) -> Run:
-    """A graph by ONNX Runtime, on all cores; inputs that it has not are left out."""
+def onnx_graph(path: Path, output: str = VECTORS) -> Run:
+    """An output of a graph by ONNX Runtime, on all cores; inputs that it lacks are left out."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -198,17 +198,17 @@ def onnx_graph(path: Path) -> Run:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {put.name for put in session.get_inputs()}
     outputs = [put.name for put in session.get_outputs()]
-    output = VECTORS if VECTORS in outputs else outputs[0]
+    name = output if output in outputs else outputs[0]
 
     def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        (found,) = session.run([output], given)
+        (found,) = session.run([name], given)
         return np.asarray(found)
 
     return run
 
 
-def openvino_graph(path: Path, precision: Numbers) -> Run:
+def openvino_graph(path: Path, precision: Numbers, output: str = VECTORS) -> Run:
     """The same by OpenVINO, one batch at a time."""
     import openvino
 
@@ -220,11 +220,11 @@ def openvino_graph(path: Path, precision: Numbers) -> Run:
         hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
     model = openvino.Core().compile_model(path, "CPU", hints)
     wanted = {name for put in model.inputs for name in put.names}
-    output = VECTORS if any(VECTORS in put.names for put in model.outputs) else 0
+    key = output if any(output in put.names for put in model.outputs) else 0
     request = model.create_infer_request()
 
     def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        return np.array(request.infer(given)[output], dtype=np.float32)
+        return np.array(request.infer(given)[key], dtype=np.float32)
 
     return run

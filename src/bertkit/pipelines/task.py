@@ -17,15 +17,10 @@ from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
 from bertkit.tasks import Task, name_in, recorded
-from bertkit.tasks.task import group
+from bertkit.tasks.task import Item, group
 from bertkit.text.long import Long
 
 A = TypeVar("A", bound=msgspec.Struct)
-
-
-Item = str | tuple[str, str | Sequence[str]]
-"""What a task is asked about: a text, or a text and what goes with it (a second text, a question's
-context, the choices)."""
 
 
 class Answer(ModelPipeline, Generic[A]):

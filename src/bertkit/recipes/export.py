@@ -9,8 +9,9 @@ from typing import Any, Literal
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine import export as exporting
 from bertkit.errors import ConfigError
-from bertkit.pipelines import Embed
+from bertkit.pipelines import Embed, answering
 from bertkit.storage import new_folder, refuse_used
+from bertkit.tasks import Task
 
 NEEDS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
@@ -24,9 +25,11 @@ def export(
     out: Path,
     kind: Literal["onnx", "openvino"] = "onnx",
     pooling: str | None = None,
+    task: str | type[Task[Any, Any]] | None = None,
 ) -> dict[str, Any]:
     """Write `out`, a folder with a graph and a tokenizer; how far its vectors are from the model's.
 
+    With a `task` that the model was fine-tuned for, the logits of its head are an output too.
     Raises: ConfigError when `out` is in use or a package is missing, CheckpointError when the graph
     gives other vectors. Nothing is written then.
     """
@@ -38,12 +41,16 @@ def export(
             "pip install 'bertkit[export]'"
         )
     loaded = model if isinstance(model, Loaded) else load(model)
+    head = None
+    if task is not None:
+        answers = answering(loaded, task)
+        loaded, head = answers.loaded, answers.task.head
     embed = Embed(loaded, pooling=pooling)
     if out.exists():
         out.rmdir()  # empty, or it would have been refused
     with new_folder(out) as partial:
         loaded.tokenizer.save(partial, segments=loaded.model.config.types > 1)
         apart = exporting.export(
-            loaded.model, embed.pooling, partial, length=loaded.length, kind=kind
+            loaded.model, embed.pooling, partial, length=loaded.length, kind=kind, head=head
         )
     return {"format": kind, "length": loaded.length, "largest_difference": apart}

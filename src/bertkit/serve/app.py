@@ -23,7 +23,7 @@ from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import DEFECT, Refused
 from bertkit.serve.registry import ModelRegistry
-from bertkit.serve.routes import ROUTES, Route
+from bertkit.serve.routes import ROUTES, Route, task_route
 from bertkit.serve.window import add_window
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -54,13 +54,13 @@ LIVE_DESCRIBED = {
     },
 }
 
-FIELDS = {
-    name
-    for kind in vars(schema).values()
-    if isinstance(kind, type) and issubclass(kind, schema.Given)
-    for name in kind.model_fields
-}
-"""Of everything that is asked."""
+FIXED = {route.path for route in ROUTES}
+"""Paths that no task's own route takes the place of."""
+
+
+def _fields(kind: type[schema.Given] = schema.Given) -> set[str]:
+    """The names of all fields that anything asked may have."""
+    return {*kind.model_fields, *(name for one in kind.__subclasses__() for name in _fields(one))}
 
 
 def install_app(
@@ -102,6 +102,8 @@ def create_app(
     _refuse_in_words(app)
     able = registry.abilities()
     routes = [route for route in ROUTES if route.ability in able]
+    own = {path: kind for path, kind in registry.tasks().items() if path not in FIXED}
+    routes += [task_route(kind) for kind in own.values()]
     for route in routes:
         app.post(route.path, responses=REFUSALS, response_class=Response)(route.handler)
     _describe(app, routes)
@@ -205,11 +207,12 @@ def _sentence(errors: Sequence[Any]) -> tuple[str, str | None]:
     worst = max(errors, key=lambda e: (not e["type"].endswith("_type"), len(e["loc"])))
     *within, last = worst["loc"][1:] or [""]
     if worst["type"] == "extra_forbidden":
-        hint = did_you_mean(str(last), FIELDS)
+        hint = did_you_mean(str(last), _fields())
         hint = hint if hint.endswith("?") else "/openapi.json lists them"
         return f"no such field; {hint}", str(last)[:80]
     # the places of a union's parts name types as well
-    path = [str(part) for part in (*within, last) if isinstance(part, int) or part in FIELDS]
+    known = _fields()
+    path = [str(part) for part in (*within, last) if isinstance(part, int) or part in known]
     return worst["msg"], ".".join(path) or None
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from bertkit.memory import freeze_objects
 from bertkit.models.layers import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
+    Answer,
     Embed,
     FillMask,
     NextSentence,
@@ -30,7 +32,7 @@ from bertkit.pipelines import (
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
-from bertkit.tasks import name_in
+from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long
 from bertkit.view.contexts import ContextsPipeline
@@ -39,21 +41,23 @@ from bertkit.view.explain import MASKED_TOKENS, explain, read
 
 PROBE = "A known sentence gives a known vector."
 
+TaskClass = type[Task[Any, Any]]
+
 PAGE = 6
 """Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
-
-ROUTES = {"classify": "predict", "tag": "ner", "answer": "answer", "choose": "choose"}
-"""The route of each task that has one; `respond` is asked by /rerank."""
 
 
 class ServedModel:
     """A model and its pipelines, by route: what its folder was made for, on one engine.
 
+    `own` are tasks from outside the package whose code may run, by their full names.
     Raises: CheckpointError for a folder that does not open.
     """
 
-    def __init__(self, folder: str, precision: Inference) -> None:
-        self.folder, self.precision = folder, precision
+    def __init__(
+        self, folder: str, precision: Inference, own: Mapping[str, TaskClass] = {}
+    ) -> None:
+        self.folder, self.precision, self.own = folder, precision, own
         self.name = Path(folder).name or folder
         self.loaded = loaded = load(folder)
         for name, weight in loaded.model.named_parameters():
@@ -64,21 +68,22 @@ class ServedModel:
                 )
         self.pipelines: dict[str, Pipeline] = {}
         task = name_in(loaded.settings, loaded.model.heads)
-        if task is not None and ":" in task:
+        if task is not None and ":" in task and task not in own:
             raise CheckpointError(
                 f"{folder}: made for the task {task}, whose code is not bertkit's and does not run "
-                "in a server"
+                f"in a server; if you trust it, name it: --task {task}"
             )
-        if task in ROUTES:
-            answer = answering(loaded, precision=precision)
-            self.pipelines[ROUTES[task]], runs = answer, answer.engine
+        kind = own.get(task or "") or (find(task) if task in TASKS else None)
+        if kind is not None and kind.route:
+            answer = answering(loaded, kind, precision=precision)
+            self.pipelines[kind.route.strip("/")], runs = answer, answer.engine
         else:
             runs = open_engine(loaded, precision)
         self.embed = Embed(loaded, runs, normalize=False)  # each request says
         if task is None or loaded.pooling is not None:
             self.pipelines["embed"] = self.embed
-        for name, kind in (("fill-mask", FillMask), ("next-sentence", NextSentence)):
-            self._offer(name, kind, runs)
+        self._offer("fill-mask", FillMask, runs)
+        self._offer("next-sentence", NextSentence, runs)
         if task in ("respond", "choose", "classify"):
             self._offer("rerank", Rerank, runs)
         self.pipelines["tokenize"] = self.embed  # its tokenizer answers
@@ -196,11 +201,17 @@ class ModelRegistry:
     """All models of a server, and its store."""
 
     def __init__(
-        self, folders: Iterable[str], store: str | None, precision: Inference = "fp32"
+        self,
+        folders: Iterable[str],
+        store: str | None,
+        precision: Inference = "fp32",
+        tasks: Iterable[str | TaskClass] = (),
     ) -> None:
+        kinds = [find(task) if isinstance(task, str) else task for task in tasks]
+        own = {kind.full_name(): kind for kind in kinds}
         self.models: dict[str, ServedModel] = {}
         for folder in folders:
-            one = ServedModel(folder, precision)
+            one = ServedModel(folder, precision, own)
             if one.name in self.models:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
@@ -212,6 +223,11 @@ class ModelRegistry:
         """All that is answered."""
         found = {ability for one in self.models.values() for ability in one.pipelines}
         return found | ({"search"} if self.search else set())
+
+    def tasks(self) -> dict[str, TaskClass]:
+        """The tasks that are answered at a route of their own, by it."""
+        pipelines = [p for one in self.models.values() for p in one.pipelines.values()]
+        return {type(p.task).route: type(p.task) for p in pipelines if isinstance(p, Answer)}
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
         """The pipelines with an ability, by the name of their model, the first named first."""
@@ -226,7 +242,7 @@ class ModelRegistry:
     def reload(self, name: str) -> None:
         """Open a model's folder again; requests that came before have the old one."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = ServedModel(old.folder, old.precision)
+        self.models[name] = ServedModel(old.folder, old.precision, old.own)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
@@ -16,14 +17,10 @@ from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
 from bertkit.serve.context import RequestContext, invalid, reply
 from bertkit.serve.registry import require_finite
-from bertkit.tasks.answer import QuestionAnswer
-from bertkit.tasks.choose import ChoiceAnswer
-from bertkit.tasks.tag import TagAnswer
+from bertkit.tasks import Task
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.contexts import Contexts
 from bertkit.view.document import Explanation
-
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
 
 @dataclass(frozen=True)
@@ -34,21 +31,8 @@ class Route:
     path: str
     ability: str
     answer: Any
-    many: bool
     handler: Callable[..., Awaitable[Response]]
-
-
-ROUTES: list[Route] = []
-
-
-def route(
-    path: str, ability: str, answer: Any, *, many: bool = False
-) -> Callable[[Handler], Handler]:
-    def add(handler: Handler) -> Handler:
-        ROUTES.append(Route(path, ability, answer, many, handler))
-        return handler
-
-    return add
+    many: bool = False
 
 
 async def _vectors(
@@ -80,7 +64,6 @@ async def _vectors(
     return name, rows, cut
 
 
-@route("/embed", "embed", list[list[float]])
 async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
     """A vector for each text."""
     _, rows, cut = await _vectors(
@@ -94,7 +77,6 @@ async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
     return reply(rows.tolist(), cut)
 
 
-@route("/v1/embeddings", "embed", schema.Embeddings)
 async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response:
     """The same, as OpenAI's clients ask for it."""
     context = RequestContext(request)
@@ -116,7 +98,6 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
     return reply(schema.Embeddings(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut)
 
 
-@route("/similarity", "embed", list[float])
 async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
     """How near each sentence is to the first: the cosine of their vectors."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
@@ -124,7 +105,6 @@ async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
     return reply((rows[1:] @ rows[0]).tolist(), cut)
 
 
-@route("/predict", "predict", list[schema.Label], many=True)
 async def predict(ask: schema.PredictAsk, request: Request) -> Response:
     """The labels of texts or pairs, likeliest first."""
     context = RequestContext(request)
@@ -143,7 +123,6 @@ async def predict(ask: schema.PredictAsk, request: Request) -> Response:
     return reply(rows if many else rows[0], cut)
 
 
-@route("/rerank", "rerank", list[schema.Rank])
 async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
     """How well each text answers the query, best first."""
     context = RequestContext(request)
@@ -168,7 +147,6 @@ async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
     )
 
 
-@route("/search", "search", list[Hit])
 async def search(ask: schema.SearchAsk, request: Request) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
     context = RequestContext(request)
@@ -180,32 +158,6 @@ async def search(ask: schema.SearchAsk, request: Request) -> Response:
     return reply(found[0], cut)
 
 
-@route("/ner", "ner", TagAnswer, many=True)
-async def ner(ask: schema.TextsAsk, request: Request) -> Response:
-    """Entities, and a tag for each word."""
-    one = isinstance(ask.inputs, str)
-    return await RequestContext(request).plain("ner", ask, _listed(ask.inputs), one=one)
-
-
-@route("/answer", "answer", QuestionAnswer, many=True)
-async def answer(ask: schema.AnswerAsk, request: Request) -> Response:
-    """Where a context answers a question; long contexts are read in windows."""
-    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
-    items = [(each.question, each.context) for each in given]
-    one = not isinstance(ask.inputs, list)
-    return await RequestContext(request).plain("answer", ask, items, one=one)
-
-
-@route("/choose", "choose", ChoiceAnswer, many=True)
-async def choose(ask: schema.ChooseAsk, request: Request) -> Response:
-    """Which of the choices goes on best."""
-    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
-    items = [(each.text, each.choices) for each in given]
-    one = not isinstance(ask.inputs, list)
-    return await RequestContext(request).plain("choose", ask, items, one=one)
-
-
-@route("/fill-mask", "fill-mask", list[MaskAnswer], many=True)
 async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
     """The likeliest pieces for each [MASK] of a text."""
     one = isinstance(ask.inputs, str)
@@ -214,7 +166,6 @@ async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
     )
 
 
-@route("/next-sentence", "next-sentence", NextSentenceAnswer, many=True)
 async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
     """How likely the second sentence follows the first."""
     given: Any = ask.inputs
@@ -223,7 +174,6 @@ async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
     return await RequestContext(request).plain("next-sentence", ask, pairs, one=one)
 
 
-@route("/explain", "explain", Explanation)
 async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
@@ -231,13 +181,11 @@ async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
     return await RequestContext(request).plain("explain", ask, [(text, pair, ask.off)], one=True)
 
 
-@route("/contexts", "contexts", Contexts)
 async def contexts(ask: schema.ContextsAsk, request: Request) -> Response:
     """A word in several texts: how alike its states are there, layer by layer."""
     return await RequestContext(request).plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
 
 
-@route("/tokenize", "tokenize", list[list[schema.Token]])
 async def tokenize(ask: schema.TokenizeAsk, request: Request) -> Response:
     """The pieces of texts, and where they stand in them."""
     context, texts = RequestContext(request), _listed(ask.inputs)
@@ -281,3 +229,32 @@ def _text_or_pair(given: Any) -> str | tuple[str, str]:
         case [str(a), str(b)]:
             return a, b
     return str(given)
+
+
+ROUTES = (
+    Route("/embed", "embed", list[list[float]], embed),
+    Route("/v1/embeddings", "embed", schema.Embeddings, openai_embeddings),
+    Route("/similarity", "embed", list[float], similarity),
+    Route("/predict", "predict", list[schema.Label], predict, many=True),
+    Route("/rerank", "rerank", list[schema.Rank], rerank),
+    Route("/search", "search", list[Hit], search),
+    Route("/fill-mask", "fill-mask", list[MaskAnswer], fill_mask, many=True),
+    Route("/next-sentence", "next-sentence", NextSentenceAnswer, next_sentence, many=True),
+    Route("/explain", "explain", Explanation, explain),
+    Route("/contexts", "contexts", Contexts, contexts),
+    Route("/tokenize", "tokenize", list[list[schema.Token]], tokenize),
+)
+"""Those that are no task's own."""
+
+
+def task_route(task: type[Task[Any, Any]]) -> Route:
+    """The route that a task declares."""
+    ability, words = task.route.strip("/"), inspect.getdoc(task) or task.name
+
+    async def answer(ask: Any, request: Request) -> Response:
+        items, one = schema.task_items(ask, task), not isinstance(ask.inputs, list)
+        return await RequestContext(request).plain(ability, ask, items, one=one)
+
+    answer.__name__, answer.__doc__ = task.name, words.partition("\n\n")[0]
+    answer.__annotations__["ask"] = schema.task_ask(task)
+    return Route(task.route, ability, task.Answer, answer, many=True)

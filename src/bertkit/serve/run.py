@@ -51,6 +51,8 @@ class Plan:
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
+    tasks: Sequence[str] = ()
+    """Tasks from outside the package, as module:Class, whose code may run."""
     runs: Sequence[Path] = ()
     """Folders of runs, which the window shows while they learn."""
     browser: bool = False
@@ -149,7 +151,7 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in plan.runs:
         read_run(folder)
-    registry = ModelRegistry(plan.models, plan.store, plan.precision)
+    registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks)
     if plan.workers > 1:  # after whatever the models were tuned to
         torch.set_num_threads(max(1, cores() // plan.workers))
     install_app(admission, registry, batcher, plan.runs)

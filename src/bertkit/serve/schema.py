@@ -5,12 +5,14 @@ TEI is Hugging Face's text-embeddings-inference, whose clients work here unchang
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from bertkit.serve.limits import Limits
+from bertkit.tasks import Task
 from bertkit.view.contexts import CHARACTERS, TEXTS
 
 
@@ -20,6 +22,7 @@ def some(**bounds: Any) -> Any:
 
 
 Text = Annotated[str, Field(min_length=1)]
+Several = Annotated[list[Text], some(min_length=2)]
 Texts = Text | Annotated[list[Text], some(min_length=1)]
 
 
@@ -104,36 +107,6 @@ class PredictAsk(Cut):
     ) = Field(description="A text; [text] or a pair [a, b]; or a list of those.")
 
 
-class TextsAsk(Cut):
-    model_config = example(inputs=["Ada Lovelace was born in London."])
-
-    inputs: Texts
-
-
-class Question(Given):
-    question: Text
-    context: Text
-
-
-class AnswerAsk(Ask):
-    model_config = example(inputs={"question": "Who sat?", "context": "The cat sat on the mat."})
-
-    inputs: Question | Annotated[list[Question], some(min_length=1)]
-
-
-class Choosing(Given):
-    text: Text
-    choices: Annotated[list[Text], some(min_length=2)]
-
-
-class ChooseAsk(Cut):
-    model_config = example(
-        inputs={"text": "He opened the door.", "choices": ["It rang.", "He left."]}
-    )
-
-    inputs: Choosing | Annotated[list[Choosing], some(min_length=1)]
-
-
 class Sentences(Given):
     source_sentence: Text
     sentences: Annotated[list[Text], some(min_length=1)]
@@ -213,6 +186,33 @@ class TokenizeAsk(Ask):
 
     inputs: Texts
     add_special_tokens: bool = True
+
+
+@cache
+def task_ask(task: type[Task[Any, Any]]) -> type[Cut]:
+    """How a task is asked: a text for one field, an object for several; one or a list of them."""
+    _, *others = [task.example_item] if isinstance(task.example_item, str) else task.example_item
+    kinds: list[Any] = [Text, *(Text if isinstance(other, str) else Several for other in others)]
+    part: Any = Text
+    sent: Any = task.example_item
+    if others:
+        fields: dict[str, Any] = {
+            name: (kind, ...) for name, kind in zip(task.fields, kinds, strict=True)
+        }
+        part = create_model(f"{task.__name__}Item", __base__=Given, **fields)
+        sent = dict(zip(task.fields, task.example_item, strict=True))
+    inputs = part | Annotated[list[part], some(min_length=1)]
+    ask: type[Cut] = create_model(f"{task.__name__}Ask", __base__=Cut, inputs=(inputs, ...))
+    ask.model_config["json_schema_extra"] = {"examples": [{"inputs": sent}]}
+    return ask
+
+
+def task_items(ask: Any, task: type[Task[Any, Any]]) -> list[Any]:
+    """The items that are asked about, as the task's pipeline takes them."""
+    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
+    if len(task.fields) == 1:
+        return list(given)
+    return [tuple(getattr(each, name) for name in task.fields) for each in given]
 
 
 # ---- answers, beside those that pipelines give

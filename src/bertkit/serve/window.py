@@ -19,6 +19,7 @@ from bertkit.retrieval.search import Searcher
 from bertkit.serve.context import RequestContext, invalid, refusal
 from bertkit.serve.refused import Refused
 from bertkit.serve.registry import ModelRegistry, require_finite
+from bertkit.tasks import Task
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
 from bertkit.view.figures import Field, Figure, Form, Marked
@@ -147,6 +148,28 @@ PANELS: Mapping[str, Panel] = {
 """By the ability that a model needs for it."""
 
 
+def task_panel(task: type[Task[Any, Any]]) -> Panel:
+    """The question of a task that has no panel of its own, by what the task declares."""
+    text, *others = task.fields
+    item = task.example_item
+    several = not isinstance(item, str) and not isinstance(item[1], str)
+
+    def items(text: str, other: str) -> Sequence[Any]:
+        if not others:
+            return [text]
+        return [(text, _lines(other) if several else other)]
+
+    other = f"{others[0].capitalize()}, a line each" if several else "".join(others).capitalize()
+    return Panel(
+        task.name.capitalize(),
+        text.capitalize(),
+        other,
+        items,
+        lambda found, text, other: answers.record(found[0]),
+        Answer.run,
+    )
+
+
 class Window:
     """The pages of one server: a method for each address.
 
@@ -156,6 +179,8 @@ class Window:
     def __init__(self, registry: ModelRegistry, folders: Sequence[Path]) -> None:
         self.registry, self.folders = registry, folders
         self.panels = {name: panel for name, panel in PANELS.items() if registry.supporting(name)}
+        for task in registry.tasks().values():
+            self.panels.setdefault(task.route.strip("/"), task_panel(task))
         there = {
             "/": registry.models,
             "/ask": self.panels,

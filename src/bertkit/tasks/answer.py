@@ -87,6 +87,10 @@ class Answer(Task[Question, QuestionAnswer]):
     name = "answer"
     metric = "f1"
     Options = Options
+    Answer = QuestionAnswer
+    route = "/answer"
+    fields = ("question", "context")
+    example_item = ("Who sat?", "The cat sat on the mat.")
     long = ("window",)
 
     @classmethod

@@ -143,6 +143,10 @@ class Choose(ChoiceTask[ChoiceAnswer]):
 
     name = "choose"
     metric = "accuracy"
+    Answer = ChoiceAnswer
+    route = "/choose"
+    fields = ("text", "choices")
+    example_item = ("He opened the door.", ("It rang.", "He left."))
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:

@@ -213,6 +213,9 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     name = "classify"
     Options = Options
+    Answer = LabelAnswer | LabelsAnswer
+    route = "/predict"
+    example_item = "A fine film."
     long = ("error", "truncate", "window")
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:

@@ -65,6 +65,9 @@ class Respond(ChoiceTask[ResponseAnswer]):
     name = "respond"
     metric = "mrr"
     Options = Options
+    Answer = ResponseAnswer
+    fields = ("text", "responses")
+    example_item = ("How are you?", ("Fine, thanks.", "On Mondays."))
     cut_text = "start"
 
     @classmethod

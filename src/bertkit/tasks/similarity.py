@@ -102,6 +102,9 @@ class Similarity(Task[Example, SimilarityAnswer]):
 
     name = "similarity"
     Options = Options
+    Answer = SimilarityAnswer
+    fields = ("text", "other")
+    example_item = ("A cat.", "A kitten.")
     batching = "step"
     held = Prompts()
     """Those of the folder that it starts from."""

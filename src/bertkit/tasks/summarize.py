@@ -106,6 +106,9 @@ class Summarize(Task[Example, SummaryAnswer]):
     name = "summarize"
     metric = "rougeL"
     Options = Options
+    Answer = SummaryAnswer
+    route = "/summarize"
+    example_item = "The cat sat on the mat. It slept. Nobody saw it."
     long = ("window",)
 
     @property

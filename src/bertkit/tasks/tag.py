@@ -120,6 +120,9 @@ class Tag(Task[Example, TagAnswer]):
 
     name = "tag"
     Options = Options
+    Answer = TagAnswer
+    route = "/ner"
+    example_item = "Ada Lovelace was born in London."
     long = ("window",)
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:

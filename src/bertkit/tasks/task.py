@@ -36,6 +36,11 @@ Outputs = NDArray[np.float32]
 """What the head says of one feature: (L,) for a sequence, (T, L) for its tokens or places."""
 
 
+Item = str | tuple[str, str | Sequence[str]]
+"""What a task is asked about: a text, or a text and what goes with it (a second text, a question's
+context, the choices)."""
+
+
 class Reading(Settings, frozen=True):
     """Which columns of a file hold what; guessed, and said, where not given."""
 
@@ -112,6 +117,15 @@ class Task(ABC, Generic[E, A]):
     Options: ClassVar[type[Settings]] = NoOptions
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
     """What may be done with texts longer than the model; the first is the default."""
+    Answer: ClassVar[Any] = Any
+    """The type of an answer."""
+    route: ClassVar[str] = ""
+    """The path at which a server answers it, such as /ner; without one it is not served, or by
+    another route."""
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    """The names by which a program sends the text, and what goes with it."""
+    example_item: ClassVar[Item] = "The cat sat on the mat."
+    """An item that it answers, as an example to people and programs."""
     labels_are: str = "in the training file"
     """Where the labels are from, for messages."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,6 +53,17 @@ def choices(texts: Sequence[str], answer: ChoiceAnswer) -> Figure:
         rows.append((Marked(text, ranges), Share(score)))
     table = Table("Choices", rows, ("choice", "probability"))
     return Figure("Choices", "Probabilities among these choices.", [table])
+
+
+def record(answer: msgspec.Struct) -> Figure:
+    """An answer of any kind: its fields, and what each holds."""
+    rows = [
+        (name, value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        for name, value in msgspec.to_builtins(answer).items()
+    ]
+    return Figure(
+        "Answer", "The fields of the answer.", [Table("Answer", rows, ("field", "value"))]
+    )
 
 
 def next_sentence(answer: NextSentenceAnswer) -> Figure:
