@@ -46,12 +46,12 @@ def adapt(
     pretrained with if its folder holds their head. A head that the folder lacks starts at random.
     Raises: DataError for a corpus of another vocabulary.
     """
-    found = load(model)
-    pairs = next((head for head in PAIRS if head in found.model.heads), "none")
+    loaded = load(model)
+    pairs = next((head for head in PAIRS if head in loaded.model.heads), "none")
     data = {
         **DEFAULTS,
-        "family": found.family.name,
-        "model": plain(found.model.config),
+        "family": loaded.family.name,
+        "model": plain(loaded.model.config),
         "sampling": {**DEFAULTS["sampling"], "pairs": pairs},
     }
     settings = list(settings)
@@ -59,10 +59,10 @@ def adapt(
     if shape:
         raise ConfigError(f"{shape[0]}: the shape is that of {model}; leave it out")
     data = override(data, settings)
-    config = read_config(data, found.tokenizer)
-    wanted = config.sampling.pairs
+    config = read_config(data, loaded.tokenizer)
+    pairs = config.sampling.pairs
     torch.manual_seed(config.train.seed)
-    opened = load(model, heads=("mlm", wanted) if wanted in PAIRS else ("mlm",))
+    opened = load(model, heads=("mlm", pairs) if pairs in PAIRS else ("mlm",))
     fresh = sorted({name.split(".")[1] for name in opened.report.fresh})
     if fresh:
         say(f"{model}: has no head {', '.join(fresh)}; it starts at random")

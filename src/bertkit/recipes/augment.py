@@ -78,8 +78,8 @@ def augment(
         for copy in range(copies + 1):
             rng = np.random.default_rng((seed, number, copy))
             texts = [
-                replaced(part, found, share if copy else 0.0, rng)
-                for part, found in zip(parts, known, strict=True)
+                replaced(part, words, share if copy else 0.0, rng)
+                for part, words in zip(parts, known, strict=True)
             ]
             changed += texts != parts
             names = ("text", "pair")[: len(texts)]
@@ -88,12 +88,12 @@ def augment(
     return {"rows": len(rows), "written": len(lines), "changed": changed}
 
 
-def replaced(text: str, found: Candidates, share: float, rng: np.random.Generator) -> str:
+def replaced(text: str, candidates: Candidates, share: float, rng: np.random.Generator) -> str:
     """The text with each word that has candidates replaced with probability `share`."""
     pieces, end = [], 0
-    for start, stop in sorted(found):
+    for start, stop in sorted(candidates):
         if rng.random() < share:
-            words = found[start, stop]
+            words = candidates[start, stop]
             pieces += [text[end:start], words[int(rng.integers(len(words)))]]
             end = stop
     return "".join([*pieces, text[end:]])
@@ -101,24 +101,24 @@ def replaced(text: str, found: Candidates, share: float, rng: np.random.Generato
 
 def _candidates(text: str, guesser: Guesser, near: Vectors | None, count: int) -> Candidates:
     places = [(match.start(), match.end()) for match in WORD.finditer(text)]
-    whole = [place for place in places if guesser.knows(text[slice(*place)])]
-    found = dict(zip(whole, guesser(text, whole), strict=True))
+    known = [place for place in places if guesser.knows(text[slice(*place)])]
+    candidates = dict(zip(known, guesser(text, known), strict=True))
     if near is not None:
         for place in places:
             word = text[slice(*place)].lower()
-            if place not in found and word in near:
-                found[place] = [other for other, _ in near.nearest(word, count)]
-    return {place: words for place, words in found.items() if words}
+            if place not in candidates and word in near:
+                candidates[place] = [other for other, _ in near.nearest(word, count)]
+    return {place: words for place, words in candidates.items() if words}
 
 
 class Guesser:
     """A model that says which words could stand at places of a text."""
 
     def __init__(self, model: str | Path, count: int) -> None:
-        ready = pipeline("fill-mask", model)
-        self.engine, self.head, self.count = ready.engine, ready.head, count
-        self.tokenizer: Tokenizer = ready.tokenizer
-        self.length = ready.loaded.length
+        fill_mask = pipeline("fill-mask", model)
+        self.engine, self.head, self.count = fill_mask.engine, fill_mask.head, count
+        self.tokenizer: Tokenizer = fill_mask.tokenizer
+        self.length = fill_mask.loaded.length
         pieces = self.tokenizer.pieces(range(self.tokenizer.vocab_size))
         starts = self.tokenizer.starts_word
         self.words = [
@@ -134,13 +134,13 @@ class Guesser:
     def __call__(self, text: str, places: Sequence[tuple[int, int]]) -> list[list[str]]:
         """For each place the likeliest words but the one that stands there, best first."""
         (mask,) = self.tokenizer.pieces([self.tokenizer.mask])
-        whole = self.tokenizer.encode(text, max_length=self.length, truncate="longest")
+        encoding = self.tokenizer.encode(text, max_length=self.length, truncate="longest")
         # the model reads no further, but for the rest of a word
-        seen = int(whole.offsets[:, 1].max(initial=0)) + LONGEST_WORD
+        seen = int(encoding.offsets[:, 1].max(initial=0)) + LONGEST_WORD
         near = [i for i, (_, end) in enumerate(places) if end <= seen]
-        asked = [text[: places[i][0]] + mask + text[places[i][1] : seen] for i in near]
-        found: list[list[str]] = [[] for _ in places]
-        encodings = self.tokenizer.encode_batch(asked, max_length=self.length, truncate="longest")
+        masked = [text[: places[i][0]] + mask + text[places[i][1] : seen] for i in near]
+        likeliest: list[list[str]] = [[] for _ in places]
+        encodings = self.tokenizer.encode_batch(masked, max_length=self.length, truncate="longest")
         kept = [
             (i, encoding)
             for i, encoding in zip(near, encodings, strict=True)
@@ -148,10 +148,10 @@ class Guesser:
         ]
         guessed = self.engine.rows([encoding for _, encoding in kept], self._best)
         for (i, _), ids in zip(kept, guessed.astype(np.int64), strict=True):
-            own = text[slice(*places[i])].lower()
+            original = text[slice(*places[i])].lower()
             words = [word for word in (self.words[piece] for piece in ids) if word]
-            found[i] = [word for word in words if word.lower() != own][: self.count]
-        return found
+            likeliest[i] = [word for word in words if word.lower() != original][: self.count]
+        return likeliest
 
     def _best(self, states: Tensor, batch: Batch) -> Tensor:
         """The likeliest pieces at the one mask of each sequence. Shapes: (S, MORE · count)."""

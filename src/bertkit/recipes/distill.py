@@ -49,25 +49,13 @@ def distill(
         raise ConfigError("student: name a model folder, or say how many layers of the teacher")
     if layers is not None and layers < 1:
         raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
-    pipeline = answering(teacher, task)
-    taught, teacher_task = pipeline.loaded, pipeline.task
-    model: str | Path | Loaded
-    if layers is not None:
-        kept = usual_layers(layers, taught.model.config.layers)
-        model = replace(taught, model=keep_layers(taught.model, kept))
-    else:
-        assert student is not None
-        model = student
-        if load(student).tokenizer.fingerprint != taught.tokenizer.fingerprint:
-            raise ConfigError(
-                f"student: {student} has another vocabulary than {teacher}; what a teacher says "
-                "of tokens needs one vocabulary: pretrain the student with the teacher's"
-            )
+    known = answering(teacher, task)
+    model = _student(known.loaded, student, layers)
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     task_teacher = TaskTeacher(
-        task=teacher_task,
-        model=packed(taught.model.to(device), dtype),
+        task=known.task,
+        model=packed(known.loaded.model.to(device), dtype),
         terms=terms,
         layers=follow,
         record={
@@ -82,11 +70,27 @@ def distill(
         "dev": dev,
         "out": out,
         "settings": settings,
-        "options": teacher_task.uncalibrated(),
+        "options": known.task.uncalibrated(),
         "reading": reading,
         "resume": resume,
         "teacher": task_teacher,
     }
     if seeds == 1:
-        return finetune(type(teacher_task), model, **rest)
-    return finetune_seeds(seeds, type(teacher_task), model, **rest)
+        return finetune(type(known.task), model, **rest)
+    return finetune_seeds(seeds, type(known.task), model, **rest)
+
+
+def _student(
+    teacher: Loaded, student: str | Path | None, layers: int | None
+) -> str | Path | Loaded:
+    """Raises: ConfigError for a model with another vocabulary, or more layers than there are."""
+    if student is None:
+        assert layers is not None
+        kept = usual_layers(layers, teacher.model.config.layers)
+        return replace(teacher, model=keep_layers(teacher.model, kept))
+    if load(student).tokenizer.fingerprint != teacher.tokenizer.fingerprint:
+        raise ConfigError(
+            f"student: {student} has another vocabulary than {teacher.folder}; what a teacher says "
+            "of tokens needs one vocabulary: pretrain the student with the teacher's"
+        )
+    return student

@@ -22,10 +22,9 @@ from bertkit.data.segments import DRAWS, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
-from bertkit.models.layers import keep_layers
 from bertkit.models.model import Model, build
 from bertkit.nn.precision import resolve, resolve_device
-from bertkit.objectives.distill import Distillation, usual_layers
+from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
@@ -45,8 +44,9 @@ from bertkit.training.loop import Step, ahead, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
-from bertkit.training.schedule import schedule
+from bertkit.training.schedule import Schedule, schedule
 from bertkit.training.state import State
+from bertkit.training.teacher import begin_as
 from bertkit.view.runs import draw
 
 
@@ -85,21 +85,11 @@ def pretrain(
 
     torch.manual_seed(train.seed)
     learner = _learner(config, teacher, start_from, device, dtype)
-    state = _state(train, learner.model, dtype, FAMILIES[config.family])
-    plan = schedule(
-        train.schedule,
-        steps=train.steps,
-        warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps,
-    )
+    state, plan = _optimization(train, learner.model, dtype, FAMILIES[config.family])
     start = run.begin(state, train.steps)
     folder = _Folder(run, learner, tokenizer, start_from)
-    if run.checkpoint is not None:
-        with run.mending():  # whatever has happened to the files since
-            folder.write()
-            folder.show(run.checkpoint)
-    else:
-        folder.write()
+    folder.begin()
+    if start == 0:
         say(
             f"{sum(w.numel() for w in state.masters.weights.values()):,} parameters, "
             f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
@@ -238,15 +228,7 @@ def _taught_by(
     """
     assert config.teacher is not None
     if config.teacher.start:
-        taken = keep_layers(teacher, usual_layers(model.config.layers, teacher.config.layers))
-        theirs = taken.state_dict()
-        for name, weight in model.state_dict().items():
-            if name not in theirs or theirs[name].shape != weight.shape:
-                raise ConfigError(
-                    f"teacher.start: {name} of the teacher has another shape; give the model the "
-                    "teacher's width, or leave it out"
-                )
-        model.load_state_dict({name: theirs[name] for name in model.state_dict()})
+        begin_as(model, teacher)
     return Distillation(
         masked_words_of,
         teacher=packed(teacher.to(device), dtype),
@@ -258,7 +240,9 @@ def _taught_by(
     )
 
 
-def _state(train: Train, model: Model, dtype: torch.dtype, family: Family) -> State:
+def _optimization(
+    train: Train, model: Model, dtype: torch.dtype, family: Family
+) -> tuple[State, Schedule]:
     masters = Masters(model, dtype)
     optimizer = OPTIMIZERS[train.optimizer](
         masters.weights,
@@ -266,7 +250,13 @@ def _state(train: Train, model: Model, dtype: torch.dtype, family: Family) -> St
         weight_decay=train.weight_decay,
         betas=train.betas,
     )
-    return State(masters, optimizer, family)
+    plan = schedule(
+        train.schedule,
+        steps=train.steps,
+        warmup_steps=train.warmup_steps,
+        decay_steps=train.decay_steps,
+    )
+    return State(masters, optimizer, family), plan
 
 
 @dataclass(frozen=True)
@@ -277,6 +267,15 @@ class _Folder:
     learner: _Learner
     tokenizer: Tokenizer
     start_from: Loaded | None
+
+    def begin(self) -> None:
+        """Write it, or mend that of a run that goes on, whatever has happened to its files."""
+        if self.run.checkpoint is None:
+            self.write()
+        else:
+            with self.run.mending():
+                self.write()
+                self.show(self.run.checkpoint)
 
     def write(self) -> None:
         """Write the whole folder, without what only the objective needs; a generator's inside."""

@@ -106,13 +106,13 @@ class Combination:
         """
         if name == "embeddings":
             return Combination(name, "one", (0,))
-        found = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|-[1-9][0-9]{0,3})", name)
-        if found is None:
+        match = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|-[1-9][0-9]{0,3})", name)
+        if match is None:
             raise ConfigError(
                 f"combination: {name!r} is none; write embeddings, a layer (3, or -1 for the "
                 "last), or sum:, mix: or concat: before -4 (the last four) or all"
             )
-        one, how, last = found.groups()
+        one, how, last = match.groups()
         count = layers if last == "all" else abs(int(one or last))
         if count > layers:
             raise ConfigError(f"combination: {name!r}; the model has {layers} layers, name fewer")
@@ -188,15 +188,13 @@ def probe(
     task.check(check)
     loaded = load(model, heads=())
     chosen = _chosen(combinations, loaded.model.config.layers)
-    read = {
-        rows: task.features(
-            examples, loaded.tokenizer, loaded.length, long="window", labelled=learns
-        )
-        for rows, examples, learns in (("train", learn, True), ("dev", check, False))
-    }
+    parts = [
+        task.features(rows, loaded.tokenizer, loaded.length, long="window", labelled=rows is learn)
+        for rows in (learn, check)
+    ]
     stored = sorted({layer for combination in chosen for layer in combination.layers})
-    states = encode(loaded.model, [*read["train"], *read["dev"]], stored, settings.precision)
-    learned, checked = _sequences([read["train"], read["dev"]])
+    states = encode(loaded.model, [*parts[0], *parts[1]], stored, settings.precision)
+    learned, checked = _sequences(parts)
 
     def tagger(combination: Combination, seed: int) -> dict[str, float]:
         """Scores of a tagger on these layers."""
@@ -216,24 +214,17 @@ def probe(
         )
 
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    ways = {combination.name: partial(tagger, combination) for combination in chosen}
-    scores = {
-        name: by_name[task.metric] for name, by_name in study(ways, seeds, task.metric).items()
-    }
+    table = study({c.name: partial(tagger, c) for c in chosen}, seeds, task.metric)
     result = {
         "model": str(model),
         "train": {"file": str(train), "sentences": len(learn)},
         "dev": {"file": str(dev), "sentences": len(check)},
         "settings": plain(settings),
         "metric": task.metric,
-        "scores": scores,
+        "scores": {name: scores[task.metric] for name, scores in table.items()},
     }
     with new_folder(out) as folder:
-        write_json(folder / "probe.json", result)
-        titled = {_title(name): found for name, found in scores.items()}
-        chart = score_bars(titled, task.metric)
-        write_svg(folder / "probe.svg", chart)
-        _write_page(folder, result, chart)
+        _write(folder, result)
     return result
 
 
@@ -268,13 +259,13 @@ def _chosen(names: Sequence[str] | None, layers: int) -> list[Combination]:
         if not names:
             raise ConfigError("combination: none is named; leave it out for those of the paper")
         return [Combination.of(name, layers) for name in dict.fromkeys(names)]
-    found = []
+    chosen = []
     for name in COMBINATIONS:
         try:
-            found.append(Combination.of(name, layers))
+            chosen.append(Combination.of(name, layers))
         except ConfigError:
             say(f"{COMBINATIONS[name]}: left out; the model has {layers} layers")
-    return found
+    return chosen
 
 
 def _places(feature: Feature) -> NDArray[np.int64]:
@@ -284,10 +275,10 @@ def _places(feature: Feature) -> NDArray[np.int64]:
 
 def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
     """The words of each example as one sequence; ids are the rows `encode` gives them."""
-    found: list[list[Feature]] = []
+    sequences: list[list[Feature]] = []
     row = 0
     for features in parts:
-        found.append([])
+        sequences.append([])
         for windows in filter(None, group(features)):
             words = [
                 w.encoding.words[place]
@@ -306,13 +297,21 @@ def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
             learns = windows[0].target is not None
             target = np.concatenate([window.target for window in windows]) if learns else None
             places = np.arange(len(words))
-            found[-1].append(Feature(encoding, windows[0].example, places, target))
+            sequences[-1].append(Feature(encoding, windows[0].example, places, target))
             row += count
-    return found
+    return sequences
 
 
 def _title(name: str) -> str:
     return COMBINATIONS.get(name, name)
+
+
+def _write(folder: Path, result: Mapping[str, Any]) -> None:
+    write_json(folder / "probe.json", result)
+    titled = {_title(name): scores for name, scores in result["scores"].items()}
+    chart = score_bars(titled, result["metric"])
+    write_svg(folder / "probe.svg", chart)
+    _write_page(folder, result, chart)
 
 
 def _write_page(folder: Path, result: Mapping[str, Any], chart: Markup) -> None:

@@ -128,10 +128,10 @@ class PretrainConfig(Settings, frozen=True):
                 'set it to 2, or sampling.pairs to "none"'
             )
         for name in ("length", "first_length"):
-            asked = getattr(self.sampling, name)
-            if asked is not None and asked > self.model.length:
+            length = getattr(self.sampling, name)
+            if length is not None and length > self.model.length:
                 raise ValueError(
-                    f"sampling.{name} = {asked} is longer than the model's positions "
+                    f"sampling.{name} = {length} is longer than the model's positions "
                     f"(model.length = {self.model.length})"
                 )
 

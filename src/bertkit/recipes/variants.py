@@ -48,7 +48,7 @@ class Variant(msgspec.Struct, frozen=True):
 
 def variants() -> list[Variant]:
     """The run files in the order of their families and sizes."""
-    found = []
+    made = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
         family = FAMILIES[data.get("family", "bert")]
@@ -56,7 +56,7 @@ def variants() -> list[Variant]:
         with torch.device("meta"):
             parameters = sum(p.numel() for p in build(config.model, ("pooler",)).parameters())
         model = config.model
-        found.append(
+        made.append(
             Variant(
                 name=path.stem,
                 family=family.name,
@@ -71,7 +71,7 @@ def variants() -> list[Variant]:
             )
         )
     order = list(FAMILIES)
-    return sorted(found, key=lambda variant: (order.index(variant.family), variant.parameters))
+    return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
 
 
 def _method(config: PretrainConfig) -> str:
@@ -79,7 +79,7 @@ def _method(config: PretrainConfig) -> str:
     drawn = f"of {masking.cycle} epochs" if masking.cycle else "new every epoch"
     learned = "masked words" if config.generator is None else "replaced pieces"
     if config.teacher is not None:
-        learned = " + ".join(said for term, said in TERMS.items() if getattr(config.terms, term))
+        learned = " + ".join(text for term, text in TERMS.items() if getattr(config.terms, term))
     method = f"{learned}{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
     return f"{method}, {drawn}" + ("; across documents" if sampling.across else "")
 

@@ -101,7 +101,7 @@ class _Muon(torch.optim.Muon):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         (group,) = self.param_groups
-        whole, parts = group["params"], []
+        params, parts = group["params"], []
         for w in self.stacked:
             if w.grad is None:
                 continue
@@ -111,9 +111,9 @@ class _Muon(torch.optim.Muon):
             ):
                 part.grad, self.state[part] = grad, {"momentum_buffer": buffer}
                 parts.append(part)
-        group["params"] = [*whole[: len(whole) - len(self.stacked)], *parts]
+        group["params"] = [*params[: len(params) - len(self.stacked)], *parts]
         super().step()  # type: ignore[no-untyped-call]
-        group["params"] = whole
+        group["params"] = params
         for part in parts:
             del self.state[part]
 

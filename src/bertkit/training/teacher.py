@@ -1,4 +1,4 @@
-"""A fine-tuned model from which another learns the same task."""
+"""A model from which another learns: its layers to begin with, and what it knows of a task."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ from typing import Any
 
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
+from bertkit.models.layers import keep_layers
 from bertkit.models.model import Model
 from bertkit.nn.pool import Pool
-from bertkit.objectives.distill import Distillation, Terms
+from bertkit.objectives.distill import Distillation, Terms, usual_layers
 from bertkit.tasks.task import Feature, Task
+
+
+def begin_as(student: Model, teacher: Model) -> None:
+    """Give a student the teacher's embedding, heads and layers, evenly taken.
+
+    Raises: ConfigError where their shapes differ.
+    """
+    kept = usual_layers(student.config.layers, teacher.config.layers)
+    weights = keep_layers(teacher, kept).state_dict()
+    for name, weight in student.state_dict().items():
+        if name not in weights or weights[name].shape != weight.shape:
+            raise ConfigError(
+                f"teacher.start: {name} of the teacher has another shape; give the model the "
+                "teacher's width, or leave it out"
+            )
+    student.load_state_dict({name: weights[name] for name in student.state_dict()})
 
 
 @dataclass(frozen=True)
