@@ -38,6 +38,7 @@ HOMES: dict[str, str] = {
     "recipes/changed.py": "tasks/test_similarity.py",
     "recipes/report.py": "recipes/test_demo.py",
     "recipes/run_file.py": "test_config.py",
+    "recipes/vectors.py": "training/test_skipgram.py",
     "recipes/workers.py": "recipes/test_prepare.py",
     "serve/context.py": "serve/test_app.py",
     "serve/metrics.py": "serve/test_admission.py",

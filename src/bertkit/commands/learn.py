@@ -22,9 +22,10 @@ from bertkit.recipes import finetune as tuning
 from bertkit.recipes import probe as probing
 from bertkit.recipes import prune as pruning
 from bertkit.recipes import words as wording
-from bertkit.recipes.skipgram import Skipgram, train_vectors
+from bertkit.recipes.vectors import train_vectors
 from bertkit.tasks import TASKS, Task, find
 from bertkit.tasks.task import Reading
+from bertkit.training.skipgram import Skipgram
 
 FILES: Own = {
     "model": (str, "A model folder or hub id."),

@@ -62,7 +62,6 @@ def pretrain(
 
     It begins with fresh weights, or with those of a model that is open, whose shape the settings
     have to name.
-
     `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
     a journal and a loss curve beside.
     Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the

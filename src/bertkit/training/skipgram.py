@@ -1,4 +1,8 @@
-"""Learn static word vectors from raw text (word2vec), and score them against human judgement."""
+"""Skip-gram with negative sampling: vectors of the words of a text.
+
+Source: Mikolov et al. 2013, "Distributed representations of words and phrases and their
+compositionality", sections 2.2 and 2.3.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.config import Count, Seed, Settings
-from bertkit.console import progress, say
-from bertkit.data.readers import documents, files
-from bertkit.data.words import read_word_pairs
+from bertkit.console import progress
+from bertkit.data.readers import documents
 from bertkit.errors import DataError, TrainingError
-from bertkit.metrics import regression
-from bertkit.storage import refuse_used
-from bertkit.text.vectors import Vectors, tokens
+from bertkit.text.vectors import tokens
 
 ROW = 64
 """Words of running text whose pairs are scored by one matrix product."""
@@ -55,50 +56,8 @@ class Skipgram(Settings, frozen=True):
     """Words of text in a step; each has about `window` + 1 pairs. Rounded up to rows of 64."""
 
 
-def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None = None) -> Vectors:
-    """Learn vectors of the words of these files and write them to `out`, as word2vec text.
-
-    The text is held in memory, four bytes a word. The same files, settings and machine give the
-    same file. Source: Mikolov et al. 2013, "Distributed representations of words and phrases and
-    their compositionality", sections 2.2 and 2.3.
-    Raises: ConfigError when `out` exists; DataError when a text cannot be read or no word is
-    frequent enough; TrainingError when the vectors diverge. Nothing is written then.
-    """
-    settings = settings or Skipgram()
-    refuse_used(out)
-    text = _read(files(texts), settings.min_count)
-    say(
-        f"{len(text.ids):,} words of text; {len(text.words):,} different ones occur "
-        f"{settings.min_count} times or more"
-    )
-    vectors = Vectors(text.words, _learn(text, settings))
-    vectors.save(out)
-    return vectors
-
-
-def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
-    """How well cosines rank pairs of words that people have scored (WordSim-353, SimLex-999).
-
-    Returns: `spearman`, `pairs` it was computed
-    from, and `missing` pairs with a word that has no vector, which are left out.
-    Raises: DataError naming file and line.
-    """
-    cosines, scores, missing = [], [], 0
-    for first, second, score in read_word_pairs(path):
-        one, other = vectors.row(first), vectors.row(second)
-        if one is None or other is None:
-            missing += 1
-            continue
-        x, y = vectors.table[one], vectors.table[other]
-        length = float(np.linalg.norm(x) * np.linalg.norm(y))
-        cosines.append(float(x @ y) / length if length else 0.0)
-        scores.append(score)
-    spearman = regression(cosines, scores)["spearman"]
-    return {"spearman": spearman, "pairs": len(scores), "missing": missing}
-
-
 @dataclass(frozen=True, eq=False)
-class _Text:
+class Text:
     """The frequent words of the files, the most frequent first.
 
     Shapes: counts (V,); ids (N,) each word of the text; document (N,) the number of its document.
@@ -110,20 +69,21 @@ class _Text:
     document: NDArray[np.int32]
 
 
-def _read(paths: Sequence[Path], min_count: int) -> _Text:
+def read_text(paths: Sequence[Path], min_count: int) -> Text:
+    """The frequent words of files. Raises: DataError when fewer than two are frequent enough."""
     known: dict[str, int] = {}
-    found, lengths = array("i"), array("q")
+    words_met, lengths = array("i"), array("q")
     with progress() as bar:
         task = bar.add_task("reading", total=None, note="")
         for part in documents(paths):
             words = tokens(part.text)
-            found.extend([known.setdefault(word, len(known)) for word in words])
+            words_met.extend([known.setdefault(word, len(known)) for word in words])
             if part.continues:
                 lengths[-1] += len(words)
             else:
                 lengths.append(len(words))
-            bar.update(task, note=f"{len(found):,} words")
-    ids = np.frombuffer(found, np.int32) if found else np.empty(0, np.int32)
+            bar.update(task, note=f"{len(words_met):,} words")
+    ids = np.frombuffer(words_met, np.int32) if words_met else np.empty(0, np.int32)
     counts = np.bincount(ids, minlength=len(known))
     order = np.argsort(-counts, kind="stable")  # of equal counts, the one met first
     order = order[: np.count_nonzero(counts >= min_count)]
@@ -138,11 +98,11 @@ def _read(paths: Sequence[Path], min_count: int) -> _Text:
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     names = list(known)
     kept = ids >= 0
-    return _Text([names[i] for i in order], counts[order], ids[kept], document[kept])
+    return Text([names[i] for i in order], counts[order], ids[kept], document[kept])
 
 
-def _learn(text: _Text, settings: Skipgram) -> NDArray[np.float32]:
-    """The input vectors (V, D) after all epochs."""
+def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
+    """The input vectors (V, D) after all epochs. Raises: TrainingError when they diverge."""
     random = np.random.default_rng(settings.seed)
     shape = (len(text.words), settings.width)
     inputs = torch.from_numpy((random.random(shape, np.float32) - 0.5) / settings.width)
@@ -183,7 +143,7 @@ def _learn(text: _Text, settings: Skipgram) -> NDArray[np.float32]:
 
 
 def _rows(
-    text: _Text, keep: NDArray[np.float32], window: int, random: np.random.Generator
+    text: Text, keep: NDArray[np.float32], window: int, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """The thinned text in rows of ROW words, each with its neighbours on both sides.
 

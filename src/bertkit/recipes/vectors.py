@@ -1,0 +1,57 @@
+"""Learn static word vectors from raw text (word2vec), and score them against human judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.console import say
+from bertkit.data.readers import files
+from bertkit.data.words import read_word_pairs
+from bertkit.metrics import regression
+from bertkit.storage import refuse_used
+from bertkit.text.vectors import Vectors
+from bertkit.training.skipgram import Skipgram, learn, read_text
+
+
+def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None = None) -> Vectors:
+    """Learn vectors of the words of these files and write them to `out`, as word2vec text.
+
+    The text is held in memory, four bytes a word. The same files, settings and machine give the
+    same file.
+    Raises: ConfigError when `out` exists; DataError when a text cannot be read or no word is
+    frequent enough; TrainingError when the vectors diverge. Nothing is written then.
+    """
+    settings = settings or Skipgram()
+    refuse_used(out)
+    text = read_text(files(texts), settings.min_count)
+    say(
+        f"{len(text.ids):,} words of text; {len(text.words):,} different ones occur "
+        f"{settings.min_count} times or more"
+    )
+    vectors = Vectors(text.words, learn(text, settings))
+    vectors.save(out)
+    return vectors
+
+
+def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
+    """How well cosines rank pairs of words that people have scored (WordSim-353, SimLex-999).
+
+    Returns: `spearman`, the `pairs` it was computed from, and the `missing` ones, in which a word
+    has no vector; these are left out.
+    Raises: DataError naming file and line.
+    """
+    cosines, scores, missing = [], [], 0
+    for first, second, score in read_word_pairs(path):
+        one, other = vectors.row(first), vectors.row(second)
+        if one is None or other is None:
+            missing += 1
+            continue
+        x, y = vectors.table[one], vectors.table[other]
+        length = float(np.linalg.norm(x) * np.linalg.norm(y))
+        cosines.append(float(x @ y) / length if length else 0.0)
+        scores.append(score)
+    spearman = regression(cosines, scores)["spearman"]
+    return {"spearman": spearman, "pairs": len(scores), "missing": missing}
