@@ -50,6 +50,8 @@ class Run:
 
     state: State
     total: int
+    """Steps from begin to end."""
+    _saved: float
 
     def __init__(self, out: Path | str, *, resume: bool) -> None:
         """Raises: ConfigError when `out` is in use, or holds no run to resume."""
@@ -61,7 +63,6 @@ class Run:
         self.best: str | None = None
         """A sentence on the best model that the folder holds, where one is chosen."""
         self.interrupt = Interrupt()
-        self._saved = time.monotonic()
         if self.out.is_dir():
             sweep(self.out)
         if not resume:
@@ -117,7 +118,7 @@ class Run:
 
         Raises: CheckpointError when there are checkpoints and none is complete.
         """
-        self.state, self.total = state, total
+        self.state, self.total, self._saved = state, total, time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
         write_json(self.out / RUN, self.record)
         start = 0
@@ -144,13 +145,12 @@ class Run:
             try:
                 yield
             except BaseException as error:
-                if discard and not (self.best or self.checkpoint):
-                    shutil.rmtree(self.out, ignore_errors=True)
-                    kept = "nothing was saved yet"
-                elif self.best is None and self.checkpoint is not None:
+                kept = self.best
+                if kept is None and self.checkpoint is not None:
                     kept = f"{self.checkpoint} is the last good checkpoint"
-                else:
-                    kept = self.best or "nothing was saved yet"
+                if kept is None and discard:
+                    shutil.rmtree(self.out, ignore_errors=True)
+                kept = kept or "nothing was saved yet"
                 if isinstance(error, BertkitError):
                     raise type(error)(f"{error}; {kept}") from None
                 if _out_of_memory(error):
@@ -167,7 +167,7 @@ class Run:
             say(f"step {step}/{self.total}  {note}")
 
     def due(self, minutes: float) -> bool:
-        """Whether the last checkpoint is as old."""
+        """Whether the last checkpoint, or the start, is so many minutes ago."""
         return time.monotonic() - self._saved >= 60 * minutes
 
     @property
