@@ -74,7 +74,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     },
     "modern encoder": {
         "family": "modernbert",
-        "model": {"intermediate": 384, "window": 32},
+        "model": {"intermediate": 384, "attention": {"window": {"tokens": 32}}},
         "sampling": ACROSS,
         "masking": {"rate": 0.3},
         "train": {"schedule": "wsd", "decay_steps": STEPS // 5},

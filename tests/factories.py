@@ -43,7 +43,8 @@ def tiny_config(
     dropout: float | None = None,
     **others: Any,
 ) -> TransformerConfig:
-    """The family's settings at a tiny size; `dropout` is that of states and of attention."""
+    """The family's settings at a tiny size; `dropout` is that of states and of attention, and
+    `others` are settings by their paths."""
     size = {"hidden": hidden, "layers": layers, "heads": heads}
     size |= {"intermediate": intermediate, "length": length}
     if isinstance(vocab, Tokenizer):
@@ -51,7 +52,7 @@ def tiny_config(
     else:
         size |= {"vocab": vocab}
     rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
-    return TransformerConfig(**{**family.defaults, **family.fixed, **size, **rates, **others})
+    return family.config({**size, **rates, **others})
 
 
 def tiny_model(

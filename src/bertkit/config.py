@@ -44,7 +44,7 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_message(kind, str(error), where)) from None
+        raise ConfigError(_message(kind, data, str(error), where)) from None
 
 
 def plain(settings: Settings) -> dict[str, Any]:
@@ -57,9 +57,54 @@ def plain(settings: Settings) -> dict[str, Any]:
     return result
 
 
+def paths(kind: type[Settings]) -> dict[str, Any]:
+    """The path of each setting, with its default; groups that are always there are opened."""
+    settings: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        default = field.default
+        if isinstance(default, Settings) and default.__struct_config__.tag is None:
+            inner = paths(type(default))
+            settings |= {f"{field.name}.{path}": value for path, value in inner.items()}
+        else:
+            settings[field.name] = default
+    return settings
+
+
+def at(settings: Settings, path: str) -> Any:
+    """The value of the setting at a key path."""
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data, group in group, from values by key path."""
+    data: dict[str, Any] = {}
+    for path, value in values.items():
+        *groups, last = path.split(".")
+        group = data
+        for name in groups:
+            group = group.setdefault(name, {})
+        group[last] = msgspec.to_builtins(value)
+    return data
+
+
+def merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables as one, group by group: what is given counts, and alone if its kind is another."""
+    both = dict(usual)
+    for name, value in given.items():
+        other = both.get(name)
+        if isinstance(other, Mapping) and isinstance(value, Mapping):
+            same = value.get("kind", other.get("kind")) == other.get("kind", value.get("kind"))
+            value = merged(other, value) if same else value
+        both[name] = value
+    return both
+
+
 def explained(kind: type[Settings]) -> dict[str, str]:
     """What each setting means: the docstring below its line, where there is one."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not issubclass(owner, Settings) or owner is Settings:
             continue
@@ -74,8 +119,8 @@ def explained(kind: type[Settings]) -> dict[str, str]:
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    found[name] = " ".join(text.split())
-    return found
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -108,29 +153,52 @@ def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> di
     return result
 
 
-def _message(kind: type[Settings], error: str, where: str) -> str:
-    text, _, at = error.partition(" - at ")
-    path = ".".join(filter(None, [where, at.strip("`$").lstrip(".")]))
+def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
+    text, _, place = error.partition(" - at ")
+    inner = place.strip("`$").lstrip(".")
+    path = ".".join(filter(None, [where, inner]))
     unknown = re.match(r"Object contains unknown field `(.*)`", text)
     if unknown:
-        owner = _kind_at(kind, at.strip("`$").lstrip("."))
-        key = unknown.group(1)
-        known = [f.encode_name for f in msgspec.structs.fields(owner)] if owner else []
+        group, key = _group_at(kind, data, inner), unknown.group(1)
+        known = [f.encode_name for f in msgspec.structs.fields(group)] if group else []
         return f"{'.'.join(filter(None, [path, key]))}: no such setting; {did_you_mean(key, known)}"
     missing = re.match(r"Object missing required field `(.*)`", text)
     if missing:
         return f"{'.'.join(filter(None, [path, missing.group(1)]))}: this setting is required"
+    value = re.match(r"Invalid value '(.*)'", text)
+    if value and inner.endswith("kind"):
+        tags = [kind_of(option) for option in _options(kind, data, inner.rpartition(".")[0])]
+        return f"{path}: no variant {value[1]!r}; {did_you_mean(value[1], filter(None, tags))}"
     return f"{path or 'config'}: {text[0].lower()}{text[1:]}"
 
 
-def _kind_at(kind: Any, path: str) -> type[Settings] | None:
-    """The settings class that a key path leads to."""
+def kind_of(variant: type[Settings]) -> str | None:
+    """The `kind` that names a variant in files; None for a group without variants."""
+    tag = variant.__struct_config__.tag
+    return None if tag is None else str(tag)
+
+
+def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]:
+    """The classes that may stand at a key path: several where a variant is to be chosen."""
+    options: list[type[Settings]] = [kind]
     for key in filter(None, path.split(".")):
-        kind = get_type_hints(kind).get(key)
-        for option in (kind, *get_args(kind)):
-            if isinstance(option, type) and issubclass(option, Settings):
-                kind = option
-                break
-        else:
-            return None
-    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
+        group = _chosen(options, data)
+        hint = get_type_hints(group).get(key) if group else None
+        kinds = (hint, *get_args(hint))
+        options = [o for o in kinds if isinstance(o, type) and issubclass(o, Settings)]
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return options
+
+
+def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | None:
+    """The class of the settings at a key path."""
+    options = _options(kind, data, path)
+    for key in filter(None, path.split(".")):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return _chosen(options, data)
+
+
+def _chosen(options: Sequence[type[Settings]], data: Any) -> type[Settings] | None:
+    """The variant that the data names, or the only class."""
+    named = data.get("kind") if isinstance(data, Mapping) else None
+    return next((o for o in options if kind_of(o) in (None, named)), None)

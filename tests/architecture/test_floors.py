@@ -124,7 +124,7 @@ def test_an_upward_import_is_caught_wherever_it_stands(tmp_path: Path) -> None:
         nn__near="from ..models import model\n",
         nn__public="from bertkit import load\n",
         models__model="import bertkit.cli\n",
-        data__readers="from bertkit.nn.block import Block\n",
+        data__readers="from bertkit.nn.norm import LayerNorm\n",
         cli="from bertkit.models import model\n",
     )
     assert offenders(root) == [

@@ -47,8 +47,19 @@ def settings() -> dict[str, str]:
 
 
 def defaults(kind: type[Settings]) -> dict[str, str]:
-    """The settings of one group, each with its default as TOML has it."""
-    return {field.name: _written(field.default) for field in msgspec.structs.fields(kind)}
+    """The settings of one group and of the groups in it, each with its default as TOML has it."""
+    found: dict[str, str] = {}
+    hints = get_type_hints(kind)
+    for field in msgspec.structs.fields(kind):
+        options = (hints[field.name], *get_args(hints[field.name]))
+        groups = [o for o in options if isinstance(o, type) and issubclass(o, Settings)]
+        if not groups or len(options) > 1:  # variants, or a group that may be left out
+            found[field.name] = _written(field.default)
+        for group in groups:
+            inner = defaults(group)
+            assert not {f"{field.name}.{name}" for name in inner} & set(found), "one name, twice"
+            found |= {f"{field.name}.{name}": default for name, default in inner.items()}
+    return found
 
 
 def section(page: str, title: str) -> str:
@@ -60,7 +71,7 @@ def section(page: str, title: str) -> str:
 def _written(default: object) -> str:
     if default is msgspec.NODEFAULT:
         return "required"
-    return "none" if default is None else f"`{json.dumps(default)}`"
+    return "none" if default is None else f"`{json.dumps(msgspec.to_builtins(default))}`"
 
 
 def test_every_setting_is_documented_with_its_default() -> None:

@@ -23,7 +23,7 @@ from bertkit.text.tokenizer import Encoding
 SHAPE = {"hidden": 32, "layers": 4, "intermediate": 48, "length": 64}
 MORE: dict[str, dict[str, Any]] = {
     "albert": {"embedding": 16, "order": (0, 0, 0, 0)},
-    "modernbert": {"window": 3},
+    "modernbert": {"attention.window": {"tokens": 3}},
 }
 
 

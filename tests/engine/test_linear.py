@@ -38,7 +38,7 @@ def test_packing_leaves_the_model_alone() -> None:
 def test_every_activation_survives_packing(activation: str) -> None:
     from bertkit.batch import Batch, Packed
 
-    model = tiny_model(50, activation=activation, spread=0.2, **SHAPE).eval()
+    model = tiny_model(50, spread=0.2, **SHAPE, **{"feedforward.activation": activation}).eval()
     with torch.no_grad():
         layout = Packed.of([3, 9])
         batch = Batch(torch.randint(0, 50, (12,)), torch.zeros(12, dtype=torch.long), layout)

@@ -14,8 +14,9 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
+from bertkit.config import at, decode, merged, nested, plain
 from bertkit.families import BERT, DISTILBERT, ELECTRA, FAMILIES, ROBERTA, Family
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import FeedForwardSettings, TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
@@ -63,9 +64,7 @@ def their_config(family: Family, more: Mapping[str, Any] | None = None) -> Any:
     ours = TransformerConfig(
         vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, length=64, pad=PAD
     )
-    shape = {
-        name: getattr(ours, name) for name in family.settings if getattr(ours, name) is not None
-    }
+    shape = {path: at(ours, path) for path in family.settings if at(ours, path) is not None}
     theirs = {family.settings[name]: value for name, value in shape.items()}
     theirs |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     theirs |= SETTINGS[family.name]
@@ -200,7 +199,7 @@ def dropped(
     tokenizer: bertkit.Tokenizer,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    **changed: Any,
+    changed: Mapping[str, Any] = {},
 ) -> tuple[float, list[float]]:
     """How far ours is from theirs while training, and the rates of the dropout that theirs had."""
     rates = RATES | ({"hidden_dropout_prob": 0.0} if family.name == "albert" else {})
@@ -208,7 +207,7 @@ def dropped(
     monkeypatch.setattr(
         type(family),
         "read_config",
-        lambda _, config: structs.replace(read(config), **changed),
+        lambda _, config: decode(TransformerConfig, merged(plain(read(config)), nested(changed))),
     )
     ours = opened(theirs, tokenizer, folder).model.train()
     monkeypatch.undo()
@@ -234,14 +233,14 @@ def test_dropout_has_their_rates_and_places(
 
 
 CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
-    "roberta": (frozenset({"classify"}), {"dense_dropout": 0.0}),
-    "xlm-roberta": (frozenset({"choose"}), {"choose_dropout": "head_dropout"}),
-    "electra": (frozenset({"choose"}), {"choose_dropout": "head_dropout"}),
-    "distilbert": (frozenset({"tag"}), {"tag_dropout": "head_dropout"}),
-    "albert": (frozenset({"mlm", "sop"}), {"sop_dropout": 0.0}),
-    "modernbert": (frozenset({"answer"}), {"answer_dropout": 0.0}),
-    "camembert": (frozenset({"mlm"}), {"attention_output_dropout": 0.0}),
-    "bert": (frozenset({"classify"}), {"dense_dropout": "head_dropout"}),
+    "roberta": (frozenset({"classify"}), {"head.dense_dropout": 0.0}),
+    "xlm-roberta": (frozenset({"choose"}), {"head.choose_dropout": "head.dropout"}),
+    "electra": (frozenset({"choose"}), {"head.choose_dropout": "head.dropout"}),
+    "distilbert": (frozenset({"tag"}), {"head.tag_dropout": "head.dropout"}),
+    "albert": (frozenset({"mlm", "sop"}), {"head.sop_dropout": 0.0}),
+    "modernbert": (frozenset({"answer"}), {"head.answer_dropout": 0.0}),
+    "camembert": (frozenset({"mlm"}), {"attention.output_dropout": 0.0}),
+    "bert": (frozenset({"classify"}), {"head.dense_dropout": "head.dropout"}),
 }
 
 
@@ -251,7 +250,7 @@ def test_control_another_dropout_fails(
 ) -> None:
     heads, changed = CHANGED[name]
     folder = tmp_path / "model"
-    gap, _ = dropped(FAMILIES[name], heads, tokenizer, folder, monkeypatch, **changed)
+    gap, _ = dropped(FAMILIES[name], heads, tokenizer, folder, monkeypatch, changed)
     assert gap > 1e-3
 
 
@@ -265,7 +264,7 @@ def test_control_a_wrong_setting_fails(
     ours = opened(theirs, tokenizer, tmp_path / "model").model
     config = {name: getattr(ours.config, name) for name in ours.config.__struct_fields__}
     if wrong == "activation":
-        config["activation"] = "relu"
+        config["feedforward"] = FeedForwardSettings(activation="relu")
     elif wrong == "heads":
         config["heads"] = 8
     else:
@@ -326,9 +325,9 @@ def test_other_names_of_what_we_have_are_read(
     family, heads = FAMILIES[name], frozenset({"mlm"})
     theirs = their_model(family, heads, more)
     ours = opened(theirs, tokenizer, tmp_path / "model").model
-    assert ours.config.activation == "gelu_tanh"
+    assert ours.config.feedforward.activation == "gelu_tanh"
     assert difference(ours, theirs, family) <= 1e-5
-    wrong = build(structs.replace(ours.config, activation="gelu"), ("mlm",)).eval()
+    wrong = build(structs.replace(ours.config, feedforward=FeedForwardSettings()), ("mlm",)).eval()
     wrong.load_state_dict(ours.state_dict(), strict=False)
     assert difference(wrong, theirs, family) > 1e-4
     save(tmp_path / "again", ours, tokenizer, family)

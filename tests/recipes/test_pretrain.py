@@ -237,7 +237,7 @@ def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
 
 
 RELATIVES = {
-    "roberta": ("bpe", "none", {"model": {"types": 1, "norm_eps": 1e-5}}),
+    "roberta": ("bpe", "none", {"model": {"types": 1, "norm": {"eps": 1e-5}}}),
     "albert": (
         "unigram",
         "sop",
@@ -249,7 +249,7 @@ RELATIVES = {
         "none",
         {"model": {"embedding": 16}, "generator": {"hidden": 16, "heads": 1, "intermediate": 32}},
     ),
-    "modernbert": ("bpe", "none", {"model": {"layers": 4, "window": 4}}),
+    "modernbert": ("bpe", "none", {"model": {"layers": 4, "attention": {"window": {"tokens": 4}}}}),
 }
 
 

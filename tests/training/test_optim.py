@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.factories import tiny_model
 
+from bertkit.models.config import NormSettings
 from bertkit.training.optim import CRF_RATE, adamw, muon
 
 
@@ -65,8 +66,11 @@ def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:
 DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}
 
 
+NORM = NormSettings(place="pre", final=True)
+
+
 def test_the_norm_above_all_layers_learns_as_fast_as_the_head() -> None:
-    model = tiny_model(20, "classify", labels=("a", "b"), layers=2, norm="pre")
+    model = tiny_model(20, "classify", labels=("a", "b"), layers=2, norm=NORM)
     weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
     rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}

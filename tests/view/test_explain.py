@@ -195,8 +195,7 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
         family=MODERNBERT,
         layers=3,
         heads=4,
-        window=2,
-        global_every=2,
+        **{"attention.window": {"tokens": 2, "global_every": 2}},
     )
     found = explain(tmp_path / "local", TEXT)
     assert found.windows == [None, 2, None]

@@ -26,7 +26,8 @@ from bertkit.checkpoint.weights import (
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, OTHERS, Family
-from bertkit.models.config import LATER, OF_TRAINING, TransformerConfig
+from bertkit.models.config import TransformerConfig
+from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
@@ -55,14 +56,7 @@ class Loaded:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
         tokenizer, shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
-        config = self.model.config
-        usual = {s.name: s.default for s in msgspec.structs.fields(config) if s.name in LATER}
-        shape = {
-            name: value
-            for name, value in msgspec.structs.asdict(config).items()
-            if name not in OF_TRAINING and not (name in usual and value == usual[name])
-        }
-        digest.update(msgspec.json.encode(shape, order="sorted"))
+        digest.update(msgspec.json.encode(flat(self.model.config), order="sorted"))
         weights = self.model.encoder.state_dict()
         dense = None if self.pooling is None else self.pooling.dense
         if dense is not None:
@@ -293,7 +287,7 @@ def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path:
         **{name: (getattr(config, name), largest) for name in ("vocab", "hidden", "intermediate")},
         "embedding": (config.width, largest),
         "types": (config.types, largest),
-        "length": (config.length if config.rotary is None else 0, largest),
+        "length": (config.learned_positions, largest),
     }
     for name, (size, most) in sizes.items():
         if size > most:

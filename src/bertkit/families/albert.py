@@ -77,16 +77,16 @@ ALBERT = Family(
     settings={
         **{ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "layers"},
         "embedding": "embedding_size",
-        "head_dropout": "classifier_dropout_prob",
+        "head.dropout": "classifier_dropout_prob",
     },
-    fixed={"sop_dropout": "head_dropout"},
+    fixed={"head.sop_dropout": "head.dropout"},
     special=Special(("layers", "order"), _read, _write, _layer),
     defaults={
         "embedding": 128,
-        "activation": "gelu_tanh",
+        "feedforward.activation": "gelu_tanh",
         "dropout": 0.0,
         "attention_dropout": 0.0,
-        "head_dropout": 0.1,
+        "head.dropout": 0.1,
     },
     must_be={"position_embedding_type": "absolute"},
     body={

@@ -23,7 +23,7 @@ def _family(name: str, architecture: str, **must_be: bool) -> Family:
     classifier = {**pooler, **module("out", "classifier")}
     return Family(
         name=name,
-        settings={**BERT_SETTINGS, "head_dropout": "classifier_dropout"},
+        settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
         must_be={"position_embedding_type": "absolute", **AN_ENCODER, **must_be},
         body={**embeddings(f"{name}.embeddings."), **bert_layers(f"{name}.encoder.layer.{{}}.")},
         prefix=f"{name}.",

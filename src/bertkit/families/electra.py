@@ -18,16 +18,16 @@ ELECTRA = Family(
     settings={
         **BERT_SETTINGS,
         "embedding": "embedding_size",
-        "head_dropout": "classifier_dropout",
-        "choose_dropout": "summary_last_dropout",
+        "head.dropout": "classifier_dropout",
+        "head.choose_dropout": "summary_last_dropout",
     },
-    fixed={"pooler": "gelu", "dense_dropout": "head_dropout"},
+    fixed={"head.activation": "gelu", "head.dense_dropout": "head.dropout"},
     defaults={
         "embedding": 128,
         "hidden": 256,
         "heads": 4,
         "intermediate": 1024,
-        "choose_dropout": 0.1,
+        "head.choose_dropout": 0.1,
     },
     must_be={
         "position_embedding_type": "absolute",

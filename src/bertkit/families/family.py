@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from msgspec import structs
+from msgspec import to_builtins
 from torch import Tensor
 
-from bertkit.config import decode
+from bertkit.config import at, decode, nested, paths
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.config import TransformerConfig
 
@@ -26,9 +26,10 @@ ACTIVATIONS = {
 }
 """Theirs -> ours; of two names of one function the last is written."""
 
-DEFAULTS_TO = {"embedding": "hidden", "head_dropout": "dropout"}
+DEFAULTS_TO = {"embedding": "hidden", "head.dropout": "dropout"}
 """Settings that mean another one's value where they are left out."""
 
+ACTIVATION = "feedforward.activation"
 POSITIONS = "encoder.embedding.positions.weight"
 
 
@@ -50,8 +51,8 @@ class Special:
 class Family:
     """How one family of checkpoints is read and written; nothing else differs between families.
 
-    A setting of `TransformerConfig` that nothing here mentions has its default value in all models
-    of the family.
+    Settings of `TransformerConfig` are named by their paths (`norm.eps`). One that nothing here
+    mentions has its default value in all models of the family.
     """
 
     name: str
@@ -92,9 +93,18 @@ class Family:
     @property
     def always(self) -> dict[str, Any]:
         """Our settings that no model of the family has otherwise."""
-        said = {*self.settings, *(self.special.settings if self.special else ()), "activation"}
-        usual = {s.name: s.default for s in structs.fields(TransformerConfig) if s.name not in said}
+        read = {*self.settings, *(self.special.settings if self.special else ()), ACTIVATION}
+        usual = {p: value for p, value in paths(TransformerConfig).items() if p not in read}
         return {**usual, **self.fixed}
+
+    @property
+    def usual(self) -> dict[str, Any]:
+        """The settings that a run file of the family need not name, as a table."""
+        return nested({**self.defaults, **self.fixed})
+
+    def config(self, settings: Mapping[str, Any]) -> TransformerConfig:
+        """Of a model of the family: these settings, by path, and the family's own."""
+        return decode(TransformerConfig, nested({**self.defaults, **self.fixed, **settings}))
 
     def read_config(self, theirs: Mapping[str, Any]) -> TransformerConfig:
         """Raises: ConfigError or ValueError naming a setting that the family has not here."""
@@ -107,47 +117,47 @@ class Family:
             for ours, name in self.settings.items()
             if theirs.get(name) is not None
         }
-        values = {**self.defaults, **given, **self.always}
+        values: dict[str, Any] = {**self.defaults, **given}
         if self.activation in theirs:
             activation = theirs[self.activation]
             if not isinstance(activation, str) or activation not in ACTIVATIONS:
                 raise ValueError(
                     f"{self.activation} = {activation!r}: known are {', '.join(ACTIVATIONS)}"
                 )
-            values["activation"] = ACTIVATIONS[activation]
+            values[ACTIVATION] = ACTIVATIONS[activation]
         if self.special is not None:
             values |= self.special.read(theirs)
         length, pad = values.get("length"), values.get("pad", 0)
         if self.positions_after_pad and isinstance(length, int) and isinstance(pad, int):
             values["length"] = length - pad - 1
-        return decode(TransformerConfig, values)
+        return self.config(values)
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
         """Raises: ConfigError for a setting that no model of the family can have."""
-        for name, only in self.always.items():
-            value = getattr(config, name)
+        for path, only in self.always.items():
+            value = at(config, path)
             if value != only:
                 raise ConfigError(
-                    f"model.{name} = {value!r}: every model of {self.name} has {only!r}; change "
-                    "it or choose another family"
+                    f"model.{path} = {to_builtins(value)!r}: every model of {self.name} has "
+                    f"{to_builtins(only)!r}; change it or choose another family"
                 )
         back = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-        found: dict[str, Any] = {}
-        for ours, theirs in self.settings.items():
-            value = getattr(config, ours)
-            if value is None and ours in self.defaults:  # their default would be another
-                value = getattr(config, DEFAULTS_TO[ours])
+        written: dict[str, Any] = {}
+        for path, theirs in self.settings.items():
+            value = at(config, path)
+            if value is None and path in self.defaults:  # their default would be another
+                value = at(config, DEFAULTS_TO[path])
             elif isinstance(value, str) and value in self.settings:  # it names another of ours
-                value = config.rate(ours)
-            found[theirs] = value
+                value = config.rate(path)
+            written[theirs] = value
         if self.special is not None:
-            found |= self.special.write(config)
+            written |= self.special.write(config)
         if self.positions_after_pad:
-            found[self.settings["length"]] += config.pad + 1
+            written[self.settings["length"]] += config.pad + 1
         return {
             "model_type": self.name,
-            **found,
-            self.activation: back[config.activation],
+            **written,
+            self.activation: back[config.feedforward.activation],
             "initializer_range": 0.02,
             **self.must_be,
         }
@@ -191,20 +201,20 @@ class Family:
 
         Raises: CheckpointError for those of one matrix that do not fit each other.
         """
-        found = {}
+        read: dict[str, Tensor] = {}
         for name, rows in self.names(ours, config).items():
             if all(row in theirs for row in rows):
                 pieces = [theirs[row] for row in rows]
                 try:
-                    found[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+                    read[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
                 except RuntimeError:
                     shapes = ", ".join(f"{row} {list(theirs[row].shape)}" for row in rows)
                     raise CheckpointError(
                         f"{shapes}: these weights do not fit each other; fetch the model again"
                     ) from None
-        if self.positions_after_pad and POSITIONS in found and found[POSITIONS].ndim:
-            found[POSITIONS] = found[POSITIONS][config.pad + 1 :].clone()
-        return found
+        if self.positions_after_pad and POSITIONS in read and read[POSITIONS].ndim:
+            read[POSITIONS] = read[POSITIONS][config.pad + 1 :].clone()
+        return read
 
     def write(self, ours: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
         """Their weights from ours."""
@@ -295,7 +305,7 @@ BERT_SETTINGS = {
     "length": "max_position_embeddings",
     "types": "type_vocab_size",
     "pad": "pad_token_id",
-    "norm_eps": "layer_norm_eps",
+    "norm.eps": "layer_norm_eps",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.errors import ConfigError
 from bertkit.families.family import CRF, Family, Special, architectures
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import RotaryPositions, TransformerConfig, WindowSettings
 
 LAYERS, ROTARY, WINDOW_ROTARY, LOCAL_ATTENTION, GLOBAL_EVERY = 22, 160_000.0, 10_000.0, 128, 3
 FULL, LOCAL = "full_attention", "sliding_attention"
@@ -44,12 +44,11 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
                 f"layer_types = {kinds}: modernbert is read with global layers at equal distances "
                 "from the first on"
             )
-    found = {"window": _said(theirs, "local_attention", LOCAL_ATTENTION) // 2}
-    found = {"window": None} if every == 1 else {**found, "global_every": every}
+    bases = []
     angles = _said(theirs, "rope_parameters", {})
-    for ours, kind, older, usual in (
-        ("rotary", FULL, "global_rope_theta", ROTARY),
-        ("window_rotary", LOCAL, "local_rope_theta", WINDOW_ROTARY),
+    for kind, older, usual in (
+        (FULL, "global_rope_theta", ROTARY),
+        (LOCAL, "local_rope_theta", WINDOW_ROTARY),
     ):
         given = _said(angles, kind, {})
         if given.get("rope_type", "default") != "default":
@@ -57,24 +56,31 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
                 f"rope_parameters.{kind}.rope_type = {given['rope_type']!r}: modernbert is read "
                 "with 'default' only"
             )
-        found[ours] = given.get("rope_theta", theirs.get(older, usual))
-    return found
+        bases.append(given.get("rope_theta", theirs.get(older, usual)))
+    tokens = _said(theirs, "local_attention", LOCAL_ATTENTION) // 2
+    window = {"tokens": tokens, "global_every": every, "base": bases[1]}
+    return {
+        "positions": {"kind": "rotary", "base": bases[0]},
+        "attention.window": None if every == 1 else window,
+    }
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    if config.rotary is None:
-        raise ConfigError("model.rotary: every modernbert model has one; 160000 is usual")
-    every = 1 if config.window is None else config.global_every
+    if not isinstance(config.positions, RotaryPositions):
+        raise ConfigError('model.positions: every modernbert model has kind = "rotary"')
+    window, base = config.attention.window, config.positions.base
+    every = 1 if window is None else window.global_every
+    local = (window and window.base) or base
     return {
         "layer_types": _layers(config.layers, every),
-        "local_attention": LOCAL_ATTENTION if config.window is None else 2 * config.window,
+        "local_attention": LOCAL_ATTENTION if window is None else 2 * window.tokens,
         "rope_parameters": {
-            FULL: {"rope_type": "default", "rope_theta": config.rotary},
-            LOCAL: {"rope_type": "default", "rope_theta": config.window_rotary},
+            FULL: {"rope_type": "default", "rope_theta": base},
+            LOCAL: {"rope_type": "default", "rope_theta": local},
         },
         EVERY: every,
-        "global_rope_theta": config.rotary,
-        "local_rope_theta": config.window_rotary,
+        "global_rope_theta": base,
+        "local_rope_theta": local,
     }
 
 
@@ -102,33 +108,40 @@ MODERNBERT = Family(
         "intermediate": "intermediate_size",
         "length": "max_position_embeddings",
         "pad": "pad_token_id",
-        "norm_eps": "norm_eps",
-        "head_dropout": "classifier_dropout",
-        "pooling": "classifier_pooling",
+        "norm.eps": "norm_eps",
+        "head.dropout": "classifier_dropout",
+        "head.pooling": "classifier_pooling",
     },
     fixed={
         "types": 0,
-        "activation": "gelu",
-        "gated": True,
-        "norm": "pre",
-        "bias": False,
+        "feedforward.activation": "gelu",
+        "feedforward.gated": True,
+        "norm.place": "pre",
+        "norm.first": False,
+        "norm.final": True,
+        "norm.bias": False,
+        "attention.bias": False,
+        "feedforward.bias": False,
+        "head.bias": False,
         "dropout": 0.0,
         "attention_dropout": 0.0,
-        "pooler": "gelu",
-        "head_norm": True,
-        "answer_dropout": "head_dropout",
+        "head.activation": "gelu",
+        "head.norm": True,
+        "head.answer_dropout": "head.dropout",
     },
     defaults={
         "layers": LAYERS,
         "intermediate": 1152,
         "length": 8192,
         "pad": 50_283,
-        "norm_eps": 1e-5,
-        "rotary": ROTARY,
-        "head_dropout": 0.0,
-        "window": LOCAL_ATTENTION // 2,
+        "norm.eps": 1e-5,
+        "positions": RotaryPositions(base=ROTARY),
+        "head.dropout": 0.0,
+        "attention.window": WindowSettings(
+            tokens=LOCAL_ATTENTION // 2, global_every=GLOBAL_EVERY, base=WINDOW_ROTARY
+        ),
     },
-    special=Special(("rotary", "window", "window_rotary", "global_every"), _read, _write),
+    special=Special(("positions", "attention.window"), _read, _write),
     activation="hidden_activation",
     must_be={
         "hidden_activation": "gelu",

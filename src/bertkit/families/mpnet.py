@@ -11,6 +11,7 @@ from bertkit.families.family import (
     roberta_derived,
     roberta_heads,
 )
+from bertkit.models.config import RelativePositions
 
 _LAYER = "mpnet.encoder.layer.{}."
 _QKV = [f"{_LAYER}attention.attn.{part}" for part in "qkv"]
@@ -19,7 +20,11 @@ MPNET = Family(
     name="mpnet",
     vocab=30_527,
     settings={ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "types"},
-    fixed={"types": 0, "relative": 32, "dense_dropout": "dropout"},
+    fixed={
+        "types": 0,
+        "positions": RelativePositions(buckets=32, learned=True),
+        "head.dense_dropout": "dropout",
+    },
     defaults={"pad": 1},
     must_be={"relative_attention_num_buckets": 32},
     positions_after_pad=True,

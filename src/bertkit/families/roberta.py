@@ -18,8 +18,8 @@ def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") 
     return Family(
         name=name,
         vocab=vocab,
-        settings={**BERT_SETTINGS, "head_dropout": "classifier_dropout"},
-        fixed={"dense_dropout": "head_dropout", "choose_dropout": "dropout"},
+        settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
+        fixed={"head.dense_dropout": "head.dropout", "head.choose_dropout": "dropout"},
         defaults={"pad": 1},
         must_be={"position_embedding_type": "absolute", **AN_ENCODER},
         positions_after_pad=True,

@@ -1,4 +1,8 @@
-"""The shape of a Transformer, as values."""
+"""The shape of a Transformer, as values.
+
+Numbers that every model has stand at the top, as in the table of a paper. What comes in kinds, or
+belongs to one part, is a group of its own: positions, norm, attention, feedforward, head.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,132 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Count, Rate, Settings
+from bertkit.config import Count, Rate, Settings, at
 
-OwnRate = Rate | Literal["dropout", "head_dropout"]
-"""A rate of its own, or that of the setting it names."""
+Base = Annotated[float, Meta(gt=1.0)]
+Buckets = Annotated[int, Meta(ge=4, multiple_of=4)]
+NamedRate = Rate | Literal["dropout", "head.dropout"]
+"""A rate, or the setting that says it."""
 
-OF_TRAINING = frozenset(
-    {"attention_output_dropout", "dense_dropout"}
-    | {"tag_dropout", "choose_dropout", "answer_dropout", "sop_dropout"}
+
+class LearnedPositions(Settings, frozen=True, tag_field="kind", tag="learned"):
+    """A learned vector for each of `length` positions (BERT)."""
+
+
+class SinusoidalPositions(Settings, frozen=True, tag_field="kind", tag="sinusoidal"):
+    """Sines and cosines of each position, which nothing learns. Vaswani et al. 2017, 3.5."""
+
+
+class RotaryPositions(Settings, frozen=True, tag_field="kind", tag="rotary"):
+    """Queries and keys are rotated by their positions (ModernBERT). Su et al. 2021, 3.2."""
+
+    base: Base = 10_000.0
+    """Base of the wavelengths of rotary positions."""
+
+
+class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative"):
+    """A learned bias of attention's scores for each head and distance. Raffel et al. 2020, 2.1."""
+
+    buckets: Buckets = 32
+    """Distances are told apart in so many buckets."""
+    learned: bool = False
+    """Add learned vectors of absolute positions as well (MPNet)."""
+
+
+class NoPositions(Settings, frozen=True, tag_field="kind", tag="none"):
+    """The order of tokens is unknown to the model."""
+
+
+Positions = (
+    LearnedPositions | SinusoidalPositions | RotaryPositions | RelativePositions | NoPositions
 )
-"""Settings that decide no vector, and which fingerprints leave out: stores that were made before
-there were any stay valid."""
 
-LATER = frozenset({"relative"})
-"""Settings that fingerprints leave out where they have their default, for the same reason."""
+
+class NormSettings(Settings, frozen=True):
+    """How states are normalized, and where."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    """LayerNorm, or RMSNorm (T5), which has no bias."""
+    place: Literal["post", "pre"] = "post"
+    """After residual sums (BERT), or before each sublayer (GPT-2, ModernBERT)."""
+    eps: Annotated[float, Meta(gt=0.0)] = 1e-12
+    """What is added to the variance."""
+    bias: bool = True
+    """Whether norms have biases."""
+    embedding: bool = True
+    """Whether the embedding is normalized; not in GPT-2."""
+    first: bool = True
+    """Whether the attention of the first layer has a norm; not in ModernBERT."""
+    final: bool = False
+    """Whether the last states are normalized, with a norm of their own (GPT-2, ModernBERT)."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "rms" and self.bias:
+            raise ValueError("bias: RMSNorm has none; set norm.bias = false")
+        if self.place == "post" and not self.first:
+            raise ValueError("first: only norms before sublayers can be left out; set it to true")
+
+
+class WindowSettings(Settings, frozen=True):
+    """Local attention in some of the layers."""
+
+    tokens: Count
+    """Local layers attend to so many tokens on each side."""
+    global_every: Count = 3
+    """Layers 0, n, 2n, … use global attention, the others are local."""
+    base: Base | None = None
+    """Base of rotary positions in local layers; by default that of the others."""
+
+
+class AttentionSettings(Settings, frozen=True):
+    """What attention is beside its heads."""
+
+    kv_heads: Count | None = None
+    """Heads of keys and values, each shared by as many queries' heads; `heads` by default."""
+    width: Count | None = None
+    """Width of a head, K; hidden / heads by default."""
+    bias: bool = True
+    """Whether its linear layers have biases."""
+    window: WindowSettings | None = None
+    """By default every layer attends to the whole sequence."""
+    output_dropout: Rate | None = None
+    """Before its residual sum; `dropout` by default, 0 in DistilBERT."""
+
+
+class FeedForwardSettings(Settings, frozen=True):
+    """What the feed-forward network is beside its width."""
+
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    """`gelu` is the exact form with erf, BERT's."""
+    gated: bool = False
+    """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
+    bias: bool = True
+    """Whether its linear layers have biases."""
+
+
+class HeadSettings(Settings, frozen=True):
+    """What a family's heads are; the encoder reads none of it."""
+
+    activation: Literal["tanh", "relu", "gelu"] = "tanh"
+    """Activation of the pooler."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """Which state the pooler reads: that of [CLS], or the mean of all."""
+    norm: bool = False
+    """Whether every head begins with a dense layer, the pooler's activation and a norm."""
+    bias: bool = True
+    """Whether the dense layers of heads have biases."""
+    dropout: Rate | None = None
+    """Before the last layer of a classifier; `dropout` of the model by default."""
+    dense_dropout: NamedRate = 0.0
+    """Before a classifier's dense layer."""
+    tag_dropout: NamedRate = "head.dropout"
+    """Before the last layer of a tagger, with a CRF or without."""
+    choose_dropout: NamedRate = "head.dropout"
+    """Before the last layer of the head that chooses."""
+    answer_dropout: NamedRate = 0.0
+    """Before the last layer of the head that finds answers."""
+    sop_dropout: NamedRate = 0.0
+    """Before the last layer of sentence-order prediction."""
 
 
 class TransformerConfig(Settings, frozen=True):
@@ -36,7 +152,7 @@ class TransformerConfig(Settings, frozen=True):
     """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.
     By default each layer has its own."""
     heads: Count = 12
-    """Attention heads a layer, H; the width of one is hidden / heads."""
+    """Attention heads a layer, H."""
     intermediate: Count = 3072
     """Width inside the feed-forward network."""
     length: Count = 512
@@ -46,60 +162,39 @@ class TransformerConfig(Settings, frozen=True):
     pad: Annotated[int, Meta(ge=0)] = 0
     """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
     at pad + 1."""
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
-    """`gelu` is the exact form with erf, BERT's."""
-    gated: bool = False
-    """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
-    norm: Literal["post", "pre"] = "post"
-    """Where LayerNorm stands: after residual sums (BERT) or before each sublayer (ModernBERT)."""
-    norm_eps: Annotated[float, Meta(gt=0.0)] = 1e-12
-    bias: bool = True
-    """Whether linear layers and LayerNorms have biases."""
-    rotary: Annotated[float, Meta(gt=1.0)] | None = None
-    """Base of rotary position embeddings, which replace learned positions."""
-    relative: Annotated[int, Meta(ge=4, multiple_of=4)] | None = None
-    """Buckets of a learned bias for relative positions, beside learned positions (MPNet: 32)."""
-    window: Count | None = None
-    """Local layers attend to so many tokens on each side. By default no layer is local."""
-    window_rotary: Annotated[float, Meta(gt=1.0)] = 10_000.0
-    """`rotary` of local layers."""
-    global_every: Count = 3
-    """With `window`: layers 0, n, 2n, … use global attention, the others are local."""
     dropout: Rate = 0.1
     """On embeddings and before residual sums."""
     attention_dropout: Rate = 0.1
     """On attention weights."""
-    attention_output_dropout: OwnRate = "dropout"
-    """Before the residual sum of attention."""
-    pooler: Literal["tanh", "relu", "gelu"] = "tanh"
-    """Activation of the pooler."""
-    pooling: Literal["cls", "mean"] = "cls"
-    """Which state the pooler reads: that of [CLS], or the mean of all."""
-    head_norm: bool = False
-    """Whether every head begins with a dense layer, the pooler's activation and a norm."""
-    head_dropout: Rate | None = None
-    """Before the last layer of a classifier; `dropout` by default."""
-    dense_dropout: OwnRate = 0.0
-    """Before a classifier's dense layer."""
-    tag_dropout: OwnRate = "head_dropout"
-    """Before the last layer of a tagger, with a CRF or without."""
-    choose_dropout: OwnRate = "head_dropout"
-    """Before the last layer of the head that chooses."""
-    answer_dropout: OwnRate = 0.0
-    """Before the last layer of the head that finds answers."""
-    sop_dropout: OwnRate = 0.0
-    """Before the last layer of sentence-order prediction."""
+    positions: Positions = LearnedPositions()
+    """How a model knows the order of its tokens."""
+    norm: NormSettings = NormSettings()
+    attention: AttentionSettings = AttentionSettings()
+    feedforward: FeedForwardSettings = FeedForwardSettings()
+    head: HeadSettings = HeadSettings()
 
     def __post_init__(self) -> None:
-        if self.hidden % self.heads:
+        if self.attention.width is None and self.hidden % self.heads:
             raise ValueError(
                 f"hidden = {self.hidden} cannot be divided among heads = {self.heads}; "
                 f"choose hidden as a multiple of heads"
             )
-        if self.rotary is not None and self.hidden // self.heads % 2:
+        if self.heads % self.kv_heads:
             raise ValueError(
-                f"rotary turns pairs of numbers, and heads are {self.hidden // self.heads} wide; "
+                f"heads = {self.heads} cannot share attention.kv_heads = {self.kv_heads} evenly; "
+                "choose a divisor of heads"
+            )
+        rotary = isinstance(self.positions, RotaryPositions)
+        if rotary and self.head_width % 2:
+            raise ValueError(
+                f"rotary positions rotate pairs of numbers, and heads are {self.head_width} wide; "
                 "choose an even width, hidden / heads"
+            )
+        window = self.attention.window
+        if window is not None and window.base is not None and not rotary:
+            raise ValueError(
+                "attention.window.base belongs to rotary positions, and positions are others; "
+                "leave it out"
             )
         if len(self.depths) != self.layers:
             raise ValueError(
@@ -111,17 +206,35 @@ class TransformerConfig(Settings, frozen=True):
                 f"order = {list(self.depths)}: number the weights from 0, without gaps"
             )
 
-    def rate(self, name: str) -> float:
-        """A dropout by the name of its setting, which may name another."""
-        value = getattr(self, name)
+    def rate(self, path: str) -> float:
+        """A dropout by the path of its setting, which may name another."""
+        value = at(self, path)
         if value is None:
-            value = "dropout"
+            return self.dropout
         return self.rate(value) if isinstance(value, str) else float(value)
 
     @property
     def width(self) -> int:
         """E, of the embedding."""
         return self.hidden if self.embedding is None else self.embedding
+
+    @property
+    def head_width(self) -> int:
+        """K, of an attention head."""
+        return self.attention.width or self.hidden // self.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.attention.kv_heads or self.heads
+
+    @property
+    def learned_positions(self) -> int:
+        """Rows of the embedding of positions; 0 where there is none."""
+        match self.positions:
+            case LearnedPositions() | RelativePositions(learned=True):
+                return self.length
+        return 0
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -131,6 +244,7 @@ class TransformerConfig(Settings, frozen=True):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """The attention window of each layer, in tokens on each side; None is global attention."""
-        return tuple(
-            self.window if layer % self.global_every else None for layer in range(self.layers)
-        )
+        window = self.attention.window
+        if window is None:
+            return (None,) * self.layers
+        return tuple(window.tokens if n % window.global_every else None for n in range(self.layers))

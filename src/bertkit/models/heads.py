@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
+from bertkit.models.block import norm_of
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF, scheme_transitions
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.norm import LayerNorm
 from bertkit.nn.pool import POOLINGS
 
 
@@ -26,10 +26,10 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.width, config.bias)
-        self.norm = LayerNorm(config.width, config.norm_eps, bias=config.bias)
+        self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
+        self.norm = norm_of(config.norm, config.width)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.feedforward.activation]
         self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
 
     @property
@@ -47,17 +47,13 @@ class MaskedLM(nn.Module):
 
 
 class Transform(nn.Module):
-    """A dense layer and its activation, then LayerNorm if `head_norm`. Shapes: (…, D) -> (…, D)."""
+    """A dense layer and its activation, then a norm if `head.norm`. Shapes: (…, D) -> (…, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden, config.bias)
-        self.activation = ACTIVATIONS[config.pooler]
-        self.norm = (
-            LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
-            if config.head_norm
-            else nn.Identity()
-        )
+        self.dense = nn.Linear(config.hidden, config.hidden, config.head.bias)
+        self.activation = ACTIVATIONS[config.head.activation]
+        self.norm = norm_of(config.norm, config.hidden) if config.head.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.norm(self.activation(self.dense(x)))
@@ -74,7 +70,7 @@ class Pooler(nn.Module):
         super().__init__()
         self.dropout = Dropout(dropout)
         self.transform = Transform(config)
-        self.pool = POOLINGS[config.pooling]
+        self.pool = POOLINGS[config.head.pooling]
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         pooled = self.dropout(self.pool(states, batch).to(states.dtype))
@@ -117,8 +113,8 @@ class Tagger(nn.Module):
 
     def __init__(self, config: TransformerConfig, labels: int) -> None:
         super().__init__()
-        self.transform = Transform(config) if config.head_norm else nn.Identity()
-        self.dropout = Dropout(config.rate("tag_dropout"))
+        self.transform = Transform(config) if config.head.norm else nn.Identity()
+        self.dropout = Dropout(config.rate("head.tag_dropout"))
         self.out = nn.Linear(config.hidden, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -147,7 +143,7 @@ class ReplacedTokens(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.hidden)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.feedforward.activation]
         self.out = nn.Linear(config.hidden, 1)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -163,8 +159,8 @@ class Span(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.transform = Transform(config) if config.head_norm else nn.Identity()
-        self.dropout = Dropout(config.rate("answer_dropout"))
+        self.transform = Transform(config) if config.head.norm else nn.Identity()
+        self.dropout = Dropout(config.rate("head.answer_dropout"))
         self.out = nn.Linear(config.hidden, 2)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:

@@ -102,16 +102,19 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
         case "nsp":
             return Classifier(config, 2)
         case "sop":
-            return Classifier(config, 2, last=config.rate("sop_dropout"))
+            return Classifier(config, 2, last=config.rate("head.sop_dropout"))
         case "rtd":
             return ReplacedTokens(config)
         case "pooler":
             return Pooler(config)
         case "classify":
-            rates = {"first": config.rate("dense_dropout"), "last": config.rate("head_dropout")}
+            rates = {
+                "first": config.rate("head.dense_dropout"),
+                "last": config.rate("head.dropout"),
+            }
             return Classifier(config, len(labels), **rates)
         case "choose":
-            return Classifier(config, 1, last=config.rate("choose_dropout"))
+            return Classifier(config, 1, last=config.rate("head.choose_dropout"))
         case "answer":
             return Span(config)
         case "tag":

@@ -6,12 +6,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.config import TransformerConfig
+from bertkit.models.block import Block, norm_of
+from bertkit.models.config import RelativePositions, RotaryPositions, TransformerConfig
+from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
-from bertkit.nn.block import Block
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.embedding import Embedding
-from bertkit.nn.norm import LayerNorm
 from bertkit.nn.relative import RelativeBias
 from bertkit.nn.rotary import Rotary
 
@@ -25,41 +24,13 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(
-            vocab=config.vocab,
-            width=config.width,
-            hidden=config.hidden,
-            positions=config.length if config.rotary is None else 0,
-            types=config.types,
-            norm_eps=config.norm_eps,
-            bias=config.bias,
-            dropout=config.dropout,
-        )
+        self.embedding = Embedding(config)
         self.blocks = nn.ModuleList(
-            Block(
-                hidden=config.hidden,
-                heads=config.heads,
-                intermediate=config.intermediate,
-                activation=config.activation,
-                gated=config.gated,
-                norm=config.norm,
-                norm_eps=config.norm_eps,
-                bias=config.bias,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-                attention_output_dropout=config.rate("attention_output_dropout"),
-                first=weights == 0,
-            )
-            for weights in range(max(config.depths) + 1)
+            Block(config, first=weights == 0) for weights in range(max(config.depths) + 1)
         )
-        self.relative = (
-            None if config.relative is None else RelativeBias(config.relative, config.heads)
-        )
-        self.norm = (
-            LayerNorm(config.hidden, config.norm_eps, bias=config.bias)
-            if config.norm == "pre"
-            else None
-        )
+        relative = config.positions if isinstance(config.positions, RelativePositions) else None
+        self.relative = RelativeBias(relative.buckets, config.heads) if relative else None
+        self.norm = norm_of(config.norm, config.hidden) if config.norm.final else None
 
     def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
         x: Tensor = self.embedding(batch)
@@ -83,21 +54,20 @@ class Transformer(nn.Module):
         """Of layers whose tokens attend to the whole sequence, and of the others."""
         config = self.config
         bias = None if self.relative is None else self.relative()
+        base = config.positions.base if isinstance(config.positions, RotaryPositions) else None
 
         def context(window: int | None, base: float | None) -> AttentionContext:
-            width = config.hidden // config.heads
             rotary = (
                 None
                 if base is None
-                else Rotary.of(layout, base, rows=x.shape[0], like=x, width=width)
+                else Rotary.of(layout, base, rows=x.shape[0], like=x, width=config.head_width)
             )
             return AttentionContext(layout, window=window, bias=bias, rotary=rotary)
 
-        everywhere = context(None, config.rotary)
-        if config.window is None:
+        everywhere, window = context(None, base), config.attention.window
+        if window is None:
             return everywhere, everywhere
-        base = None if config.rotary is None else config.window_rotary
-        return everywhere, context(config.window, base)
+        return everywhere, context(window.tokens, window.base or base)
 
 
 def rounded(tokens: int) -> int:

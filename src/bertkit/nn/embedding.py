@@ -1,15 +1,11 @@
-"""What a token is before any context: piece + position + segment. Devlin et al. 2019, figure 2."""
+"""Vectors by id or by position."""
 
 from __future__ import annotations
-
-import functools
 
 import torch
 from torch import Tensor, nn
 
-from bertkit.batch import Batch
-from bertkit.nn.dropout import Dropout
-from bertkit.nn.norm import LayerNorm
+from bertkit.nn.rotary import angles
 
 
 class Table(nn.Embedding):
@@ -22,8 +18,8 @@ class Table(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         if self.weight.dtype != torch.bfloat16 or self.weight.device.type != "cpu":
             return super().forward(ids)
-        found: Tensor = _Lookup.apply(self.weight, ids)  # type: ignore[no-untyped-call]
-        return found
+        vectors: Tensor = _Lookup.apply(self.weight, ids)  # type: ignore[no-untyped-call]
+        return vectors
 
 
 class _Lookup(torch.autograd.Function):
@@ -38,54 +34,17 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         (ids,) = ctx.saved_tensors
-        used, places = ids.unique(return_inverse=True)
+        used, rows = ids.unique(return_inverse=True)
         sums = torch.ops.aten.embedding_dense_backward(
-            grad.float(), places, len(used), padding_idx=-1, scale_grad_by_freq=False
+            grad.float(), rows, len(used), padding_idx=-1, scale_grad_by_freq=False
         )
         return grad.new_zeros(ctx.shape).index_copy_(0, used, sums.to(grad.dtype)), None
 
 
-class Embedding(nn.Module):
-    """The sum of three vectors of `width`, normalized, and widened. Shapes: (N,) ids -> (N, D).
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """Sines and cosines of each position. Shapes: (N,) -> (N, E).
 
-    Without `positions` or `types` there are fewer. Source of the widening: Lan et al. 2020,
-    section 3.1.
+    Source: Vaswani et al. 2017, section 3.5; sines stand before cosines, as in tensor2tensor.
     """
-
-    def __init__(
-        self,
-        *,
-        vocab: int,
-        width: int,
-        hidden: int,
-        positions: int,
-        types: int,
-        norm_eps: float,
-        bias: bool,
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        self.tokens = Table(vocab, width)
-        self.positions = Table(positions, width) if positions else None
-        self.types = Table(types, width) if types else None
-        self.norm = LayerNorm(width, norm_eps, bias=bias)
-        self.dropout = Dropout(dropout)
-        self.widen = nn.Linear(width, hidden) if width != hidden else None
-
-    def parts(self, batch: Batch) -> dict[str, Tensor]:
-        """What is added up. Shapes: (N, E) each, or (E,) where it is the same for all tokens."""
-        found: dict[str, Tensor] = {"token": self.tokens(batch.ids)}
-        if self.positions is not None:
-            found["position"] = self.positions(batch.layout.positions)
-        if self.types is not None:
-            one = self.types.num_embeddings == 1  # whatever the segment (RoBERTa)
-            found["segment"] = self.types.weight[0] if one else self.types(batch.types)
-        return found
-
-    def added(self, batch: Batch) -> Tensor:
-        """The sum, before it is normalized. Shapes: (N, E)."""
-        return functools.reduce(torch.add, self.parts(batch).values())
-
-    def forward(self, batch: Batch) -> Tensor:
-        x: Tensor = self.dropout(self.norm(self.added(batch)))
-        return x if self.widen is None else self.widen(x)
+    turns = angles(positions, 10_000.0, width + width % 2)
+    return torch.cat([turns.sin(), turns.cos()], -1)[:, :width]

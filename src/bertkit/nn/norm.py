@@ -1,4 +1,4 @@
-"""Layer normalization whose gradients add up in fp32."""
+"""LayerNorm and RMSNorm, whose gradients add up in fp32."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ class LayerNorm(nn.LayerNorm):
         return out
 
 
+class RMSNorm(nn.Module):
+    """States divided by their root mean square. Shapes: (…, D) -> (…, D).
+
+    Source: Zhang & Sennrich 2019, equation 4.
+    """
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * self.weight.float()).to(x.dtype)
+
+
 class _LayerNorm(torch.autograd.Function):
     """The same numbers, with a gradient that is computed in fp32, some rows at a time."""
 
@@ -41,11 +57,11 @@ class _LayerNorm(torch.autograd.Function):
         parts = (t.flatten(0, -2).split(rows) for t in (grad_x, grad, x, mean, scale))
         for into, *(of, part, m, s) in zip(*parts, strict=True):
             wanted = [True, True, bias is not None]
-            found = torch.ops.aten.native_layer_norm_backward(
+            grads = torch.ops.aten.native_layer_norm_backward(
                 of.float(), part.float(), weight.shape, m, s, weight, bias, wanted
             )
-            into.copy_(found[0])
-            for total, more in zip(sums, found[1:], strict=True):
+            into.copy_(grads[0])
+            for total, more in zip(sums, grads[1:], strict=True):
                 if more is not None:
                     total += more
         grad_weight, grad_bias = sums.to(x.dtype)

@@ -29,7 +29,15 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, attach_generator, replaced_tokens
-from bertkit.recipes.run_file import FREE, PretrainConfig, Teacher, Train, heads_of, read_config
+from bertkit.recipes.run_file import (
+    FREE,
+    PretrainConfig,
+    Teacher,
+    Train,
+    heads_of,
+    read_config,
+    renamed,
+)
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal
@@ -147,6 +155,7 @@ def _check_record(run: Run, config: PretrainConfig, corpus: Path, tokenizer: Tok
             "tokenizer": tokenizer.fingerprint,
             "draws": DRAWS,
         },
+        renamed=renamed,
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
         refusals={
             "draws": ConfigError(

@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
-from bertkit.config import Count, Seed, Settings, decode
+from bertkit.config import Count, Seed, Settings, decode, merged, plain
+from bertkit.console import say
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.config import TransformerConfig
+from bertkit.models.flat import grouped
 from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replace import Generator
@@ -164,8 +166,11 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
     family = FAMILIES[name]
     if isinstance(data.get("model"), Mapping):
-        known = {**family.defaults, **family.fixed, "vocab": vocab, "pad": pad}
-        data = {**data, "model": {**known, **data["model"]}}
+        model, notes = grouped(data["model"])
+        if notes:
+            say(f"{'; '.join(notes)}: rename them in the run file")
+        known = {**family.usual, "vocab": vocab, "pad": pad}
+        data = {**data, "model": merged(known, model)}
     config = decode(PretrainConfig, data)
     family.write_config(config.model)
     if frozenset(heads_of(config)) not in family.architectures:
@@ -179,6 +184,15 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
             "that learns it; choose another, or none"
         )
     return config
+
+
+def renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run, with the names that the model's settings have now."""
+    settings = record.get("config", {})
+    if not isinstance(settings.get("model"), dict):
+        return record
+    model = plain(decode(TransformerConfig, grouped(settings["model"])[0], "model"))
+    return {**record, "config": {**settings, "model": model}}
 
 
 def heads_of(config: PretrainConfig) -> tuple[str, ...]:

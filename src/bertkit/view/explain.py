@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError, TokenizerError
+from bertkit.models.embedding import Embedding
 from bertkit.models.heads import MaskedLM
 from bertkit.models.layers import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
-from bertkit.nn.embedding import Embedding
 from bertkit.pipelines import Candidate, FillMask
 from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
 from bertkit.view.arrays import Array, coded

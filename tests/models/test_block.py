@@ -1,0 +1,59 @@
+"""A layer is its formula: where norms stand, and which kind they are, are values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.factories import tiny_config
+from torch import nn
+
+from bertkit.batch import Packed
+from bertkit.models.block import Block, norm_of
+from bertkit.models.config import NormSettings
+from bertkit.nn.context import AttentionContext
+from bertkit.nn.norm import LayerNorm, RMSNorm
+
+LAYOUT = AttentionContext(Packed.of([2, 3]))
+GPT2 = NormSettings(place="pre", embedding=False, final=True, eps=1e-5)
+T5 = NormSettings(kind="rms", place="pre", embedding=False, final=True, bias=False, eps=1e-6)
+
+
+def block_of(norm: NormSettings, *, first: bool = False) -> Block:
+    torch.manual_seed(0)
+    block = Block(tiny_config(9, norm=norm, dropout=0.0), first=first).eval()
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    return block
+
+
+@pytest.mark.parametrize("norm", [GPT2, T5], ids=["layer", "rms"])
+def test_a_pre_norm_layer_adds_what_it_makes_of_normalized_states(norm: NormSettings) -> None:
+    block, x = block_of(norm), torch.randn(5, 16)
+    middle = x + block.attention(block.attention_norm(x), LAYOUT)
+    expected = middle + block.feedforward(block.feedforward_norm(middle))
+    torch.testing.assert_close(block(x, LAYOUT), expected)
+
+
+def test_a_post_norm_layer_normalizes_sums() -> None:
+    block, x = block_of(NormSettings()), torch.randn(5, 16)
+    middle = block.attention_norm(x + block.attention(x, LAYOUT))
+    expected = block.feedforward_norm(middle + block.feedforward(middle))
+    torch.testing.assert_close(block(x, LAYOUT), expected)
+    assert not torch.allclose(block_of(GPT2)(x, LAYOUT), expected)  # the control
+
+
+def test_only_the_first_layer_goes_without_a_norm_and_only_if_told() -> None:
+    modernbert = NormSettings(place="pre", first=False)
+    assert isinstance(block_of(modernbert, first=True).attention_norm, nn.Identity)
+    for block in (block_of(modernbert), block_of(GPT2, first=True)):
+        assert isinstance(block.attention_norm, LayerNorm)
+
+
+def test_the_kind_of_norm_is_a_value() -> None:
+    assert isinstance(norm_of(T5, 4), RMSNorm)
+    assert not [name for name, _ in norm_of(T5, 4).named_parameters() if "bias" in name]
+    x = torch.randn(3, 4)
+    expected = torch.nn.functional.rms_norm(x, (4,), eps=1e-6)
+    torch.testing.assert_close(norm_of(T5, 4)(x), expected)
+    assert not torch.allclose(norm_of(GPT2, 4)(x), expected)
