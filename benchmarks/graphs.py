@@ -87,7 +87,7 @@ def make(folder: Path, place: Path, runtime: Runtime, seen: list[str], *, alone:
     by themselves if `alone`, else together."""
     paths = {OURS: place / runtime / GRAPHS[runtime][0]}
     with quietly():
-        export(folder, out=place / runtime, kind=runtime)
+        export(folder, out=place / runtime, format=runtime)
     paths |= _theirs(folder, place, runtime)
     took = {name: _took(Graph(folder, path, "fp32"), seen, alone) for name, path in paths.items()}
     name = min(took, key=lambda each: took[each])

@@ -16,7 +16,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bertkit.checkpoint.tuned import cores, processor
+from bertkit.checkpoint.tuned import processor
+from bertkit.memory import cores
 from bertkit.storage import append_text, write_json
 
 RESULTS = Path(__file__).parent / "results"

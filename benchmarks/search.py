@@ -269,7 +269,7 @@ def zero_shot(folder: Path) -> list[kept.Row]:
         place.mkdir()
         world = make(data_folder(), place)
         found = searched(world, place / "store")
-        ours = evaluate_retrieval(found, world.queries, world.judgments)
+        ours = evaluate_retrieval(found, queries=world.queries, judgments=world.judgments)
         peer = scored(world, theirs(world, read_queries(world.queries)))
         rows.append(
             kept.row(
@@ -374,7 +374,9 @@ def learned(world: World, store: Path) -> list[kept.Row]:
     start = searched(world, store)
 
     def score(searcher: Searcher, *, hybrid: bool = False) -> float:
-        return evaluate_retrieval(searcher, world.dev, world.judgments, hybrid=hybrid)["ndcg@10"]
+        return evaluate_retrieval(
+            searcher, queries=world.dev, judgments=world.judgments, hybrid=hybrid
+        )["ndcg@10"]
 
     before, words = score(start), score(start, hybrid=True)
     place = str(store.with_name("store-tuned"))
@@ -399,7 +401,15 @@ def learned(world: World, store: Path) -> list[kept.Row]:
 def tuned(start: Searcher, world: World, out: Path) -> Path:
     """MiniLM fine-tuned on rows mined from the training claims, a tenth of them kept as dev."""
     learner, mined = find("similarity"), out.with_suffix(".jsonl")
-    mine(start, world.training, world.judgments, mined, learner="similarity", negatives=2, skip=2)
+    mine(
+        start,
+        queries=world.training,
+        judgments=world.judgments,
+        out=mined,
+        learner="similarity",
+        negatives=2,
+        skip=2,
+    )
     examples, _ = learner.read(mined, Reading(), labelled=True)
     cut = len(examples) // 10
     settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256)

@@ -41,20 +41,6 @@ def test_help_and_version(capsys: Captured) -> None:
     assert "--corpus" in out
 
 
-@pytest.mark.parametrize("place", cli.COMMANDS)
-def test_every_command_has_a_page(place: str, capsys: Captured) -> None:
-    name = place.partition(":")[2].replace("_", "-")
-    assert cli.run([name, "--help"]) == 0
-    assert f"Usage: bertkit {name}" in capsys.readouterr().out
-
-
-def test_the_page_of_a_command_says_more_than_the_list(capsys: Captured) -> None:
-    assert cli.run(["--help"]) == 0
-    assert "the same command goes on" not in capsys.readouterr().out
-    assert cli.run(["index", "--help"]) == 0
-    assert "the same command goes on" in " ".join(capsys.readouterr().out.split())
-
-
 def raised(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     def app(*_: Any, **__: Any) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The commands, and words turned into calls of them: exit codes and one sentence out."""
+"""The command line: words turned into a call; exit codes, and one sentence for an error."""
 
 from __future__ import annotations
 
@@ -8,52 +8,17 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from bertkit import __version__
-from bertkit.errors import BertkitError, ConfigError
+from bertkit.commands.table import register
+from bertkit.errors import BertkitError
 
 app = App(
     name="bertkit",
-    help="From raw text to a BERT in service.",
+    help="From raw text to a BERT in service. Results go to stdout, messages to stderr.",
     version=__version__,
     help_on_error=False,
     suppress_keyboard_interrupt=False,  # `run` says how to go on
 )
-COMMANDS = {
-    "corpus:vocab": "Vocabularies.",
-    "corpus:prepare": "Turn text into a corpus of token ids that pretraining reads from disk.",
-    "pretrain:inspect": "Print samples of a corpus as a person reads them, and statistics.",
-    "pretrain:pretrain": "Pretrain a model.",
-    "pretrain:adapt": "Go on pretraining a model on text of your own field; prints JSON.",
-    "pretrain:families": "The run files that come with bertkit, side by side.",
-    "pretrain:demo": "The whole life of a BERT on this machine, from text to a report, in minutes.",
-    "learn:finetune": "Fine-tune a model on labelled data, for one of many tasks.",
-    "learn:distill": "Teach a small model what a fine-tuned one does; prints JSON.",
-    "learn:augment": "More labelled texts from those there are, for a student; prints JSON.",
-    "learn:prune": "A fine-tuned model without heads or layers, and what that costs; prints JSON.",
-    "learn:probe": "Which layers of a frozen model know what tagging words needs; prints JSON.",
-    "learn:vectors": "Learn static word vectors from text.",
-    "learn:compare": "Labels from random weights, word vectors and pretraining; prints JSON.",
-    "answer:evaluate": "Score a fine-tuned model, a search, or what layers know of words.",
-    "answer:predict": "Answers to texts: a line of JSON each.",
-    "answer:fill_mask": "The likeliest pieces for each [MASK] of a text.",
-    "answer:next_sentence": "How likely sentence B follows sentence A.",
-    "embed:embed": "A vector for each text: a line of JSON, or all as a .npy file.",
-    "search:index": "Put documents into a store, to be searched; prints JSON.",
-    "search:search": "The documents of a store that answer a query best.",
-    "search:mine": "Rows to train on: queries, answers, and near misses; prints JSON.",
-    "serve:serve": "Serve models over HTTP.",
-    "serve:view": "Look into models in the browser.",
-    "view:explain": "What a model does with a text, as one HTML file.",
-    "folder:info": "What a model folder holds: shape, parameters, heads; prints JSON.",
-    "folder:extend_positions": "Let a model read longer texts; prints JSON.",
-    "folder:export": "A model that makes vectors, to run without torch; prints JSON.",
-    "folder:quantize": "Make a model compute in 8-bit integers; prints JSON.",
-    "folder:tune": "Find what a model is fastest with here, for --precision auto; prints JSON.",
-}
-"""Each command: its module in `bertkit.commands`, imported when it is called, and what the list of
-commands says of it."""
-for _place, _help in COMMANDS.items():
-    _name = _place.partition(":")[2].replace("_", "-")
-    app.command(f"bertkit.commands.{_place}", name=_name, help=_help)
+register(app)
 
 
 def main() -> None:
@@ -64,9 +29,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
-        words = _join(arguments) if arguments[:1] in (["pretrain"], ["adapt"]) else list(arguments)
-        words = _own_task(words)
-        _tell_all(words)
+        words = _with_task(list(arguments))
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
         print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
@@ -84,45 +47,23 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _tell_all(words: Sequence[str]) -> None:
-    """Show a command's docstring on its own help page; the list of commands has a shorter text."""
-    command = app
-    for word in words:
-        if word.startswith("-") or word not in command:
-            return
-        command = command[word]
-        if command.default_command:
-            command.help = None
+def _with_task(words: list[str]) -> list[str]:
+    """Make `finetune module:Class` a command; the module may lie in the folder one works in.
 
-
-def _own_task(words: list[str]) -> list[str]:
-    """Where a task from outside is named, it may lie in the folder one works in.
-
-    `finetune module:Class`, or `finetune --task module:Class`, becomes a command there is.
+    `finetune --task NAME` is the same as `finetune NAME`.
     """
     if words[:1] == ["finetune"] and "--task" in words[:-1]:
         place = words.index("--task")
         words = ["finetune", words[place + 1], *words[1:place], *words[place + 2 :]]
-    new = words[1] if words[:1] == ["finetune"] and ":" in "".join(words[1:2]) else ""
-    if (new or "--task" in words) and "" not in sys.path:
+    outside = words[1] if words[:1] == ["finetune"] and ":" in "".join(words[1:2]) else None
+    if (outside or "--task" in words) and "" not in sys.path:
         sys.path.insert(0, "")
-    if new:
-        from bertkit.commands.learn import know_task
+    if outside and outside not in app["finetune"]:
+        from bertkit.commands.command import command
+        from bertkit.commands.learn import finetune
+        from bertkit.tasks import find
 
-        know_task(new)
+        task = find(outside)
+        meaning = (task.__doc__ or outside).split("\n\n")[0]
+        app["finetune"].command(command(finetune(task)), name=outside, help=meaning)
     return words
-
-
-def _join(arguments: Sequence[str]) -> list[str]:
-    """`--train.steps 300` as one word, so that the parser keeps the two together."""
-    joined: list[str] = []
-    rest = iter(arguments)
-    for word in rest:
-        name = word.split("=", 1)[0]
-        if name.startswith("--") and "." in name:
-            value = word.partition("=")[2] if "=" in word else next(rest, None)
-            if value is None:
-                raise ConfigError(f"{name}: a value is missing; write {name} VALUE")
-            word = f"{name[2:]}={value}"
-        joined.append(word)
-    return joined

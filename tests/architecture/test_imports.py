@@ -68,8 +68,10 @@ def test_import_and_help_answer_at_once() -> None:
         "bertkit.metrics",
         "bertkit.data.readers",
         "bertkit.errors",
-        "bertkit.commands.corpus",
-        "bertkit.commands.embed",
+        "bertkit.cli",
+        "bertkit.recipes.vocabulary",
+        "bertkit.recipes.prepare",
+        "bertkit.recipes.embed",
     ],
 )
 def test_text_and_metrics_need_no_torch(module: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bertkit
-from bertkit.cli import COMMANDS
+from bertkit.commands.table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
@@ -22,7 +22,6 @@ EXECUTES = {"eval", "exec", "__import__"}
 
 HOMES: dict[str, str] = {
     "checkpoint/int8.py": "recipes/test_quantize.py",
-    "commands/corpus.py": "recipes/test_prepare.py",
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
@@ -35,6 +34,7 @@ HOMES: dict[str, str] = {
     "nn/pool.py": "engine/test_engine.py",
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/changed.py": "tasks/test_similarity.py",
+    "recipes/search.py": "commands/test_search.py",
     "recipes/report.py": "recipes/test_demo.py",
     "recipes/run_file.py": "test_config.py",
     "recipes/vectors.py": "training/test_skipgram.py",
@@ -192,11 +192,10 @@ def holds(home: Path, name: str) -> bool:
     commands."""
     wanted = ".".join(("bertkit", *Path(name).with_suffix("").parts))
     direct = imported(home)
-    if name.startswith("commands/"):
-        commands = [
-            place.partition(":")[2] for place in COMMANDS if place.startswith(f"{Path(name).stem}:")
-        ]
-        return any(f'"{command}"' in home.read_text(encoding="utf-8") for command in commands)
+    module = f"{wanted.removeprefix('bertkit.')}:"
+    commands = [command for command, place in COMMANDS.items() if place.startswith(module)]
+    if any(f'"{command}"' in home.read_text(encoding="utf-8") for command in commands):
+        return True
     through = (file_of(module) for module in direct if module.startswith("bertkit"))
     return wanted in direct.union(*(imported(file) for file in through if file))
 
@@ -221,7 +220,7 @@ def test_a_home_that_does_not_know_the_file_is_caught() -> None:
     assert holds(ROOT / "tests/recipes/test_prune.py", "models/layers.py")
     assert not holds(ROOT / "tests/test_errors.py", "models/layers.py")
     assert holds(ROOT / "tests/serve/test_run.py", "commands/serve.py")
-    assert not holds(ROOT / "tests/serve/test_run.py", "commands/corpus.py")
+    assert not holds(ROOT / "tests/serve/test_run.py", "commands/pretrain.py")
 
 
 def test_no_file_names_a_place_on_one_machine() -> None:

@@ -1,8 +1,9 @@
-"""Commands made from settings: every setting is an option with its meaning and its bounds."""
+"""Functions as commands: parameters are options, checked, and results are printed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +13,107 @@ from bertkit import cli
 from bertkit.commands.command import command
 from bertkit.config import Count, Seed, Settings
 from bertkit.errors import ConfigError
-from bertkit.recipes.finetune import Finetune
 
 Captured = pytest.CaptureFixture[str]
-
-
-def help_of(words: list[str], capsys: Captured) -> str:
-    assert cli.run([*words, "--help"]) == 0
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
-
-
-def test_settings_of_one_name_are_refused() -> None:
-    class Length(Settings, frozen=True):
-        length: int = 1
-
-    with pytest.raises(ConfigError, match=r"Length\.length: another setting has this name"):
-        command(print, "", {}, settings=Finetune, options=Length)
 
 
 class Bread(Settings, frozen=True):
     loaves: Count = 1
     """How many."""
+    flour: tuple[str, ...] = ()
 
 
-def test_settings_reach_the_recipe_checked(
-    monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    def bake(shop: Path, bread: Bread, hot: bool = False, seed: int = 0) -> None:
-        print(json.dumps([str(shop), bread.loaves, hot]))
+class Shop:
+    """What no word can be."""
 
-    own: Any = {
-        "shop": (Path, "Where."),
-        "hot": (bool, "Fresh.", False),
-        "seed": (Seed, "Of chance.", 0),
-    }
-    cli.app.command(command(bake, "Bake bread.", own, bread=Bread), name="bake")
-    try:
-        assert cli.run(["bake", "--shop", "here", "--loaves", "3"]) == 0
-        assert json.loads(capsys.readouterr().out) == ["here", 3, False]
-        assert cli.run(["bake", "--shop", "here", "--hot"]) == 0
-        assert json.loads(capsys.readouterr().out) == ["here", 1, True]
-        assert cli.run(["bake", "--shop", "here", "--loaves", "0"]) == 2
-        assert "loaves: expected `int` >= 1" in capsys.readouterr().err
-        assert cli.run(["bake", "--shop", "here", "--seed", "-1"]) == 2
-        assert "seed: Expected `int` >= 0" in capsys.readouterr().err
-        assert cli.run(["bake", "--loaves", "2"]) == 2
-        assert "--shop" in capsys.readouterr().err
-        assert "How many." in help_of(["bake"], capsys)
-    finally:
-        del cli.app["bake"]
+
+def bake(
+    shop: str | Path | Shop,
+    /,
+    *,
+    ovens: Sequence[int | Shop] = (),
+    hot: bool = False,
+    seed: Seed = 0,
+    bread: Bread | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Bake bread. This is not said.
+
+    Args:
+        shop: Where.
+        ovens: In these; once for each.
+        hot: Fresh.
+        seed: Of chance.
+    """
+    return {"shop": shop, "ovens": ovens, "hot": hot, "seed": seed, "bread": bread}
+
+
+@pytest.fixture
+def baked(capsys: Captured) -> Iterator[Callable[..., dict[str, Any]]]:
+    def run(*words: str) -> dict[str, Any]:
+        assert cli.run(["bake", *words]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert isinstance(result, dict)
+        return result
+
+    cli.app.command(command(bake), name="bake")
+    yield run
+    del cli.app["bake"]
+
+
+def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
+    assert baked("here") == {"shop": "here", "ovens": [], "hot": False, "seed": 0, "bread": None}
+    result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")
+    assert result["bread"] == {"loaves": 3, "flour": ["rye"]}
+    assert (result["ovens"], result["hot"]) == ([1, 2], True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["here", "--loaves", "0"], "loaves: expected `int` >= 1"),
+        (["here", "--seed", "-1"], "seed: expected `int` >= 0"),
+        (["here", "--oven", "hot"], 'unable to convert "hot" into int'),
+        (["here", "--say", "x"], "Unknown option: --say"),
+        (["--loaves", "2"], "SHOP requires an argument"),
+    ],
+)
+@pytest.mark.usefixtures("baked")
+def test_a_wrong_word_is_named(words: list[str], sentence: str, capsys: Captured) -> None:
+    assert cli.run(["bake", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("baked")
+def test_the_page_has_every_option_with_its_meaning(capsys: Captured) -> None:
+    assert cli.run(["bake", "--help"]) == 0
+    page = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "SHOP Where." in page
+    assert "--loaves INT How many. [default: 1]" in page
+    assert "--oven INT... --empty-oven In these; once for each." in page
+
+
+def test_results_are_printed_as_they_come(capsys: Captured) -> None:
+    def count() -> Iterator[int]:
+        yield 1
+        assert capsys.readouterr().out == "1\n"
+        yield 2
+
+    command(count)()
+    assert capsys.readouterr().out == "2\n"
+    command(lambda: Path("report.html"))()
+    assert capsys.readouterr().out == "report.html\n"
+    command(lambda: Shop())()
+    assert capsys.readouterr().out == ""
+
+
+def test_options_of_one_name_are_refused() -> None:
+    class More(Settings, frozen=True):
+        loaves: int = 1
+
+    def twice(bread: Bread, more: More) -> None:
+        """Bake twice."""
+
+    twice.__annotations__ = {"bread": Bread, "more": More, "return": None}
+    with pytest.raises(ConfigError, match=r"More\.loaves: another setting has this name"):
+        command(twice)

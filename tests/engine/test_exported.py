@@ -102,7 +102,7 @@ def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [lambda b: bytes(len(b)), lambda b: b[: len(b) // 2], None])
 def test_weights_beside_a_graph_are_checked_too(damage: Any, tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="pip install 'bertkit[export]'")
-    export(tiny, out=tmp_path / "ov", kind="openvino")
+    export(tiny, out=tmp_path / "ov", format="openvino")
     weights = tmp_path / "ov" / "model.bin"
     weights.unlink() if damage is None else weights.write_bytes(damage(weights.read_bytes()))
     with pytest.raises(CheckpointError, match=r"model\.bin: missing, or not what"):

@@ -18,11 +18,12 @@ from tests.factories import tiny_config
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.checkpoint.tuned import Tuned, cores, processor, write_tuned
+from bertkit.checkpoint.tuned import Tuned, processor, write_tuned
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.families import FAMILIES
+from bertkit.memory import cores
 from bertkit.models.model import build
 from bertkit.nn.pool import Dense, Pooling
 from bertkit.text.tokenizer import Tokenizer

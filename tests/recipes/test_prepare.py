@@ -24,7 +24,7 @@ from tests.factories import tiny_tokenizer, write_vocab
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import BlankLines, documents
 from bertkit.data.sentences import split
-from bertkit.errors import BertkitError, DataError, StorageError
+from bertkit.errors import BertkitError, ConfigError, DataError, StorageError
 from bertkit.recipes import prepare as recipe
 from bertkit.recipes import workers
 from bertkit.recipes.prepare import prepare
@@ -95,9 +95,11 @@ def test_a_corpus_holds_the_tokenizers_ids_of_every_sentence(
     corpus.verify()
 
 
-def test_a_corpus_knows_where_it_is_from(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    said: list[str] = []
-    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1, say=said.append)
+def test_a_corpus_knows_where_it_is_from(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
+    said = capsys.readouterr().err.splitlines()
     names = [Path(s.file).name for s in corpus.manifest.sources]
     assert names == sorted(p.name for p in texts.iterdir())
     assert corpus.tokenizer().fingerprint == tokenizer.fingerprint
@@ -113,9 +115,11 @@ def test_a_corpus_knows_where_it_is_from(texts: Path, tokenizer: Tokenizer, tmp_
     assert shards / corpus.tokens < 2.2
 
 
-def test_the_estimate_is_near(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    said: list[str] = []
-    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1, say=said.append)
+def test_the_estimate_is_near(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
+    said = capsys.readouterr().err.splitlines()
     tokens = float(said[0].split("about ")[1].split(" M")[0]) * 1e6
     assert tokens == pytest.approx(corpus.tokens, rel=0.35, abs=6e4)
 
@@ -179,7 +183,12 @@ def inodes(folder: Path, pattern: str) -> set[int]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_goes_on_to_the_same_bytes(
-    texts: Path, vocab: Path, tokenizer: Tokenizer, tmp_path: Path, processes: int
+    texts: Path,
+    vocab: Path,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    processes: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for i in range(8):  # enough work to be killed in
         shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
@@ -201,11 +210,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert not (out / "manifest.json").exists()
     with pytest.raises(DataError, match="no corpus here"):
         Corpus.open(out)
-    said: list[str] = []
-    corpus = prepare(
-        [texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2, say=said.append
-    )
-    assert "are left to do" in said[0]
+    capsys.readouterr()
+    corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2)
+    assert "are left to do" in capsys.readouterr().err
     assert set(kept.values()) <= inodes(out, "shard-*")  # finished shards were not written again
     assert content(out) == content(straight.folder)
     corpus.verify()
@@ -286,14 +293,14 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
 
     def refused(message: str, paths: list[Path], out: Path) -> None:
         before = content(tmp_path)
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(ConfigError, match=message):
             prepare(paths, tokenizer=tokenizer, out=out, processes=1)
         assert content(tmp_path) == before
 
     prepare([path], tokenizer=tokenizer, out=out, processes=1)
-    refused("a corpus is there already; choose another --out or delete it", [path], out)
-    refused("holds other things", [path], texts)
-    refused("a file is there", [path], path)
+    refused("exists already; choose another --out, or remove it first", [path], out)
+    refused("exists already", [path], texts)
+    refused("exists already", [path], path)
     refused("lies within", [texts], texts / "corpus")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from msgspec import Meta
 
 from bertkit.config import Count
 from bertkit.errors import CheckpointError
+from bertkit.memory import cores
 from bertkit.nn.precision import Inference
 from bertkit.storage import read_json, write_json
 
@@ -45,11 +45,6 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_tuned(folder: Path) -> Tuned | None:

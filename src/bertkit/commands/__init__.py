@@ -1,1 +1,1 @@
-"""Commands that are imported when one of them is called."""
+"""Commands: functions with types and a docstring, each imported when it is called."""

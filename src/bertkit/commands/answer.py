@@ -1,67 +1,19 @@
-"""Commands that ask a model, and score what it answers."""
+"""Commands that ask a model."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from cyclopts import App
-
-from bertkit.console import lines, print_json
+from bertkit.config import Count
+from bertkit.console import lines
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
-from bertkit.recipes.evaluate import evaluate as evaluating
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
-
-evaluate = App(name="evaluate")
-evaluate.command(
-    "bertkit.commands.search:judge",
-    name="retrieval",
-    help="Score a search; prints JSON.",
-)
-evaluate.command(
-    "bertkit.commands.learn:words",
-    name="words",
-    help="Score what layers know of words; prints JSON.",
-)
-
-
-@evaluate.default
-def score(
-    model: str,
-    file: Path,
-    /,
-    *,
-    task: str | None = None,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    header: bool | None = None,
-    separator: str | None = None,
-    errors: Path | None = None,
-    precision: Inference = "fp32",
-) -> None:
-    """Score a fine-tuned model on a labelled file; prints JSON.
-
-    Parameters
-    ----------
-    task
-        module:Class, for a task from outside the package.
-    text
-        Column of the text; told by its name and said otherwise, as are the others.
-    separator
-        What divides columns; by default a tab, or in .csv a comma; `space` cuts a line after its
-        first word.
-    errors
-        A folder, to be made, for the worst answers: errors.html and errors.jsonl.
-    """
-    ready = answering(model, task, precision=precision)
-    reading = Reading(text=text, pair=pair, label=label, header=header, separator=separator)
-    examples = read_examples(type(ready.task), file, reading)
-    print(json.dumps(evaluating(ready, examples, errors=errors)))
 
 
 def predict(
@@ -78,42 +30,53 @@ def predict(
     separator: str | None = None,
     long: Long | None = None,
     precision: Inference = "fp32",
-) -> None:
-    """Answers to texts: arguments, a file's rows, or the lines of stdin. One line of JSON each.
+) -> Iterator[Any]:
+    """Answers to texts, from any fine-tuned model.
 
-    Parameters
-    ----------
-    pair
-        What goes with the text: the second of a pair, a question's context, each choice.
-    file
-        Examples as for training, without their labels; which column is what is said.
-    task
-        module:Class, for a task from outside the package.
-    long
-        What to do with texts longer than the model; by default what the task does.
+    Args:
+        model: A fine-tuned model folder or hub id.
+        text: By default the lines of stdin.
+        pair: What goes with the text: the second of a pair, a question's context, each choice.
+        file: Examples as for training, without their labels; which column is what is said.
+        task: module:Class, for a task from outside the package.
+        text_column: With --file: column of the text.
+        pair_column: With --file: column of the second text.
+        header: With --file: whether the first line names the columns.
+        separator: With --file: what divides columns; by default a tab, or in .csv a comma.
+        long: What to do with texts longer than the model; by default what the task does.
+        precision: Of the numbers the model computes with.
     """
     if file is not None and (text or pair):
         raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
     reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
     if file is None and reading != Reading():
         raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
-    ready = answering(model, task, precision=precision)
+    answer = answering(model, task, precision=precision)
     if file is not None:
-        examples = read_examples(type(ready.task), file, reading, labelled=False)
-        for answer in ready.answers(examples, long=long):
-            print_json(answer)
-        return
-    for answer in ready(((line, pair) if pair else line for line in text or lines()), long=long):
-        print_json(answer)
+        examples = read_examples(type(answer.task), file, reading, labelled=False)
+        yield from answer.answers(examples, long=long)
+    else:
+        rows = ((line, pair) if pair else line for line in text or lines())
+        yield from answer(rows, long=long)
 
 
-def fill_mask(model: str, text: list[str] | None = None, /, *, top: int = 10) -> None:
-    """The likeliest pieces for each [MASK] of a text."""
-    texts = text or list(lines())
-    for answers in pipeline("fill-mask", model)(texts, top=top):
-        print_json(answers)
+def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
+    """The likeliest pieces for each [MASK] of a text.
+
+    Args:
+        model: A model folder or hub id with a masked-LM head.
+        text: By default the lines of stdin.
+        top: How many pieces.
+    """
+    yield from pipeline("fill-mask", model)(text or list(lines()), top=top)
 
 
-def next_sentence(model: str, a: str, b: str, /) -> None:
-    """How likely sentence B follows sentence A."""
-    print_json(pipeline("next-sentence", model)([a], [b])[0])
+def next_sentence(model: str, a: str, b: str, /) -> Any:
+    """How likely sentence B follows sentence A.
+
+    Args:
+        model: A model folder or hub id with a head for next sentences.
+        a: The first sentence.
+        b: The second.
+    """
+    return pipeline("next-sentence", model)([a], [b])[0]

@@ -1,68 +1,136 @@
-"""A command whose options are settings: their names, types, meanings and defaults."""
+"""A command is a function: its parameters are the options, its docstring the help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter as Argument
-from inspect import Signature
-from typing import Annotated, Any
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cyclopts import Parameter
+from docstring_parser import parse
 
 from bertkit.config import Settings, decode, explained
+from bertkit.console import print_json
 from bertkit.errors import ConfigError
 
-Own = Mapping[str, tuple[Any, ...]]
-"""An argument's type, meaning and, unless it is required, default."""
 
+def command(function: Callable[..., Any]) -> Callable[..., None]:
+    """The function as a command: words become its arguments, and what it returns is printed.
 
-def command(
-    call: Callable[..., Any],
-    meaning: str,
-    own: Own,
-    *,
-    positional: Own | None = None,
-    **groups: type[Settings],
-) -> Any:
-    """A command that calls `call` with its own arguments and a Settings object for each group."""
+    Its options are the parameters that its docstring names under `Args:`, of the types that a
+    word can be, and every setting of a parameter that is a group of settings. A list is an option
+    to repeat, so its name is singular: `heads` is `--head`.
+    Raises: ConfigError for two options of one name.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    documented = {param.arg_name for param in parse(function.__doc__ or "").params}
+    parameters = inspect.signature(function).parameters
+    groups = {name: kind for name in parameters if (kind := _settings(hints[name])) is not None}
 
-    defaults = {name: default[0] for name, (_, _, *default) in own.items() if default}
+    @functools.wraps(function)
+    def run(*texts: Any, **options: Any) -> None:
+        for name, value in options.items():
+            if name in groups:
+                options[name] = decode(groups[name], vars(value))
+            elif type(value) in (int, float):
+                _check_bounds(name, value, hints[name])
+        print_result(function(*texts, **options))
 
-    def run(*texts: Any, **given: Any) -> None:
-        parts = {
-            name: decode(kind, {k: given.pop(k) for k in kind.__struct_fields__ if k in given})
-            for name, kind in groups.items()
-        }
-        for name, value in given.items():
-            if isinstance(value, int | float):  # of numbers a type says the bounds too
-                try:
-                    msgspec.convert(value, own[name][0])
-                except msgspec.ValidationError as error:
-                    raise ConfigError(f"{name}: {error}") from None
-        call(*texts, **{**defaults, **given}, **parts)
-
-    positional = positional or {}
-    all_of = {**positional, **own}
-    for kind in groups.values():
-        meant = explained(kind)
-        for field in msgspec.structs.fields(kind):
-            if field.name in all_of:
-                raise ConfigError(
-                    f"{kind.__qualname__}.{field.name}: another setting has this name; choose one "
-                    "of your own"
-                )
-            all_of[field.name] = (field.type, meant.get(field.name, ""), field.default)
-    arguments = [
-        Argument(
-            name,
-            Argument.POSITIONAL_ONLY if name in positional else Argument.KEYWORD_ONLY,
-            default=default[0] if default else Argument.empty,
-            annotation=Annotated[kind, Parameter(help=about)],
-        )
-        for name, (kind, about, *default) in all_of.items()
-    ]
-    vars(run)["__signature__"] = Signature(arguments)
-    run.__annotations__ = {argument.name: argument.annotation for argument in arguments}
-    run.__doc__ = meaning
+    run.__annotations__ = {
+        name: _flat(groups[name])
+        if name in groups
+        else _option(name, hints[name], parameter.kind, documented)
+        for name, parameter in parameters.items()
+    }
+    _refuse_same_names([name for name in parameters if name not in groups], groups.values())
     return run
+
+
+def print_result(result: Any) -> None:
+    """A line of JSON for a result, or for each of those that come one by one."""
+    if isinstance(result, Iterator):
+        for one in result:
+            print_json(one)
+    elif isinstance(result, Mapping | msgspec.Struct | list):
+        print_json(result)
+    elif isinstance(result, Path):
+        print(result)
+
+
+def _settings(hint: Any) -> type[Settings] | None:
+    """The group of settings that a parameter takes."""
+    for kind in (hint, *get_args(hint)):
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            return kind
+    return None
+
+
+def _flat(kind: type[Settings]) -> Any:
+    """Settings as a dataclass, which the parser reads: an option for each."""
+    meanings = explained(kind)
+    fields: list[Any] = []
+    for setting in msgspec.structs.fields(kind):
+        field: Any = dataclasses.field(metadata={"help": meanings.get(setting.name, "")})
+        if setting.default is not msgspec.NODEFAULT:
+            field.default = setting.default
+        elif setting.default_factory is not msgspec.NODEFAULT:
+            field.default_factory = setting.default_factory
+        fields.append((setting.name, setting.type, field))
+    namespace = {"__module__": kind.__module__}
+    flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
+    return Annotated[flat | None, Parameter(name="*", parse=bool(fields))]
+
+
+def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:
+    """The type of an option; a parameter for Python alone is none."""
+    typed = _typed(hint)
+    if kind is inspect.Parameter.KEYWORD_ONLY:
+        if name not in documented or typed is None:
+            return Annotated[hint, Parameter(parse=False)]
+        if name.endswith("s") and get_origin(_without_none(typed)) is list:
+            return Annotated[typed, Parameter(name=f"--{name[:-1].replace('_', '-')}")]
+    return typed
+
+
+def _typed(hint: Any) -> Any:
+    """Of a type the part that words can be: a path of a path or an open model."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        kinds = [kind for one in arguments if (kind := _typed(one)) is not None]
+        kinds = [kind for kind in kinds if kind is not NoneType][:1]
+        return kinds[0] | None if kinds and NoneType in arguments else next(iter(kinds), None)
+    if origin is Annotated:
+        return hint if _typed(arguments[0]) is not None else None
+    if origin in (list, Sequence):
+        item = _typed(arguments[0])
+        return None if item is None else list[item]  # type: ignore[valid-type]
+    return hint if origin is Literal or hint in (str, Path, int, float, bool, NoneType) else None
+
+
+def _without_none(hint: Any) -> Any:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    return kinds[0] if get_origin(hint) in (Union, UnionType) else hint
+
+
+def _check_bounds(name: str, value: float, hint: Any) -> None:
+    try:
+        msgspec.convert(value, _typed(hint))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {str(error)[0].lower()}{str(error)[1:]}") from None
+
+
+def _refuse_same_names(options: Sequence[str], groups: Any) -> None:
+    known = set(options)
+    for kind in groups:
+        for name in kind.__struct_fields__:
+            if name in known:
+                raise ConfigError(
+                    f"{kind.__qualname__}.{name}: another setting has this name; choose one of "
+                    "your own"
+                )
+            known.add(name)

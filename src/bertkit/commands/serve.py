@@ -1,22 +1,84 @@
-"""The command that serves models."""
+"""The commands that serve models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bertkit.commands.command import Own, command
 from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.serve.limits import KEY, Limits
+from bertkit.serve.limits import Limits
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
-def _serve(models: list[str] | None = None, /, **plan: Any) -> None:
+def serve(
+    models: list[str] | None = None,
+    /,
+    *,
+    runs: Sequence[Path] = (),
+    tasks: Sequence[str] = (),
+    store: str | None = None,
+    host: str = "127.0.0.1",
+    port: Port = 8000,
+    keys: Path | None = None,
+    precision: Inference = "fp32",
+    workers: Count = 1,
+    limits: Limits | None = None,
+) -> None:
+    """Serve models over HTTP: vectors, labels, entities, answers, search.
+
+    Args:
+        models: Model folders or hub ids; what they hold decides what they can be asked.
+        runs: A folder in which something learns, or has; its curves are shown.
+        tasks: A task of your own, as module:Class, whose code may run.
+        store: A store of passages, for /search.
+        host: The address to listen at; loopback alone by default.
+        port: 0 takes any that is free.
+        keys: A TOML file of keys; without it BERTKIT_KEY of the environment, or none.
+        precision: Of the numbers the models compute with.
+        workers: Processes, each with all models.
+    """
+    _run(
+        models=models or [],
+        runs=runs,
+        tasks=tasks,
+        store=store,
+        host=host,
+        port=port,
+        keys=keys,
+        precision=precision,
+        workers=workers,
+        limits=limits or Limits(),
+    )
+
+
+def view(
+    models: list[str] | None = None,
+    /,
+    *,
+    runs: Sequence[Path] = (),
+    tasks: Sequence[str] = (),
+    port: Port = 0,
+    precision: Inference = "fp32",
+) -> None:
+    """Look into models in the browser, and watch runs learn.
+
+    Args:
+        models: Model folders or hub ids.
+        runs: A folder in which something learns, or has; its curves are shown.
+        tasks: A task of your own, as module:Class, whose code may run.
+        port: 0 takes any that is free.
+        precision: Of the numbers the models compute with.
+    """
+    _run(models=models or [], runs=runs, tasks=tasks, port=port, precision=precision, browser=True)
+
+
+def _run(**plan: Any) -> None:
     try:
         from bertkit.serve.run import Plan
         from bertkit.serve.run import serve as run
@@ -24,51 +86,6 @@ def _serve(models: list[str] | None = None, /, **plan: Any) -> None:
         raise ConfigError(
             f"serving needs {error.name}, which is not installed: pip install 'bertkit[serve]'"
         ) from None
-    plan["runs"], plan["tasks"] = plan.pop("run"), plan.pop("task")
-    if not models and not plan["runs"]:
+    if not plan["models"] and not plan["runs"]:
         raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")
-    run(Plan(models=models or [], **plan))
-
-
-MODELS: Own = {"models": (list[str] | None, "Model folders or hub ids.", None)}
-
-RUNS: Own = {
-    "run": (list[Path], "A folder in which something learns, or has; its curves are shown.", []),
-    "task": (list[str], "A task of your own, as module:Class, whose code may run.", []),
-}
-
-
-def _view(models: list[str] | None = None, /, **plan: Any) -> None:
-    _serve(models, browser=True, **plan)
-
-
-view = command(
-    _view,
-    "Look into models in the browser: write a text, and see what they do with it.",
-    {
-        **RUNS,
-        "port": (Port, "0 takes any that is free.", 0),
-        "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
-    },
-    positional=MODELS,
-)
-
-serve = command(
-    _serve,
-    "Serve models over HTTP: what their folders hold decides what they can be asked.",
-    {
-        **RUNS,
-        "store": (str | None, "A store of passages, for /search.", None),
-        "host": (str, "The address to listen at; loopback alone by default.", "127.0.0.1"),
-        "port": (Port, "0 takes any that is free.", 8000),
-        "keys": (
-            Path | None,
-            f"A TOML file of keys; without it {KEY} of the environment, or none.",
-            None,
-        ),
-        "precision": (Inference, "Of the numbers the models compute with.", "fp32"),
-        "workers": (Count, "Processes, each with all models.", 1),
-    },
-    positional=MODELS,
-    limits=Limits,
-)
+    run(Plan(**plan))

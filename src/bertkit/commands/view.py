@@ -1,14 +1,27 @@
-"""Commands that show what a model does."""
+"""Commands that show a model, and what it does."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from bertkit.checkpoint.folder import load
 from bertkit.console import say
 from bertkit.models.layers import read_head
-from bertkit.view.explain import explain as explaining
+from bertkit.recipes.info import info as describe
+from bertkit.view.explain import explain as explain_text
 from bertkit.view.page import refuse_place, write_page
+
+
+def info(model: str, /) -> None:
+    """What a model folder holds: shape, parameters, heads.
+
+    Args:
+        model: A model folder or hub id.
+    """
+    print(json.dumps(describe(load(model)), indent=2))
 
 
 def explain(
@@ -18,29 +31,24 @@ def explain(
     *,
     out: Path,
     pair: str | None = None,
-    off: list[str] | None = None,
+    off: Sequence[str] = (),
     long: Literal["error", "truncate"] = "error",
 ) -> None:
-    """What a model does with a text, as one HTML file: pieces, attention, masked words, layers.
+    """What a model does with a text, as a page: attention, masked words, layers.
 
-    Parameters
-    ----------
-    model
-        A model folder or hub id.
-    out
-        The file, to be made; any browser opens it, and it needs nothing else.
-    pair
-        A second text, read together with the first.
-    off
-        Switch this head off, as LAYER.HEAD from 1; once for each.
-    long
-        What to do with a text longer than the model.
+    Args:
+        model: A model folder or hub id.
+        text: The text.
+        out: The file, to be made; pieces, attention, masked words and layers, for any browser.
+        pair: A second text, read together with the first.
+        off: Switch this head off, as LAYER.HEAD from 1; once for each.
+        long: What to do with a text longer than the model.
     """
     refuse_place(out)
-    found = explaining(model, text, pair, off=[read_head(name) for name in off or ()], long=long)
-    write_page(out, found)
-    cut = "; the text is longer and was cut" if found.truncated else ""
+    shown = explain_text(model, text, pair, off=[read_head(name) for name in off], long=long)
+    write_page(out, shown)
+    cut = "; the text is longer and was cut" if shown.truncated else ""
     say(
-        f"{out}: {len(found.tokens)} tokens, {found.model.layers} layers of "
-        f"{found.model.heads} heads{cut}"
+        f"{out}: {len(shown.tokens)} tokens, {shown.model.layers} layers of "
+        f"{shown.model.heads} heads{cut}"
     )

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from bertkit.batch import Batch
+from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
 from bertkit.storage import refuse_used, write_text
@@ -42,23 +43,36 @@ Candidates = Mapping[tuple[int, int], Sequence[str]]
 
 def augment(
     data: Path,
+    /,
     *,
     model: str | Path,
     out: Path,
     vectors: Path | None = None,
-    copies: int = 10,
+    copies: Count = 10,
     share: float = 0.4,
-    candidates: int = 15,
-    seed: int = 0,
+    candidates: Count = 15,
+    seed: Seed = 0,
     reading: Reading | None = None,
 ) -> dict[str, int]:
-    """Write labelled texts or pairs to `out` (.jsonl), each followed by `copies` of it.
+    """More labelled texts for a student: words are replaced by likely ones.
+
+    Labelled texts or pairs are written to `out` (.jsonl), each followed by `copies` of it.
 
     In a copy each word is replaced with probability `share`: one that the model knows whole by
     one of the likeliest `candidates` at its masked place, another by one of its nearest by
     `vectors`, or not at all. Labels stay, so that a student learns from its teacher near the texts
     it was given. Draws depend on (seed, row, copy) alone.
     Raises: ConfigError when `out` is in use or no .jsonl, CheckpointError without a masked-LM head.
+
+    Args:
+        data: Labelled texts or pairs.
+        model: A model with a masked-LM head, which says what could stand in a place.
+        out: The .jsonl file to be made.
+        vectors: Word vectors, for words that the model has in pieces.
+        copies: Copies of each row, beside itself.
+        share: How likely a word is replaced in a copy.
+        candidates: How many of the likeliest words one is drawn from.
+        seed: Of the draws.
     """
     refuse_used(out)
     if out.suffix != ".jsonl":

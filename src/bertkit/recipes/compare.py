@@ -127,12 +127,12 @@ def compare(
     *,
     train: Path | str,
     dev: Path | str,
-    vectors: Path | str,
     out: Path | str,
+    vectors: Path | str,
     settings: Compare | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Learn the same labelled examples three ways and score each on dev, with several seeds.
+    """Labels learned three ways: random weights, word vectors, pretrained.
 
     The ways: the model fine-tuned; a network of the same shape from random weights, with the
     epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the
@@ -141,6 +141,13 @@ def compare(
     `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
     give the same scores on one machine. Returns: what compare.json holds.
     Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
+
+    Args:
+        model: A model folder or hub id.
+        train: Labelled examples to learn from.
+        dev: The same, to choose the best epoch by and to score.
+        out: The folder of what is made; it must not exist yet.
+        vectors: Word vectors: GloVe or word2vec text, also .gz.
     """
     settings, out = settings or Compare(), Path(out)
     refuse_used(out)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.config import plain
+from bertkit.config import Count, plain
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.layers import keep_layers
@@ -28,21 +28,35 @@ def distill(
     dev: Rows,
     out: Path | str,
     student: str | Path | None = None,
-    layers: int | None = None,
+    layers: Count | None = None,
     follow: Sequence[int] = (),
     task: str | type[Task[Any, Any]] | None = None,
+    seeds: Count = 1,
+    resume: bool = False,
     settings: Finetune | None = None,
     terms: Terms | None = None,
     reading: Reading | None = None,
-    seeds: int = 1,
-    resume: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune a student under a teacher, and return its dev scores as `finetune` does.
+    """Teach a small model what a fine-tuned one does.
+
+    Returns: the student's dev scores, as `finetune` does.
 
     The student is a model folder, or as many `layers` of the teacher, evenly taken, with its
     embedding and its head. `follow` names, for each of the student's layers, the teacher's that
     it is to be like, from 1; evenly by default. The task is the teacher's.
     Raises: ConfigError for a student that cannot follow its teacher, before work.
+
+    Args:
+        teacher: A fine-tuned model folder; the task is its own.
+        train: Labelled examples to learn from.
+        dev: The same, to choose the best epoch by and to score.
+        out: The folder of what is made; it must not exist yet.
+        student: A model folder or hub id with the teacher's vocabulary.
+        layers: Instead: as many layers of the teacher, evenly taken.
+        follow: The teacher's layer that each of the student's follows, from 1; once for each.
+        task: The teacher's task, where it is module:Class.
+        seeds: Run as many seeds, and report mean and standard deviation.
+        resume: Go on with a run that was stopped.
     """
     settings, terms = settings or Finetune(), terms or Terms()
     if (student is None) == (layers is None):

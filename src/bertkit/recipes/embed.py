@@ -1,22 +1,69 @@
-"""Vectors of any number of texts into one file."""
+"""Vectors of any number of texts, as lines or as one file; an exported model needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 
-from bertkit.console import progress
+from bertkit.console import lines, progress, say
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError
+from bertkit.memory import limit_onednn_cache
 from bertkit.storage import refuse_used, writing
 from bertkit.text.long import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
     from bertkit.nn.precision import Inference
     from bertkit.pipelines import Embed
+
+Backend = Literal["bertkit", "onnx", "openvino"]
+
+
+def embed(
+    model: str,
+    texts: Sequence[str] | None = None,
+    /,
+    *,
+    prompt: str | None = None,
+    pooling: Literal["mean", "cls", "max"] | None = None,
+    long: Long = "error",
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
+    invariant: bool = False,
+    backend: Backend | None = None,
+    out: Path | None = None,
+) -> Iterator[list[float]]:
+    """A vector for each text: a line of JSON, or all as a .npy file.
+
+    Args:
+        model: A model folder or hub id, or a folder that `bertkit export` made.
+        texts: By default the lines of stdin; any number of them, as they come.
+        prompt: What stands before each text: the name of one of the model's prompts, or a text
+            such as "query: "; by default the model's default one, if any. It is said which.
+        pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
+            mean.
+        long: What to do with texts longer than the model.
+        precision: Of the numbers the model computes with.
+        invariant: Each text by itself, which is slower: its vector is then the same to the last
+            bit, whatever it is embedded with.
+        backend: What computes; by default what the folder is: a model, or what `bertkit export`
+            made.
+        out: A .npy file of float32, to be made, one row a text.
+    """
+    limit_onednn_cache()
+    pipeline = opened(model, backend, precision, pooling, invariant, prompt)
+    count = cut = 0
+    if out is not None:
+        count, cut = embed_file(pipeline, texts or lines(), out, long=long)
+        say(f"{out}: {count:,} × {pipeline.dimension}")
+    else:
+        for vectors, short in pipeline.stream(texts or lines(), long=long):
+            count, cut = count + len(short), cut + sum(short)
+            yield from vectors.tolist()
+    if cut:
+        say(f"{cut:,} of {count:,} texts are longer than {pipeline.length} tokens and were cut")
 
 
 def embed_file(
@@ -45,7 +92,7 @@ def embed_file(
 
 def opened(
     model: str,
-    backend: Literal["bertkit", "onnx", "openvino"] | None,
+    backend: Backend | None,
     precision: Inference,
     pooling: str | None,
     invariant: bool,
@@ -62,7 +109,7 @@ def opened(
 
 def _opened(
     model: str,
-    backend: Literal["bertkit", "onnx", "openvino"] | None,
+    backend: Backend | None,
     precision: Inference,
     pooling: str | None,
     invariant: bool,

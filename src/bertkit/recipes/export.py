@@ -21,23 +21,34 @@ NEEDS = {
 
 def export(
     model: str | Path | Loaded,
+    /,
     *,
     out: Path,
-    kind: Literal["onnx", "openvino"] = "onnx",
-    pooling: str | None = None,
+    format: Literal["onnx", "openvino"] = "onnx",
+    pooling: Literal["mean", "cls", "max"] | None = None,
     task: str | type[Task[Any, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Write `out`, a folder with a graph and a tokenizer; how far its vectors are from the model's.
+    """A model that makes vectors as ONNX or OpenVINO, to run without torch.
+
+    The folder has a graph and a tokenizer. Returns: how far its vectors are from the model's.
 
     With a `task` that the model was fine-tuned for, the logits of its head are an output too.
     Raises: ConfigError when `out` is in use or a package is missing, CheckpointError when the graph
     gives other vectors. Nothing is written then.
+
+    Args:
+        model: A model folder or hub id.
+        out: The folder, to be made; `bertkit embed` opens it.
+        format: What runs it: ONNX Runtime or OpenVINO.
+        pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
+            mean.
+        task: What it was fine-tuned for, whose logits are to be an output too.
     """
     refuse_used(out)
-    missing = [name for name in NEEDS[kind] if importlib.util.find_spec(name) is None]
+    missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"format: {kind} needs {', '.join(missing)}, which is not installed: "
+            f"format: {format} needs {', '.join(missing)}, which is not installed: "
             "pip install 'bertkit[export]'"
         )
     loaded = model if isinstance(model, Loaded) else load(model)
@@ -51,6 +62,6 @@ def export(
     with new_folder(out) as partial:
         loaded.tokenizer.save(partial, segments=loaded.model.config.types > 1)
         apart = exporting.export(
-            loaded.model, embed.pooling, partial, length=loaded.length, kind=kind, head=head
+            loaded.model, embed.pooling, partial, length=loaded.length, kind=format, head=head
         )
-    return {"format": kind, "length": loaded.length, "largest_difference": apart}
+    return {"format": format, "length": loaded.length, "largest_difference": apart}

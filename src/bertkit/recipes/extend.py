@@ -10,7 +10,7 @@ import msgspec
 from torch import Tensor
 
 from bertkit.checkpoint.folder import load
-from bertkit.data.readers import documents
+from bertkit.data.readers import documents, read_text
 from bertkit.errors import ConfigError
 from bertkit.models.model import empty
 from bertkit.recipes.changed import save_changed
@@ -25,19 +25,30 @@ ROWS = ("encoder.embedding.tokens.weight", "heads.mlm.bias")
 def extend(
     model: str | Path,
     texts: Sequence[Path],
+    /,
     *,
     out: Path,
     size: int | None = None,
-    words: Sequence[str] = (),
+    words: Path | Sequence[str] | None = None,
     min_frequency: int = 5,
 ) -> dict[str, Any]:
-    """Write the model with more words to `out`, and return how many pieces a word now takes.
+    """Give a model more words, which start from their old pieces.
 
-    The words are those given, or the `size` that save most pieces on the texts. Every old id and
+    Every old id and
     vector stays; a new word begins as the mean of its old pieces, and wants `adapt` or fine-tuning.
     Raises: ConfigError when `out` is in use, for words already there, and for no words at all.
+
+    Args:
+        model: A model folder or hub id with a WordPiece vocabulary.
+        texts: Files or folders of .txt or .jsonl, also .gz, of your field.
+        out: The folder of the larger model, to be made.
+        size: As many words: those that save most pieces on the text.
+        words: Instead: a file with a word a line.
+        min_frequency: How often a word must occur to be chosen.
     """
     refuse_used(out)
+    if isinstance(words, Path):
+        words = [word for line in read_text(words).splitlines() if (word := line.strip())]
     if (size is None) == (not words):
         raise ConfigError("words: name them, or say with size how many to choose from the texts")
     loaded = load(model)
@@ -48,7 +59,7 @@ def extend(
         tokenizer.core.pre_tokenizer,
         whole=False,
     )
-    chosen = list(words) or choose(tokenizer, counts, size or 0, min_frequency=min_frequency)
+    chosen = list(words or ()) or choose(tokenizer, counts, size or 0, min_frequency=min_frequency)
     if not chosen:
         raise ConfigError(
             f"no word of the texts that takes several pieces occurs {min_frequency} times; there "

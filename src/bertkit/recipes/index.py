@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.config import Count
 from bertkit.console import progress, say
 from bertkit.data.documents import Columns, Document, documents
 from bertkit.errors import ConfigError, DataError
+from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, Work
@@ -31,29 +33,39 @@ PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 
 def index(
     paths: Sequence[Path],
+    /,
     *,
     model: str | Path | Loaded,
     store: str,
-    columns: Columns | None = None,
-    length: int | None = None,
+    length: Count | None = None,
     long: Long = "window",
-    sync: bool = False,
     prompt: str | None = None,
     query_prompt: str | None = None,
+    sync: bool = False,
     precision: Inference = "auto",
+    columns: Columns | None = None,
 ) -> dict[str, int]:
-    """Put documents into a store, to be searched; the same call goes on after a stop.
+    """Put documents into a store, to be searched.
 
     A document replaces the one of its id, and one that is the same already is left alone. All are
-    read and checked before any is written. `length` is that of a passage in tokens, by default the
-    longest that the model reads; `long` says what becomes of longer documents: overlapping
-    passages, only the first, or an error. With `sync` documents of the store that are not among
-    these are taken out. `prompt` stands before each passage and `query_prompt` before each query
-    that will be asked, by name or as a text; by default those that the folder has for documents
-    and for queries.
+    read and checked before any is written.
     Raises: DataError for a document that cannot be used, SearchError for a store made with another
     model or other settings; what the store held is found as before.
+
+    Args:
+        paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md or .html.
+            The same command goes on after a stop.
+        model: A model folder or hub id that makes vectors of texts.
+        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
+        length: Tokens of a passage; by default the most the model reads.
+        long: Of longer documents: overlapping passages, the first, or an error.
+        prompt: What stands before each passage: a name of the model's prompts, or a text such as
+            "passage: "; by default the model's for documents, if any.
+        query_prompt: The same before each query that will be asked; the store keeps it.
+        sync: Take out what is in the store and not among these documents.
+        precision: Of the numbers the model computes with.
     """
+    limit_onednn_cache()
     columns = columns or Columns()
     names = _check(paths, columns)
     loaded = model if isinstance(model, Loaded) else load(model)

@@ -4,15 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from bertkit.config import Seed, decode, read_toml
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling
 from bertkit.recipes.run_file import read_config
+from bertkit.recipes.variants import find_run_file
 from bertkit.text.tokenizer import Tokenizer
+
+
+def inspect(
+    corpus: Path,
+    /,
+    *,
+    count: int = 3,
+    config: Path | None = None,
+    seed: Seed = 0,
+    length: int = 128,
+    pairs: Literal["nsp", "sop", "none"] = "nsp",
+) -> None:
+    """Print samples of a corpus as a person reads them, and statistics.
+
+    Args:
+        corpus: A prepared corpus.
+        count: Samples to print.
+        config: A run file whose sampling and masking to use, instead of length and pairs.
+        seed: Which samples.
+        length: Tokens of a sample.
+        pairs: Next sentence, sentence order, or none.
+    """
+    opened = Corpus.open(corpus)
+    tokenizer = opened.tokenizer()
+    sampling = decode(Sampling, {"pairs": pairs, "length": length}, "sampling")
+    masking = Masking()
+    if config is not None:
+        settings = read_config(read_toml(find_run_file(config)), tokenizer)
+        sampling, masking = settings.sampling, settings.masking
+    samples, drawn = draw(opened, tokenizer, sampling, masking, seed=seed, count=max(count, 1000))
+    for sample in drawn[:count]:
+        print("\n".join(readable(samples, sample)), end="\n\n")
+    for name, value in statistics(opened).items():
+        print(f"{name:32} {value:,}")
+    print(f"{'samples an epoch':32} {len(samples):,}")
+    for name, share in rates(samples, drawn).items():
+        print(f"{name:32} {share:.3f}")
 
 
 def statistics(corpus: Corpus) -> dict[str, float | int]:

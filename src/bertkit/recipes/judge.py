@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit import metrics
+from bertkit.config import Count
 from bertkit.console import progress
 from bertkit.data.judgments import judged, read_judgments, read_queries
 from bertkit.data.smart import is_smart
 from bertkit.errors import ConfigError, DataError
+from bertkit.nn.precision import Inference
 from bertkit.retrieval.search import CANDIDATES, Searcher
 from bertkit.retrieval.store import ID, Condition, Hit
 from bertkit.storage import refuse_used, writing
@@ -28,12 +30,31 @@ PART = 64
 
 
 def evaluate_retrieval(
-    searcher: Searcher, queries: Path, judgments: Path, *, hybrid: bool = False
+    store: str | Searcher,
+    /,
+    *,
+    queries: Path,
+    judgments: Path,
+    hybrid: bool = False,
+    rerank: str | None = None,
+    model: str | None = None,
+    precision: Inference = "fp32",
 ) -> dict[str, float]:
-    """ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
+    """Score a search on judged queries: nDCG, MRR, MAP and recall.
 
+    Returns: ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
     Raises: DataError when there is no such query, or none of the documents is in the store.
+
+    Args:
+        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
+        queries: .jsonl rows {id, text}, or .tsv lines of id and text.
+        judgments: Lines of query, document and grade, or TREC's query, 0, document and grade.
+        hybrid: Join what is found by meaning and by words.
+        rerank: A cross-encoder, which reads queries with the best passages.
+        model: The store's model, where it is not at its place any more.
+        precision: Of the numbers the models compute with.
     """
+    searcher = _searcher(store, rerank=rerank, model=model, precision=precision)
     texts, graded = _judged(searcher, queries, judgments)
     top = SCORED if searcher.rerank is None else CANDIDATES
     found = dict(_asked(searcher, texts, hybrid, top))
@@ -42,18 +63,21 @@ def evaluate_retrieval(
 
 
 def mine(
-    searcher: Searcher,
+    store: str | Searcher,
+    /,
+    *,
     queries: Path,
     judgments: Path,
     out: Path,
-    *,
     learner: Literal["similarity", "respond"] = "similarity",
-    negatives: int = 4,
+    negatives: Count = 4,
     skip: int = 0,
     margins: bool = False,
+    rerank: str | None = None,
+    model: str | None = None,
+    precision: Inference = "fp32",
 ) -> dict[str, int]:
-    """Rows for `bertkit finetune`: each query with a passage that answers it and some that only
-    seem to.
+    """Queries with right and almost right passages, to train a better search on.
 
     Negatives are the best documents for the query that are not judged to answer it, without the
     `skip` best, which may answer it too. For `respond` (a cross-encoder) these are candidates; for
@@ -61,7 +85,21 @@ def mine(
     the answer than the negative, a row for each: what a bi-encoder learns by loss margin_mse
     (Hofstätter et al. 2020).
     Raises: DataError when no query has both, ConfigError for settings that do not go together.
+
+    Args:
+        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
+        queries: .jsonl rows {id, text}, or .tsv lines of id and text.
+        judgments: Lines of query, document and grade, or TREC's query, 0, document and grade.
+        out: The .jsonl file to be made.
+        learner: The task that learns from it: a bi-encoder's, or a cross-encoder's.
+        negatives: How many in a row.
+        skip: Leave out as many of the best, which may answer the query though nobody judged them.
+        margins: By how much the re-ranker prefers the answer, for a bi-encoder to learn.
+        rerank: A cross-encoder, which reads queries with the best passages.
+        model: The store's model, where it is not at its place any more.
+        precision: Of the numbers the models compute with.
     """
+    searcher = _searcher(store, rerank=rerank, model=model, precision=precision)
     if margins and (searcher.rerank is None or learner != "similarity"):
         raise ConfigError("margins: they are a re-ranker's (--rerank), and for similarity alone")
     if negatives < 1 or skip < 0:
@@ -84,6 +122,10 @@ def mine(
                 "documents; check the ids, or ask for fewer negatives"
             )
     return {"queries": len(graded), "rows": rows}
+
+
+def _searcher(store: str | Searcher, **models: Any) -> Searcher:
+    return store if isinstance(store, Searcher) else Searcher(store, **models)
 
 
 def _judged(

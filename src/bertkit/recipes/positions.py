@@ -18,14 +18,20 @@ from bertkit.storage import refuse_used
 
 
 def extend_positions(
-    model: str | Path, *, length: int, out: Path, how: Literal["tile", "interpolate"] = "tile"
+    model: str | Path, /, *, length: int, out: Path, how: Literal["tile", "interpolate"] = "tile"
 ) -> dict[str, Any]:
-    """Write the model with `length` positions to `out`.
+    """Let a model read longer texts.
 
     `tile` repeats those there are (Beltagy et al. 2020, section 5), so that texts as short as
     before read the same; `interpolate` stretches them. Either way the new ones are a start: go on
     with `adapt` on long texts.
     Raises: ConfigError for a model without learned positions or with as many already.
+
+    Args:
+        model: A model folder or hub id.
+        length: Tokens of the longest sequence.
+        out: The folder of the longer model, to be made. Go on with adapt, on long texts.
+        how: Repeat the positions there are, or stretch them.
     """
     refuse_used(out)
     loaded = load(model)

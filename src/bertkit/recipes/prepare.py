@@ -9,18 +9,16 @@ rerun takes up what counts. All text is read and checked before anything is writ
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
+from rich.progress import Progress
 
 from bertkit import storage
+from bertkit.console import progress, say
 from bertkit.data.corpus import (
     FORMAT,
     PARTS,
@@ -33,8 +31,10 @@ from bertkit.data.corpus import (
 )
 from bertkit.data.readers import BlankLines, Span, files, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
-from bertkit.errors import DataError
+from bertkit.errors import ConfigError, DataError
+from bertkit.memory import cores
 from bertkit.recipes.workers import Pool, Settings, Unit, Worker, plainly, text_of
+from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 
 SHARD_TOKENS = 1 << 27
@@ -64,28 +64,37 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prepare(
-    paths: Sequence[Path],
+    texts: Sequence[Path],
+    /,
     *,
-    tokenizer: Tokenizer,
+    tokenizer: Path | Tokenizer,
     out: Path,
     field: str = "text",
     blank_lines: BlankLines = "paragraphs",
-    language: str = "en",
     processes: int | None = None,
+    language: str = "en",
     shard_tokens: int = SHARD_TOKENS,
-    say: Callable[[str], object] | None = None,
 ) -> Corpus:
-    """Make a corpus of these text files and folders; the same call takes up a killed one.
+    """Turn text into a corpus of token ids that pretraining reads from disk.
 
-    `language` is for the sentence splitter. `processes` None means one a core; above 1, a script
-    that calls this needs the usual `if __name__ == "__main__":`. `say` gets a line now and then.
-    Raises: DataError for unusable text, an `out` that holds something else, or too small a disk,
+    The same call goes on after a kill. `language` is for the sentence splitter. With several
+    processes, a script that calls this needs the usual `if __name__ == "__main__":`.
+    Raises: ConfigError for an `out` in use, DataError for unusable text or too small a disk,
     before anything is written; StorageError if writing fails: finished shards are then kept.
+
+    Args:
+        texts: Files or folders of .txt or .jsonl, also .gz.
+        tokenizer: Folder of the tokenizer.
+        out: The corpus's folder. The same command goes on after a kill.
+        field: The field of .jsonl rows that holds the text.
+        blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
+        processes: How many work at once; by default one for each core.
     """
-    out, sources = Path(out), files([Path(p) for p in paths])
-    say = say or _silent
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
+    out, sources = Path(out), files([Path(path) for path in texts])
     work = out / ".work"
-    _refuse(out, paths)
+    _refuse(out, texts)
     settings = Settings(
         tokenizer=tokenizer.fingerprint,
         field=field,
@@ -98,11 +107,11 @@ def prepare(
     if begun is not None:
         _same(begun, Plan(settings, inputs, []), out)
     units = begun.units if begun else _divide(sources, shard_tokens)
-    processes = min(processes or _cores(), len(units))
-    with Pool(Worker(out, settings), processes) as pool, _bar() as bar:
+    processes = min(processes or cores(), len(units))
+    with Pool(Worker(out, settings), processes) as pool, progress() as bar:
         if begun is None:
             units = _check(pool, units, bar)
-        _weigh(units, tokenizer, settings, work, say)
+        _weigh(units, tokenizer, settings, work)
         with _locked(work, out):
             if begun is None:
                 tokenizer.save(out / "tokenizer")
@@ -111,7 +120,7 @@ def prepare(
             if not (work / "complete").exists():
                 _make(pool, units, work, bar)
                 storage.write_text(work / "complete", "")
-            return _finish(out, work, tokenizer, inputs, len(units), say)
+            return _finish(out, work, tokenizer, inputs, len(units))
 
 
 # ---- before anything is written
@@ -119,15 +128,11 @@ def prepare(
 
 def _refuse(out: Path, paths: Iterable[Path]) -> None:
     """An `out` that would lose something, or feed on itself."""
-    if (out / "manifest.json").exists():
-        raise DataError(f"{out}: a corpus is there already; choose another --out or delete it")
-    if out.exists() and not out.is_dir():
-        raise DataError(f"{out}: a file is there; choose another --out")
-    if out.exists() and not (out / ".work").exists() and any(out.iterdir()):
-        raise DataError(f"{out}: the folder holds other things; choose another --out")
+    if (out / "manifest.json").exists() or not (out / ".work").exists():
+        refuse_used(out)
     for path in map(Path, paths):
         if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-            raise DataError(f"{out}: lies within {path}, which is read; choose another --out")
+            raise ConfigError(f"{out}: lies within {path}, which is read; choose another --out")
 
 
 def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
@@ -149,7 +154,7 @@ def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
 
 def _check(pool: Pool, units: list[Unit], bar: Progress) -> list[Unit]:
     """Read everything once, so that bad input is refused before it costs anything."""
-    task = bar.add_task("checking", total=sum(unit.bytes for unit in units))
+    task = bar.add_task("checking", total=sum(unit.bytes for unit in units), note="")
     checked = list(units)
     for number, message in pool.run("check", dict(enumerate(units))):
         if isinstance(message, Unit):
@@ -158,13 +163,7 @@ def _check(pool: Pool, units: list[Unit], bar: Progress) -> list[Unit]:
     return checked
 
 
-def _weigh(
-    units: list[Unit],
-    tokenizer: Tokenizer,
-    settings: Settings,
-    work: Path,
-    say: Callable[[str], object],
-) -> None:
+def _weigh(units: list[Unit], tokenizer: Tokenizer, settings: Settings, work: Path) -> None:
     """Estimate the corpus's size from samples. Raises: DataError if the disk is too small."""
     encode = Encoder(tokenizer)
     characters = tokens = size = 0
@@ -203,7 +202,7 @@ def _make(pool: Pool, units: list[Unit], work: Path, bar: Progress) -> None:
     todo = {i: unit for i, unit in enumerate(units) if not _made(work, i)}
     done = sum(unit.characters for i, unit in enumerate(units) if i not in todo)
     total = sum(unit.characters for unit in units)
-    task = bar.add_task("tokenizing", total=total, completed=done)
+    task = bar.add_task("tokenizing", total=total, completed=done, note="")
     # the largest first, so that no process is left with one at the end
     order = sorted(todo, key=lambda i: -units[i].characters)
     for _, message in pool.run("make", {i: todo[i] for i in order}):
@@ -217,7 +216,6 @@ def _finish(
     tokenizer: Tokenizer,
     inputs: list[Input],
     units: int,
-    say: Callable[[str], object],
 ) -> Corpus:
     """Give the shards their names, in the order of the units, then write the manifest."""
     made = [
@@ -308,28 +306,9 @@ def _locked(work: Path, out: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar with the time left, on a terminal only."""
-    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
-        yield bar
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _size(count: float) -> str:
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:,.1f} GB"
-
-
-def _silent(_: str) -> None:
-    pass

@@ -168,11 +168,11 @@ def probe(
     train: Path | str,
     dev: Path | str,
     out: Path | str,
+    combinations: Sequence[str] | None = None,
     settings: Probe | None = None,
     reading: Reading | None = None,
-    combinations: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Score combinations of a frozen encoder's layers as input of a BiLSTM tagger.
+    """Which layers of a frozen model serve a tagger best.
 
     The encoder reads both files once; then a tagger is trained for each combination and seed, and
     scored at its best epoch on dev. `combinations` are names as in `Combination.of`; those of the
@@ -180,6 +180,14 @@ def probe(
     The same settings give the same scores. Returns: what probe.json holds.
     Raises: ConfigError for a combination the model has not or when `out` exists, DataError naming
     file and line; before any work.
+
+    Args:
+        model: A model folder or hub id.
+        train: Labelled examples to learn from.
+        dev: The same, to choose the best epoch by and to score.
+        out: The folder of what is made; it must not exist yet.
+        combinations: embeddings, a layer (3, or -1 for the last), or sum:, mix: or concat: before
+            -4 (the last four) or all; once for each. By default those of the BERT paper.
     """
     settings, out = settings or Probe(), Path(out)
     refuse_used(out)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.batch import by_length
+from bertkit.config import Count
 from bertkit.engine.heads import alive
 from bertkit.errors import ConfigError
-from bertkit.models.layers import Head, attentions, keep_layers, without_heads
+from bertkit.models.layers import Head, attentions, keep_layers, read_head, without_heads
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import Answer, answering
@@ -31,17 +32,18 @@ BUDGET_TOKENS = 4096
 
 def prune(
     model: str | Path,
+    /,
     *,
     dev: Path | str | Sequence[Any],
     out: Path,
     data: Path | str | Sequence[Any] | None = None,
-    count: int | None = None,
-    heads: Sequence[Head] = (),
+    count: Count | None = None,
+    heads: Sequence[Head | str] = (),
     layers: Sequence[int] = (),
     task: str | type[Task[Any, Any]] | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Write a fine-tuned model to `out` without some of its parts, and return what that costs.
+    """Take from a fine-tuned model the heads or layers that it needs least.
 
     Either the `count` heads go that matter least on labelled `data`, or the `heads` named, or all
     layers but those named. Labelled `dev` is scored before and after, and chooses nothing. A head
@@ -49,9 +51,20 @@ def prune(
     head dead, and bertkit's engine does not compute it.
     Raises: ConfigError for parts that are not there, for all heads of a layer, and for `data` that
     is `dev`, before work.
+
+    Args:
+        model: A model folder or hub id.
+        dev: Labelled examples, to score before and after.
+        out: The folder of what is made; it must not exist yet.
+        data: Other labelled examples, to weigh heads by; with --count.
+        count: Take as many heads: those that matter least.
+        heads: Take this head instead, as LAYER.HEAD from 1; once for each.
+        layers: Keep this layer instead, and no other, from 1; once for each.
+        task: The model's task, where it is module:Class.
     """
+    taken = [read_head(head) if isinstance(head, str) else head for head in heads]
     refuse_used(out)
-    if sum((count is not None, bool(heads), bool(layers))) != 1:
+    if sum((count is not None, bool(taken), bool(layers))) != 1:
         raise ConfigError("say one: how many heads to take, which heads, or which layers to keep")
     if (count is None) != (data is None):
         raise ConfigError(
@@ -66,8 +79,8 @@ def prune(
     network = ready.loaded.model
     if layers:
         lighter = keep_layers(network, layers)
-    elif heads:
-        lighter = without_heads(network, heads)
+    elif taken:
+        lighter = without_heads(network, taken)
     elif not 0 < (count or 0) <= spare(network):
         raise ConfigError(
             f"count: {count} heads; the model can spare 1 to {spare(network)}, for each layer "
@@ -79,10 +92,10 @@ def prune(
     if count is not None:
         ready.task.check(weighing)
         scores = importance(network, ready.task, _features(ready, weighing))
-        heads = least(scores, count, dead(network))
-        lighter = without_heads(network, heads)
+        taken = least(scores, count, dead(network))
+        lighter = without_heads(network, taken)
         found["importance"] = np.round(scores, 4).tolist()
-    found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in heads]}
+    found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
     loaded = replace(ready.loaded, model=lighter)
     found["after"] = evaluate(Answer(ready.task, loaded), rows)
     save_changed(loaded, lighter, out)

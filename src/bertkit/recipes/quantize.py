@@ -38,14 +38,22 @@ Layers = Mapping[str, Inputs]
 
 
 def quantize(
-    model: str | Path, texts: Sequence[Path], *, out: Path, lowest: float = LOWEST
+    model: str | Path, texts: Sequence[Path], /, *, out: Path, lowest: float = LOWEST
 ) -> dict[str, Any]:
-    """Write the model to `out` with what it needs to compute in integers; the quality lost.
+    """Make a model compute in 8-bit integers, and measure what that costs.
 
     Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
     as they are, as many as it takes for every vector of a quarter of the texts to keep a cosine of
     `lowest` to its fp32 one; what is returned was measured on another quarter.
     Raises: DataError for too few texts, DeviceError where the machine has no such layers.
+
+    Args:
+        model: A model folder or hub id.
+        texts: .txt files, a text a line, or .jsonl: texts like those the model will see.
+        out: The folder, to be made: the model, and how its layers round what they read, for
+            --precision int8.
+        lowest: The lowest cosine to its fp32 vector that any may have; layers stay as they are for
+            it.
     """
     refuse_used(out)
     reason = unavailable()

@@ -14,10 +14,11 @@ import torch
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
-from bertkit.checkpoint.tuned import Tuned, cores, processor, write_tuned
+from bertkit.checkpoint.tuned import Tuned, processor, write_tuned
 from bertkit.console import say
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
+from bertkit.memory import cores
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
@@ -37,15 +38,21 @@ C = TypeVar("C")
 
 
 def tune(
-    model: str | Path, texts: Sequence[Path] = (), *, lowest: float = LOWEST
+    model: str | Path, texts: Sequence[Path] | None = None, /, *, lowest: float = LOWEST
 ) -> dict[str, Any]:
-    """Time precisions, then tokens of a batch, then threads, and remember what is fastest.
+    """What a model is fastest with on this machine, for --precision auto.
 
-    `precision="auto"` takes it from then on, on this machine. `texts` are files of texts like those
-    to come, for the answer depends on their length; by default English that is there already. A
-    precision is left out if a vector has a cosine below `lowest` to its fp32 one. Returns: the
-    choice, and the texts per second of all that was tried.
+    Precisions are timed, then tokens of a batch, then threads. `precision="auto"` takes it from
+    then on, on this machine. `texts` are files of texts like those to come, for the answer depends
+    on their length; by default English that is there already. A precision is left out if a vector
+    has a cosine below `lowest` to its fp32 one. Returns: the choice, and the texts per second of
+    all that was tried.
     Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
+
+    Args:
+        model: A model folder, which remembers it.
+        texts: .txt files, a text a line, or .jsonl: texts like those to come. By default English.
+        lowest: A precision is left out if a vector has a lower cosine to its fp32 one.
     """
     loaded = load(model)
     if not os.access(loaded.folder, os.W_OK):

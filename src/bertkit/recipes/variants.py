@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
@@ -44,6 +47,31 @@ class Variant(msgspec.Struct, frozen=True):
     """What it learns from."""
     data: str
     """How much it sees."""
+
+
+def find_run_file(path: Path) -> Path:
+    """A run file, or one of those that come with bertkit by its bare name."""
+    ours = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
+    return ours if not path.exists() and path.parent == Path() and ours.exists() else path
+
+
+def families(*, json: bool = False) -> list[Variant] | None:
+    """The run files side by side: size, shape, method, data.
+
+    Args:
+        json: Print JSON.
+    """
+    rows = variants()
+    if json:
+        return rows
+    table = Table("run file", "family", "parameters", "layers/hidden/heads", "method", "data")
+    for v in rows:
+        shape = f"{v.layers}/{v.hidden}/{v.heads}"
+        shape += f", {v.weights} set of weights" if v.weights < v.layers else ""
+        shape += f", embedding {v.embedding}" if v.embedding != v.hidden else ""
+        table.add_row(v.name, v.family, f"{v.parameters / 1e6:.1f} M", shape, v.method, v.data)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    return None
 
 
 def variants() -> list[Variant]:

@@ -16,13 +16,19 @@ from bertkit.text.vectors import Vectors
 from bertkit.training.skipgram import Skipgram, learn, read_text
 
 
-def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None = None) -> Vectors:
-    """Learn vectors of the words of these files and write them to `out`, as word2vec text.
+def train_vectors(
+    texts: Sequence[Path], /, *, out: Path, settings: Skipgram | None = None
+) -> Vectors:
+    """Learn static word vectors from text (skip-gram).
 
     The text is held in memory, four bytes a word. The same files, settings and machine give the
     same file.
     Raises: ConfigError when `out` exists; DataError when a text cannot be read or no word is
     frequent enough; TrainingError when the vectors diverge. Nothing is written then.
+
+    Args:
+        texts: Files or folders of .txt or .jsonl, also .gz.
+        out: The file to be made, in word2vec's text format: .txt, or .txt.gz.
     """
     settings = settings or Skipgram()
     refuse_used(out)
@@ -33,6 +39,7 @@ def train_vectors(texts: Sequence[Path], *, out: Path, settings: Skipgram | None
     )
     vectors = Vectors(text.words, learn(text, settings))
     vectors.save(out)
+    say(f"{out}: {len(vectors):,} words × {vectors.table.shape[1]}")
     return vectors
 
 

@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
+from bertkit.console import progress, say
 from bertkit.data.readers import documents
-from bertkit.errors import DataError
+from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import Kind, train
 
 
 def train_vocabulary(
     texts: Sequence[Path],
+    /,
     *,
-    kind: Kind,
-    size: int,
     out: Path,
+    kind: Kind = "wordpiece",
+    size: int = 30522,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
-    chinese_chars: bool = True,
     min_frequency: int = 2,
+    chinese_chars: bool = True,
     character_coverage: float = 0.9999,
     max_length: int | None = 512,
 ) -> Tokenizer:
-    """Read all documents once, learn, and write the folder `out`; settings as in `text.train`.
+    """Learn a vocabulary from text: WordPiece, byte-level BPE or Unigram.
 
-    Raises: DataError if `out` holds anything already, or a text cannot be read; ConfigError if
-    the settings are impossible. Nothing is written then.
+    All documents are read once. More settings are those of `text.train`.
+    Raises: ConfigError if `out` is in use or the settings are impossible, DataError if a text
+    cannot be read. Nothing is written then.
+
+    Args:
+        texts: Files or folders of .txt or .jsonl, also .gz.
+        out: The tokenizer's folder, to be made.
+        kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
+        size: Pieces, special tokens included.
+        lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
+        strip_accents: Whether accents are dropped; by default as lowercase.
+        min_frequency: How often a pair of pieces must occur to be joined.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(
-            f"{out}: something is here already; name a new folder, or remove this one first"
-        )
-    with _progress() as bar:
+    refuse_used(out)
+    with progress() as bar:
         tokenizer = train(
             _watched(texts, bar),
             kind=kind,
@@ -50,27 +57,16 @@ def train_vocabulary(
             max_length=max_length,
         )
     tokenizer.save(out)
+    say(f"{out}: {tokenizer.vocab_size:,} pieces")
     return tokenizer
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    )
 
 
 def _watched(texts: Sequence[Path], bar: Progress) -> Iterator[str]:
     """The documents' texts, telling the bar what has been read and when learning begins."""
-    task = bar.add_task("counting words", total=None, done="")
+    task = bar.add_task("counting words", total=None, note="")
     characters = 0
     for count, document in enumerate(documents(texts), start=1):
         yield document.text
         characters += len(document.text)
-        bar.update(task, done=f"{count:,} documents, {characters / 1e6:,.0f} M characters")
+        bar.update(task, note=f"{count:,} documents, {characters / 1e6:,.0f} M characters")
     bar.update(task, description="learning pieces")

@@ -26,15 +26,25 @@ from bertkit.nn.precision import Precision
 def evaluate_words(
     model: str | Path | Loaded,
     file: Path,
+    /,
     *,
     train: Path | None = None,
     precision: Precision = "fp32",
 ) -> dict[str, Any]:
-    """Score the states of words in every layer, 0 the embeddings.
+    """Score what each layer knows of words: word similarity, words in context.
+
+    Layer 0 is the embeddings.
 
     A .jsonl file, or WiC's .data.txt, holds words in two sentences (`word_in_context`), any other
     pairs of words with a score (`word_similarity`). Raises: ConfigError for `train` with the
     latter, DataError naming file and line.
+
+    Args:
+        model: A model folder or hub id.
+        file: Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1,
+            sentence2, label} (WiC), or WiC's own .data.txt.
+        train: Rows in context to choose the cosine by that tells them apart.
+        precision: Of the numbers the model computes with.
     """
     loaded = model if isinstance(model, Loaded) else load(model, heads=())
     engine = Engine(loaded.model, precision=precision)

@@ -20,9 +20,9 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-from bertkit.checkpoint.tuned import cores
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
+from bertkit.memory import cores
 from bertkit.nn.precision import Inference
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.app import install_app

@@ -1,0 +1,100 @@
+"""The table of commands: the function of each, imported when it is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+TASKS = ("classify", "tag", "answer", "choose", "similarity", "respond", "summarize")
+COMMANDS = {
+    "vocab train": "recipes.vocabulary:train_vocabulary",
+    "vocab extend": "recipes.extend:extend",
+    "prepare": "recipes.prepare:prepare",
+    "inspect": "recipes.inspect:inspect",
+    "pretrain": "commands.pretrain:pretrain",
+    "adapt": "commands.pretrain:adapt",
+    "families": "recipes.variants:families",
+    "demo": "recipes.demo:demo",
+    **{f"finetune {name}": f"tasks.{name}:{name.capitalize()}" for name in TASKS},
+    "distill": "recipes.distill:distill",
+    "augment": "recipes.augment:augment",
+    "prune": "recipes.prune:prune",
+    "probe": "recipes.probe:probe",
+    "vectors": "recipes.vectors:train_vectors",
+    "compare": "recipes.compare:compare",
+    "evaluate": "recipes.evaluate:evaluate",
+    "evaluate retrieval": "recipes.judge:evaluate_retrieval",
+    "evaluate words": "recipes.words:evaluate_words",
+    "predict": "commands.answer:predict",
+    "fill-mask": "commands.answer:fill_mask",
+    "next-sentence": "commands.answer:next_sentence",
+    "embed": "recipes.embed:embed",
+    "index": "recipes.index:index",
+    "search": "recipes.search:search",
+    "mine": "recipes.judge:mine",
+    "serve": "commands.serve:serve",
+    "view": "commands.serve:view",
+    "explain": "commands.view:explain",
+    "info": "commands.view:info",
+    "extend-positions": "recipes.positions:extend_positions",
+    "export": "recipes.export:export",
+    "quantize": "recipes.quantize:quantize",
+    "tune": "recipes.tune:tune",
+}
+"""Where the function of each command is."""
+
+GROUPS = {
+    "vocab": "Learn a vocabulary, or extend a model's.",
+    "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
+}
+"""What the list of commands says of names that have commands below them alone."""
+
+
+def register(app: App) -> None:
+    """Give an app the commands; each is imported when it is called."""
+    for name in dict.fromkeys(name.split()[0] for name in COMMANDS):
+        app.command(f"{__name__}:{name}", name=name, help=summary(name))
+
+
+def summary(name: str) -> str:
+    """The first sentence of a command's docstring, read from its source: to import takes long."""
+    if name in GROUPS:
+        return GROUPS[name]
+    module, _, attribute = COMMANDS[name].partition(":")
+    source = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    pattern = rf'^(?:def|class) {attribute}\(.*?"""(.+?\.)(?=\s|""")'
+    match = re.search(pattern, source.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert match, f"{COMMANDS[name]}: no docstring"
+    return " ".join(match[1].split())
+
+
+def __getattr__(name: str) -> Any:
+    """A command by its name: a function, or an app where there are commands below it."""
+    below = [other for other in COMMANDS if other.startswith(f"{name} ")]
+    if name in COMMANDS and not below:
+        return _function(name)
+    if not below:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    group = App(name=name)
+    if name in COMMANDS:
+        group.default(_function(name))
+    for other in below:
+        group.command(f"{__name__}:{other}", name=other.split()[1], help=summary(other))
+    return group
+
+
+def _function(name: str) -> Callable[..., None]:
+    from bertkit.commands.command import command
+
+    module, _, attribute = COMMANDS[name].partition(":")
+    target = getattr(import_module(f"bertkit.{module}"), attribute)
+    if isinstance(target, type):  # a task
+        from bertkit.commands.learn import finetune
+
+        target = finetune(target)
+    return command(target)

@@ -1,0 +1,59 @@
+"""The table of commands: each has a page, a sentence, a row in README, and every option is said."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit import cli, tasks
+from bertkit.commands.table import COMMANDS, GROUPS, TASKS, summary
+
+Captured = pytest.CaptureFixture[str]
+README = Path(__file__).parents[2] / "README.md"
+
+
+def target(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(":")
+    return getattr(importlib.import_module(f"bertkit.{module}"), attribute)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_every_command_has_a_page_with_its_sentence(name: str, capsys: Captured) -> None:
+    assert cli.run([*name.split(), "--help"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert f"Usage: bertkit {name}" in page
+    assert summary(name).replace("`", "") in page
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_sentence_is_the_first_of_the_docstring(name: str) -> None:
+    text = " ".join((inspect.getdoc(target(name)) or "").split())
+    assert text.startswith(summary(name))
+    assert len(summary(name)) <= 100
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "finetune" not in name])
+def test_every_argument_of_a_page_has_a_meaning(name: str) -> None:
+    function = target(name)
+    documented = set(re.findall(r"^ {8}(\w+): ", function.__doc__, re.MULTILINE))
+    parameters = inspect.signature(function).parameters
+    assert documented <= set(parameters)
+    positional = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY}
+    assert positional <= documented
+
+
+def test_tasks_of_the_table_are_those_there_are() -> None:
+    assert set(TASKS) == set(tasks.TASKS)
+    for name in tasks.TASKS:
+        assert target(f"finetune {name}") is tasks.find(name)
+
+
+def test_the_readme_has_a_row_for_each() -> None:
+    rows = re.findall(r"^\| `bertkit ([^`]+)` \| (.+) \|$", README.read_text("utf-8"), re.MULTILINE)
+    assert [name for name, _ in rows] == list(COMMANDS)
+    assert dict(rows) == {name: summary(name).removesuffix(".") for name in COMMANDS}
