@@ -47,12 +47,15 @@ def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
 
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    return float(np.clip(_unit(x - x.mean()) @ _unit(y - y.mean()), -1.0, 1.0))
+    x, y = _deviations(x), _deviations(y)
+    # in this order: exactly 1 for x and x
+    return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
-def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    vector = vector / np.abs(vector).max()  # squares of tiny and huge numbers are none
-    return np.asarray(vector / np.linalg.norm(vector))
+def _deviations(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """From the mean, in units of the largest: squares of tiny and of huge numbers are none."""
+    vector = vector - vector.mean()
+    return np.asarray(vector / np.abs(vector).max())
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,6 +32,7 @@ HOMES: dict[str, str] = {
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",
+    "nn/rectangles.py": "nn/test_kernels.py",
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/changed.py": "tasks/test_similarity.py",
     "recipes/search.py": "commands/test_search.py",

@@ -10,7 +10,8 @@ from torch import Tensor
 from bertkit.batch import Bucket, Packed, Padded
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen, rectangle
+from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.rectangles import rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
 LAYOUTS = {

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit import pipelines
 from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import pipeline
 from bertkit.recipes.embed import embed_file
@@ -18,7 +17,7 @@ from bertkit.recipes.embed import embed_file
 def test_a_stream_is_written_as_it_comes(
     count: int, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelines, "PART", 10)
+    monkeypatch.setattr("bertkit.pipelines.embed.PART", 10)
     embed = pipeline("embed", tiny)
     texts = [" ".join("abcdefgh"[: 1 + i % 8]) for i in range(count)]
     written: list[int] = []

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from bertkit.batch import HIDDEN, Bucket, Padded
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.dropout import dropout_mask
+from bertkit.nn.rectangles import by_head, picked, put, rectangle
 
 BLOCK = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""
@@ -91,7 +92,7 @@ class Fused:
                 scale=context.scale,
                 enable_gqa=q.shape[1] != kv.shape[2],
             )
-            done.append(_picked(mixed.transpose(1, 2).flatten(0, 1), queries))
+            done.append(picked(mixed.transpose(1, 2).flatten(0, 1), queries))
         return _behind(torch.cat(done), q)
 
 
@@ -192,13 +193,6 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(heads // x.shape[2], 2)
 
 
-def rectangle(x: Tensor, bucket: Bucket) -> Tensor:
-    """A bucket's rows (tokens, …) -> (sequences, length, …), with zeros behind each sequence."""
-    if bucket.rows is not None:
-        x = _Spread.apply(x, bucket)  # type: ignore[no-untyped-call]
-    return x.view(bucket.sequences, bucket.length, *x.shape[1:])
-
-
 def _parted(
     q: Tensor, kv: Tensor, context: AttentionContext
 ) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
@@ -215,14 +209,6 @@ def _parted(
     ]
     for part, both, (queries, keys) in zip(*parts, context.buckets, strict=False):
         yield part, both, queries, keys
-
-
-def _picked(x: Tensor, bucket: Bucket) -> Tensor:
-    """The tokens of a flattened rectangle."""
-    if bucket.rows is None:
-        return x
-    picked: Tensor = _Pick.apply(x, bucket)  # type: ignore[no-untyped-call]
-    return picked
 
 
 def _behind(mixed: Tensor, q: Tensor) -> Tensor:
@@ -253,7 +239,7 @@ def _blocks(
         q, k, v, seen, dropout, scale=context.scale, enable_gqa=grouped
     )
     mixed = mixed.unflatten(0, (bucket.sequences, count)).transpose(2, 3).flatten(1, 2)
-    return _picked(mixed[:, : bucket.length].flatten(0, 1), bucket)
+    return picked(mixed[:, : bucket.length].flatten(0, 1), bucket)
 
 
 def _around(
@@ -299,7 +285,7 @@ class _Products(torch.autograd.Function):
         kept = dropout_mask((sum(sizes),), rate, q).split(sizes) if rate else [None] * len(sizes)
         saved = []
         for place, ((queries, keys), factors) in enumerate(zip(pairs, kept, strict=True)):
-            x, y = _by_head(q[:, None], queries), _by_head(kv, keys)
+            x, y = by_head(q[:, None], queries), by_head(kv, keys)
             k, v = y.flatten(1, 2)
             scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
             heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
@@ -315,7 +301,7 @@ class _Products(torch.autograd.Function):
             weights = torch.softmax(scores, -1)
             if factors is not None:
                 factors = factors.view_as(weights)
-            _put(mixed[:, None], torch.bmm(_times(weights, factors), v).view_as(x), queries)
+            put(mixed[:, None], torch.bmm(_times(weights, factors), v).view_as(x), queries)
             saved += [x, y, weights, factors]
         ctx.save_for_backward(*saved)
         ctx.context, ctx.rows = context, kv.shape[0]
@@ -335,7 +321,7 @@ class _Products(torch.autograd.Function):
                 grad_kv = grad.new_zeros(ctx.rows, 2, y.shape[2], width)
             k, v = y.flatten(1, 2)
             q = x.view(len(k), -1, width)
-            out = _by_head(grad[:, None], queries, zeros=True).view_as(q)
+            out = by_head(grad[:, None], queries, zeros=True).view_as(q)
             grad_x, grad_y = torch.empty_like(x), torch.empty_like(y)
             grad_k, grad_v = grad_y.flatten(1, 2)
             torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
@@ -346,32 +332,9 @@ class _Products(torch.autograd.Function):
                 biases.append(scores.view(shape).sum_to_size(ctx.biases[place]))
             _scaled(scores, k, scale, grad_x.view_as(q))
             _scaled(scores.transpose(1, 2), q, scale, grad_k)
-            _put(grad_q[:, None], grad_x, queries)
-            _put(grad_kv, grad_y, keys)
+            put(grad_q[:, None], grad_x, queries)
+            put(grad_kv, grad_y, keys)
         return grad_q, grad_kv, None, None, *biases
-
-
-def _by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
-    """A bucket of (R, C, H, K) as (C, sequences, H, length, K), contiguous.
-
-    Behind a sequence's end stands its last token, for a gather takes a third of the time of zeros
-    and a scatter, and weights there are 0; a gradient has `zeros`.
-    """
-    x = x[bucket.start : bucket.start + bucket.tokens]
-    if bucket.filled is not None:
-        x = _spread(x, bucket) if zeros else x.index_select(0, bucket.filled)
-    x = x.unflatten(0, (bucket.sequences, bucket.length))
-    return x.permute(2, 0, 3, 1, 4).contiguous()
-
-
-def _put(into: Tensor, x: Tensor, bucket: Bucket) -> None:
-    """The inverse of `_by_head`, into its place."""
-    part = into[bucket.start : bucket.start + bucket.tokens]
-    x = x.permute(1, 3, 0, 2, 4)
-    if bucket.rows is None:
-        part.unflatten(0, (bucket.sequences, bucket.length)).copy_(x)
-    else:
-        torch.index_select(x.flatten(0, 1), 0, bucket.rows, out=part)
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
@@ -383,37 +346,3 @@ def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Te
 
 def _times(weights: Tensor, factors: Tensor | None) -> Tensor:
     return weights if factors is None else weights * factors
-
-
-def _spread(x: Tensor, bucket: Bucket) -> Tensor:
-    """Rows to their places in the rectangle, among zeros."""
-    assert bucket.rows is not None
-    places = bucket.sequences * bucket.length
-    return x.new_zeros(places, *x.shape[1:]).index_copy_(0, bucket.rows, x)
-
-
-class _Spread(torch.autograd.Function):
-    """`_spread`; its gradient is a gather: autograd's own would scatter."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
-        ctx.bucket = bucket
-        return _spread(x, bucket)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return grad.index_select(0, ctx.bucket.rows), None
-
-
-class _Pick(torch.autograd.Function):
-    """Rows from their places: the transpose of `_Spread`."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
-        assert bucket.rows is not None
-        ctx.bucket = bucket
-        return x.index_select(0, bucket.rows)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _spread(grad, ctx.bucket), None

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-import numpy as np
 from fastapi import FastAPI, Request, Response
 
-from bertkit.errors import BertkitError, DataError
-from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
+from bertkit.errors import BertkitError
 from bertkit.recipes.inspect import readable, samples_of_run
-from bertkit.retrieval.search import Searcher
 from bertkit.serve.context import RequestContext, invalid, refusal
+from bertkit.serve.panels import PANELS, lines_of, task_panel
 from bertkit.serve.refused import Refused
-from bertkit.serve.registry import ModelRegistry, require_finite
-from bertkit.tasks import Task
+from bertkit.serve.registry import ModelRegistry
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
 from bertkit.view.figures import Field, Figure, Form, Marked
@@ -33,141 +30,8 @@ ALL = "all of them"
 
 PAGES = {"/": "Look inside", "/ask": "Ask", "/word": "One word", "/training": "Training"}
 
-PIECES, DOCUMENTS, SAMPLES = 10, 10, 3
-"""How many are shown of each."""
-
-
-class Panel(NamedTuple):
-    """A question that the page puts to models: its two boxes, and the figure of the answers."""
-
-    title: str
-    text: str
-    other: str
-    """What the second box is for; "" for none."""
-    items: Callable[[str, str], Sequence[Any]]
-    figure: Callable[[Sequence[Any], str, str], Figure]
-    computed_by: Callable[..., Any]
-    options: Mapping[str, Any] = {}
-    """What the pipeline is asked besides."""
-
-
-def _lines(text: str) -> list[str]:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise DataError("the second box is empty; write a line for each")
-    return lines
-
-
-def _labels(answered: Sequence[Any], text: str, other: str) -> Figure:
-    (scores,) = (one.scores for one in answered)
-    return answers.labels(scores, number=not all(0 <= s <= 1 for s in scores.values()))
-
-
-def _likeness(answered: Sequence[Any], text: str, other: str) -> Figure:
-    rows = require_finite(np.stack(answered))
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return answers.likeness(_lines(other), (rows[1:] @ rows[0]).tolist())
-
-
-PANELS: Mapping[str, Panel] = {
-    "predict": Panel(
-        "Labels",
-        "Text",
-        "A second text, for a model of pairs",
-        lambda text, other: [(text, other) if other.strip() else text],
-        _labels,
-        Answer.run,
-    ),
-    "ner": Panel(
-        "Entities",
-        "Text",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.entities(text, answered[0]),
-        Answer.run,
-    ),
-    "answer": Panel(
-        "An answer from a passage",
-        "Question",
-        "Passage",
-        lambda text, other: [(text, other)],
-        lambda answered, text, other: answers.answer(other, answered[0]),
-        Answer.run,
-    ),
-    "choose": Panel(
-        "One of several",
-        "Text",
-        "Choices, a line each",
-        lambda text, other: [(text, _lines(other))],
-        lambda answered, text, other: answers.choices(_lines(other), answered[0]),
-        Answer.run,
-    ),
-    "fill-mask": Panel(
-        "Masked words",
-        "Text, with [MASK] for a word",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.candidates({"": answered[0]})[0],
-        FillMask.candidates,
-        {"top": PIECES},
-    ),
-    "next-sentence": Panel(
-        "Next sentence",
-        "A sentence",
-        "Another, which may have followed it",
-        lambda text, other: [(text, other)],
-        lambda answered, text, other: answers.next_sentence(answered[0]),
-        NextSentence.run,
-    ),
-    "embed": Panel(
-        "Similar texts",
-        "Text",
-        "Others, a line each",
-        lambda text, other: [text, *_lines(other)],
-        _likeness,
-        Embed.run,
-    ),
-    "rerank": Panel(
-        "Passages in order",
-        "Query",
-        "Passages, a line each",
-        lambda text, other: [(text, line) for line in _lines(other)],
-        lambda answered, text, other: answers.order(_lines(other), np.array(answered, np.float64)),
-        Rerank.run,
-    ),
-    "search": Panel(
-        "Search",
-        "Query",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.hits(answered[0]),
-        Searcher.__call__,
-        {"top": DOCUMENTS, "where": [], "hybrid": False},
-    ),
-}
-"""By the ability that a model needs for it."""
-
-
-def task_panel(task: type[Task[Any, Any]]) -> Panel:
-    """The question of a task that has no panel of its own, by what the task declares."""
-    text, *others = task.fields
-    item = task.example_item
-    several = not isinstance(item, str) and not isinstance(item[1], str)
-
-    def items(text: str, other: str) -> Sequence[Any]:
-        if not others:
-            return [text]
-        return [(text, _lines(other) if several else other)]
-
-    other = f"{others[0].capitalize()}, a line each" if several else "".join(others).capitalize()
-    return Panel(
-        task.name.capitalize(),
-        text.capitalize(),
-        other,
-        items,
-        lambda found, text, other: answers.record(found[0]),
-        Answer.run,
-    )
+SAMPLES = 3
+"""Training samples that are shown of a run."""
 
 
 class Window:
@@ -292,7 +156,7 @@ class Window:
         async def answered() -> str:
             context = RequestContext(request)
             _, pipeline = context.pipeline("contexts", model or None)
-            items = [(word.strip(), tuple(_lines(texts)))]
+            items = [(word.strip(), tuple(lines_of(texts)))]
             (answer,), _ = await context.answers(pipeline, items, field="texts")
             pairs = zip(answer.texts, answer.ranges, strict=True)
             marked = [Marked(one, [(*place, "")]) for one, place in pairs]
