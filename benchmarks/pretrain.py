@@ -46,7 +46,7 @@ from bertkit.models.model import build
 from bertkit.nn.precision import resolve
 from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replace import attach_generator, replaced_tokens
+from bertkit.objectives.replace import replaced_tokens, with_generator
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.text.tokenizer import Tokenizer
@@ -246,7 +246,7 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
     model = build(config.model, heads)
     objective: Objective = masked_words
     if config.generator is not None:
-        attach_generator(model, config.generator)
+        model, _ = with_generator(model, config.generator)
         objective = replaced_tokens(config.generator.weight)
     masters = Masters(model, resolve(train.precision, "cpu"))
     beside = next((head for head in heads if head in ("nsp", "sop", "rtd")), None)

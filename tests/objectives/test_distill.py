@@ -167,7 +167,8 @@ def test_relations_of_values_are_symmetric() -> None:
 def test_a_narrow_student_learns_maps() -> None:
     teacher, student, data = model(), model(hidden=8, layers=2), batch()
     asked = objective(teacher, student, states=1.0)
-    maps = student.heads[MAPS]  # TinyBERT's W_e and W_h
+    assert MAPS not in student.heads
+    maps = asked.learner.heads[MAPS]  # TinyBERT's W_e and W_h
     assert [tuple(m.weight.shape) for m in maps] == [(16, 8)] * 2  # type: ignore[union-attr]
     own, theirs = Trace(weights=False), Trace(weights=False)
     with torch.no_grad():
@@ -177,7 +178,7 @@ def test_a_narrow_student_learns_maps() -> None:
     wanted = sum(
         ((a - theirs.states[i]) ** 2).mean().item() for a, i in zip(turned, (0, 2, 4), strict=True)
     )
-    found = asked(student, data, totals([data])).total
+    found = asked(asked.learner, data, totals([data])).total
     assert found.item() == pytest.approx(wanted, rel=1e-4)
     found.backward()
     assert all(w.grad is not None and w.grad.any() for w in maps.parameters())
@@ -186,9 +187,10 @@ def test_a_narrow_student_learns_maps() -> None:
 def test_directions_of_the_last_states_want_one_map() -> None:
     teacher, student, data = model(), model(hidden=8, layers=2), batch()
     asked = objective(teacher, student, states=1.0, compare="cosine")  # type: ignore[arg-type]
-    assert len(student.heads[MAPS]) == 1  # type: ignore[arg-type]
-    asked(student, data, totals([data])).total.backward()
-    assert all(w.grad is not None and w.grad.any() for w in student.heads[MAPS].parameters())
+    maps = asked.learner.heads[MAPS]
+    assert len(maps) == 1  # type: ignore[arg-type]
+    asked(asked.learner, data, totals([data])).total.backward()
+    assert all(w.grad is not None and w.grad.any() for w in maps.parameters())
 
 
 def cut(lengths: list[int], parts: int, *, head: str) -> list[Batch]:

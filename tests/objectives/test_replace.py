@@ -10,14 +10,13 @@ from torch.nn import functional as F
 from bertkit.batch import Batch, Packed
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
-from bertkit.objectives.replace import GENERATOR, Generator, attach_generator, replaced_tokens
+from bertkit.objectives.replace import GENERATOR, Generator, replaced_tokens, with_generator
 
 SHAPE = Generator(hidden=4, heads=1, intermediate=8)
 
 
 def pair() -> tuple[Model, Model]:
-    model = tiny_model(40, "rtd", embedding=8, layers=2)
-    generator = attach_generator(model, SHAPE)
+    model, generator = with_generator(tiny_model(40, "rtd", embedding=8, layers=2), SHAPE)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)

@@ -147,6 +147,19 @@ def test_dropout_depends_on_seed_and_step_alone() -> None:
     assert late[0].learning_rate == first[1].learning_rate == pytest.approx(5e-4)
 
 
+def test_training_goes_through_the_models_forward() -> None:
+    """So that a module may be put around a model: DDP's hooks run where its forward does."""
+    network, calls = model(), 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    network.register_forward_hook(count)
+    train(network, groups(64))
+    assert calls == sum(map(len, groups(64)))
+
+
 def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:
     network = model()
     masters = Masters(network, torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ words, and those with a CRF over them."""
 LABELLED = ("classify", "tag", "crf")
 """Those whose outputs have names."""
 
+T = TypeVar("T")
+
 HeadMaker = Callable[[Transformer], nn.Module]
 """What builds a head that is not among `HEADS`."""
 
@@ -47,9 +50,24 @@ class Model(nn.Module):
     def config(self) -> TransformerConfig:
         return self.encoder.config
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    @overload
+    def forward(self, batch: Batch) -> dict[str, Tensor]: ...
+    @overload
+    def forward(self, batch: Batch, compute: Callable[[Model, Batch], T]) -> T: ...
+
+    def forward(self, batch: Batch, compute: Callable[[Model, Batch], Any] | None = None) -> Any:
+        """What `compute` makes of the batch; by default the output of each head.
+
+        Training goes through here with its objective, so that a module may be put around a model.
+        """
+        if compute is not None:
+            return compute(self, batch)
         states = self.encoder(batch)
         return {name: head(states, batch) for name, head in self.heads.items()}
+
+    def with_heads(self, heads: Mapping[str, nn.Module]) -> Model:
+        """The same encoder and heads, and these: what an objective adds to learn by."""
+        return Model(self.encoder, {**dict(self.heads.items()), **heads})
 
 
 def build(

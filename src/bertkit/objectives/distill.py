@@ -22,7 +22,7 @@ from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.loss import Loss, Totals
 
 MAPS = "maps"
-"""The name of the student's head that holds what turns its states into the teacher's width: a map
+"""The name of the head that holds what turns a student's states into the teacher's width: a map
 of the embedding and one of all layers (TinyBERT's W_e and W_h), or that of the last layer alone."""
 
 TEACHER_OUTPUTS = "teacher_outputs"
@@ -63,8 +63,8 @@ class Distillation:
     """An objective: a task's loss, and what a teacher adds to it.
 
     Student and teacher read the same pieces. `layers` names for each of the student's layers the
-    teacher's that it follows, from 1; the embedding follows the embedding. Where the widths
-    differ, the student learns `maps`, its head while it learns.
+    teacher's that it follows, from 1; the embedding follows the embedding. The model that learns is
+    `learner`: the student, with `maps` as a head besides where the widths differ.
 
     Terms are means over what a whole step has: outputs over their rows, states over tokens,
     attention and relations over sequences.
@@ -102,11 +102,13 @@ class Distillation:
                 f"layers: {list(self.layers)}; name one of the teacher's layers, 1 to "
                 f"{theirs.layers}, for each of the student's {mine.layers}"
             )
+        self.learner = student
         if terms.states and mine.hidden != theirs.hidden:
-            student.heads[MAPS] = nn.ModuleList(
+            maps = nn.ModuleList(
                 nn.Linear(mine.hidden, theirs.hidden, bias=False)
                 for _ in range(1 if terms.compare == "cosine" else 2)
             )
+            self.learner = student.with_heads({MAPS: maps})
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
         terms = self.terms

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
@@ -39,7 +40,10 @@ class Loss:
     correct: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-Objective = Callable[[Model, Batch, Totals], Loss]
+class Objective(Protocol):
+    """What a model learns from: its loss on a batch of a step with these totals."""
+
+    def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss: ...
 
 
 def totals(batches: Sequence[Batch]) -> Totals:

@@ -20,7 +20,7 @@ from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Objective, Totals
 
 GENERATOR = "generator"
-"""The name of the model's head that holds the generator while it learns."""
+"""The name of the head that holds the generator while a model learns."""
 
 ROWS = 1024
 """Places for which the chances of all pieces are in memory at a time."""
@@ -42,8 +42,8 @@ class Generator(Settings, frozen=True):
             raise ValueError(f"heads = {self.heads} do not divide hidden = {self.hidden}")
 
 
-def attach_generator(model: Model, shape: Generator) -> Model:
-    """Give a model a generator that shares its embedding, as a head; returns the generator.
+def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
+    """The model with a generator as a head besides, which shares its embedding; and the generator.
 
     Shared are the vectors of pieces, positions and segments, not their norm (section 3.2).
     """
@@ -62,8 +62,7 @@ def attach_generator(model: Model, shape: Generator) -> Model:
     head = generator.heads["mlm"]
     assert isinstance(head, MaskedLM)
     head.tied = (shared.tokens,)
-    model.heads[GENERATOR] = generator
-    return generator
+    return model.with_heads({GENERATOR: generator}), generator
 
 
 def replaced_tokens(weight: float) -> Objective:

@@ -120,7 +120,7 @@ def finetune(
         teacher.check(fitted, network)
         features = teacher.annotate(fitted, features, settings.budget_tokens)
         objective = teacher.objective(fitted, network)
-        network.to(device)  # with what the objective added
+        network = objective.learner.to(device)
 
     units = [[f] for f in features] if fitted.batching == "sequence" else group(features)
     per_epoch = math.ceil(len(units) / settings.batch_size)

@@ -28,7 +28,7 @@ from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replace import GENERATOR, attach_generator, replaced_tokens
+from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -200,10 +200,11 @@ def _learner(
     objective: Objective = masked_words
     generator = None
     if config.generator is not None:
-        generator = attach_generator(model, config.generator)
+        model, generator = with_generator(model, config.generator)
         objective = replaced_tokens(config.generator.weight)
     if teacher is not None:
         objective = _taught_by(teacher.model, model, config, device, dtype)
+        model = objective.learner
     model.to(device)
     published = Model(model.encoder, {head: model.heads[head] for head in heads})
     if generator is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def steps(
         parts: dict[str, float] = {}
         correct: dict[str, int] = {}
         for batch in group:
-            loss = objective(model, batch.to(device), counts)
+            loss = model(batch.to(device), partial(objective, totals=counts))
             loss.total.backward()
             masters.receive_gradients()
             for name, part in loss.parts.items():
@@ -108,7 +109,7 @@ def evaluate(
     model.eval()
     with torch.no_grad():
         for batch in batches:
-            loss = objective(model, batch.to(device), counts)
+            loss = model(batch.to(device), partial(objective, totals=counts))
             for name, part in loss.parts.items():
                 losses[name] += part.item()
             for name, right in loss.correct.items():
