@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 from tests.factories import tiny_tokenizer, write_vocab
 
+from bertkit.data import workers
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import BlankLines, documents
 from bertkit.data.sentences import split
 from bertkit.errors import BertkitError, ConfigError, DataError, StorageError
 from bertkit.recipes import prepare as recipe
-from bertkit.recipes import workers
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import bertkit
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.folder import resave, save
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
@@ -26,7 +26,6 @@ from bertkit.models.model import Model
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
-from bertkit.recipes.changed import save_changed
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import similarity
@@ -336,7 +335,7 @@ def test_what_changes_a_folder_keeps_its_prompts(base: Path, tmp_path: Path) -> 
     pooling = Pooling("max", prompts=prompts, similarity="dot")
     save(tmp_path / "one", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
     opened = bertkit.load(tmp_path / "one")
-    save_changed(opened, opened.model, tmp_path / "two")
+    resave(opened, opened.model, tmp_path / "two")
     assert bertkit.load(tmp_path / "two").pooling == pooling
     distilled = tmp_path / "three"
     data = {"train": pairs(20), "dev": pairs(10)}
@@ -361,7 +360,7 @@ def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Pat
         opened = bertkit.load(folder)
         found.add(opened.fingerprint())
         again = tmp_path / f"{seed}-{activation}-again"
-        save_changed(opened, opened.model, again)
+        resave(opened, opened.model, again)
         assert bertkit.load(again).fingerprint() == opened.fingerprint()
     assert len(found) == 4
 

@@ -193,6 +193,36 @@ def save(
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
+KEPT = ("problem_type",)
+"""Settings of a task in config.json beside bertkit's own."""
+
+
+def resave(
+    loaded: Loaded,
+    model: Model,
+    out: Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    length: int | None = None,
+) -> None:
+    """Write a changed `model` with the labels and the task of the folder that it was loaded from,
+    and another tokenizer or length if given."""
+    settings = {name: loaded.settings[name] for name in KEPT if name in loaded.settings}
+    task = loaded.settings.get("bertkit", {}).get("task")
+    if task is not None:
+        settings["bertkit"] = {"task": task}
+    save(
+        out,
+        model,
+        tokenizer or loaded.tokenizer,
+        loaded.family,
+        labels=loaded.labels,
+        settings=settings,
+        length=length or loaded.length,
+        pooling=loaded.pooling,
+    )
+
+
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
     """The weights of the folder's dense layer, named as those of each head that has its shape."""
     if pooling is None or pooling.dense is None:

@@ -17,6 +17,7 @@ import torch
 from bertkit.checkpoint.folder import save
 from bertkit.config import override, read_toml
 from bertkit.console import quietly, say
+from bertkit.data import local_text
 from bertkit.data.corpus import Corpus
 from bertkit.data.order import Permutation
 from bertkit.data.readers import documents as read_documents
@@ -26,7 +27,6 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
-from bertkit.recipes import english
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
@@ -160,7 +160,7 @@ def demo(
 def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
     """(source, text) of every document; of a user's own text the folder or file is the source."""
     if text is None:
-        return list(english.documents())
+        return list(local_text.documents())
     found = files(text)
     by_folder = len({file.parent for file in found}) > 1
     joined: list[tuple[str, list[str]]] = []

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.folder import load, resave
 from bertkit.data.readers import documents, read_text
 from bertkit.errors import ConfigError
 from bertkit.models.model import empty
-from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
 from bertkit.text.extend import choose, extended, fertility
 from bertkit.text.train import count_words
@@ -78,7 +77,7 @@ def extend(
             weights[name] = _grown(weights[name], grown.config.vocab, made)
     grown.to_empty(device="cpu")
     grown.load_state_dict(weights)
-    save_changed(loaded, grown, out, tokenizer=larger)
+    resave(loaded, grown, out, tokenizer=larger)
     before, after = (fertility(t, counts) for t in (tokenizer, larger))
     return {
         "words": len(chosen),

@@ -11,9 +11,8 @@ from msgspec import structs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.folder import load, resave
 from bertkit.errors import ConfigError
-from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
 
 
@@ -51,7 +50,7 @@ def extend_positions(
         else interpolated(old.weight.detach(), length),
         freeze=False,
     )
-    save_changed(loaded, longer, out, length=length)
+    resave(loaded, longer, out, length=length)
     return {"positions": {"before": had, "after": length}}
 
 

@@ -31,9 +31,9 @@ from bertkit.data.corpus import (
 )
 from bertkit.data.readers import BlankLines, Span, files, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
+from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import cores
-from bertkit.recipes.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.batch import by_length
+from bertkit.checkpoint.folder import resave
 from bertkit.config import Count
 from bertkit.engine.heads import alive
 from bertkit.errors import ConfigError
@@ -21,7 +22,6 @@ from bertkit.models.layers import Head, attentions, keep_layers, read_head, with
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import Answer, answering
-from bertkit.recipes.changed import save_changed
 from bertkit.recipes.evaluate import evaluate
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
@@ -98,7 +98,7 @@ def prune(
     found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
     loaded = replace(ready.loaded, model=lighter)
     found["after"] = evaluate(Answer(ready.task, loaded), rows)
-    save_changed(loaded, lighter, out)
+    resave(loaded, lighter, out)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded, load, resave
 from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.console import say
 from bertkit.data.readers import documents
@@ -19,7 +19,6 @@ from bertkit.engine.quantize import Inputs, calibrate, unavailable
 from bertkit.errors import DataError, DeviceError
 from bertkit.metrics import cosines
 from bertkit.nn.pool import Pooling
-from bertkit.recipes.changed import save_changed
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Encoding
 
@@ -85,7 +84,7 @@ def quantize(
         mean_cosine=float(reached.mean()),
         left=tuple(left),
     )
-    save_changed(loaded, loaded.model, out)
+    resave(loaded, loaded.model, out)
     write_int8(out, chosen, quality)
     say(f"{out}: {len(chosen)} of {len(inputs)} layers in integers")
     if quality.lowest_cosine < lowest:

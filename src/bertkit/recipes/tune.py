@@ -16,13 +16,13 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.checkpoint.tuned import Tuned, processor, write_tuned
 from bertkit.console import say
+from bertkit.data.local_text import documents
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import cores
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
-from bertkit.recipes.english import documents
 from bertkit.recipes.quantize import LOWEST, read_texts
 
 TEXTS = 512
@@ -57,7 +57,7 @@ def tune(
     loaded = load(model)
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
-    samples = (read_texts(texts) if texts else _english())[:TEXTS]
+    samples = (read_texts(texts) if texts else _local_texts())[:TEXTS]
     if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
@@ -137,7 +137,7 @@ def _with_threads(count: int, run: Callable[[], object]) -> None:
         torch.set_num_threads(before)
 
 
-def _english() -> list[str]:
+def _local_texts() -> list[str]:
     """Paragraphs of the Python reference, short and long."""
     paragraphs: list[str] = []
     for _, text in documents():

@@ -4,11 +4,11 @@ import itertools
 import sys
 from pathlib import Path
 
-from bertkit.recipes import english
+from bertkit.data import local_text
 
 
 def test_there_is_enough_to_read() -> None:
-    found = list(itertools.islice(english.documents(), 200))
+    found = list(itertools.islice(local_text.documents(), 200))
     assert sum(len(text) for _, text in found) > 500_000
     assert {source for source, _ in found} >= {"python reference", "python library"}
     assert all(text.strip() for _, text in found)
@@ -18,10 +18,10 @@ def test_docstrings_are_parsed_not_run(tmp_path: Path) -> None:
     path = tmp_path / "module_never_imported.py"
     words = "This sentence stands in a docstring that is long enough to be worth reading."
     path.write_text(f'"""{words}\n\n>>> an example\n"""\nraise SystemExit("this was run")\n')
-    assert list(english.docstrings(path)) == [words + "\n"]
+    assert list(local_text.docstrings(path)) == [words + "\n"]
     assert "module_never_imported" not in sys.modules
 
 
 def test_broken_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def (")
-    assert list(english.docstrings(tmp_path / "bad.py")) == []
+    assert list(local_text.docstrings(tmp_path / "bad.py")) == []
