@@ -48,7 +48,7 @@ HOMES: dict[str, str] = {
     "view/document.py": "view/test_page.py",
     "view/figures.py": "view/test_page.py",
     **{
-        f"families/{name}.py": "parity/test_families.py"
+        f"families/{name}.py": "families/test_golden.py"
         for name in ("albert", "bert", "distilbert", "electra", "modernbert", "mpnet", "roberta")
     },
 }
