@@ -81,7 +81,7 @@ SETTINGS = [
     (["--train.device", "cuda:99"], "train.device: 'cuda:99' cannot be used"),
     (["--train.steps"], "--train.steps: a value is missing"),
     (["--train.steps.more", "1"], "train.steps.more: 'steps' is a value"),
-    (["--resum"], "Did you mean --resume?"),
+    (["--resum"], "did you mean '--resume'?"),
     (["stray"], "'stray': not a setting"),
 ]
 

@@ -61,10 +61,8 @@ def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, value
             continue
         if not word.startswith("--") or "." not in name:
-            near = did_you_mean(name, ["corpus", "out", "resume"])
-            raise ConfigError(
-                f"{word!r}: no option; write --group.name VALUE for a setting; {near}"
-            )
+            near = did_you_mean(f"--{name}", ["--corpus", "--out", "--resume"])
+            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE; {near}")
         if not equals:
             value = next(rest, "")
         if not value or (not equals and value.startswith("--")):

@@ -64,7 +64,7 @@ CONFIG = {
 
 
 def demo(
-    *, out: Path = Path("demo"), text: Sequence[Path] | None = None, steps: int = STEPS
+    out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = STEPS
 ) -> Path:
     """The whole life of a BERT on this machine, with a report, in minutes.
 

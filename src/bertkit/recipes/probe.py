@@ -222,14 +222,14 @@ def probe(
         )
 
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    table = study({c.name: partial(tagger, c) for c in chosen}, seeds, task.metric)
+    table = study({_title(c.name): partial(tagger, c) for c in chosen}, seeds, task.metric)
     result = {
         "model": str(model),
         "train": {"file": str(train), "sentences": len(learn)},
         "dev": {"file": str(dev), "sentences": len(check)},
         "settings": plain(settings),
         "metric": task.metric,
-        "scores": {name: scores[task.metric] for name, scores in table.items()},
+        "scores": {c.name: table[_title(c.name)][task.metric] for c in chosen},
     }
     with new_folder(out) as folder:
         _write(folder, result)

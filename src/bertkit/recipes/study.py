@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bertkit.console import say
-from bertkit.metrics import spread
+from bertkit.metrics import plus_minus, spread
 
 Way = Callable[[int], Mapping[str, float]]
 """Seed -> scores."""
@@ -17,7 +17,7 @@ def study(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """For each way and each of its scores the mean, the standard deviation and each seed's.
 
-    `metric` names a score to say after each run.
+    `metric` names a score to say after each run, and of several their mean.
     """
     seeds, table = list(seeds), {}
     for way, run in ways.items():
@@ -29,4 +29,6 @@ def study(
                 say(f"{way}, seed {seed}: {metric} {scores[metric]:.4f}")
             runs.append(scores)
         table[way] = {name: spread([scores[name] for scores in runs]) for name in runs[0]}
+        if metric is not None and len(seeds) > 1:
+            say(f"{way}: {metric} {plus_minus(table[way][metric])}")
     return table
