@@ -18,7 +18,7 @@ from bertkit.errors import CheckpointError
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
 from bertkit.nn.pool import POOLINGS, Dense, Pooling
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 
 SHAPE = {"hidden": 32, "layers": 4, "intermediate": 48, "length": 64}
 MORE: dict[str, dict[str, Any]] = {

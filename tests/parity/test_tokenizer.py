@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError, TokenizerError
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import SPECIALS, train
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")

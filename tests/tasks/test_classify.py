@@ -17,7 +17,7 @@ from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError
 from bertkit.tasks.classify import Classify, Columns, Example, Options, choose_columns
 from bertkit.tasks.task import Feature, Reading
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 
 
 def table(tmp_path: Path, *lines: str) -> Path:

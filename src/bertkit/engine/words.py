@@ -15,7 +15,7 @@ from bertkit.engine.engine import Engine, Forward
 from bertkit.errors import DataError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Trace
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 
 
 def word_states(

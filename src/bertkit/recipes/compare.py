@@ -34,7 +34,7 @@ from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.classify import Options as ClassifyOptions
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Feature, Reading
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 from bertkit.text.vectors import Vectors, tokens
 from bertkit.training.fit import fit
 from bertkit.view.chart import score_bars, write_svg

@@ -23,9 +23,10 @@ from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store
 from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 """How many are written at a time, and how much of the work a stopped run does again at most."""

@@ -36,7 +36,7 @@ from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, group
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 from bertkit.training.fit import fit
 from bertkit.view.chart import score_bars, write_svg
 from bertkit.view.figures import Table, score_table

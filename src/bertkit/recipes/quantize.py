@@ -20,7 +20,7 @@ from bertkit.errors import DataError, DeviceError
 from bertkit.metrics import cosines
 from bertkit.nn.pool import Pooling
 from bertkit.storage import refuse_used
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.encoding import Encoding
 
 SMALLEST = 64
 """Texts that are needed at least: half to calibrate, a quarter to choose layers by, and a quarter

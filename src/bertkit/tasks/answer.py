@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -24,8 +24,9 @@ from bertkit.data.questions import Question, read_questions
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART = 1024
 """Questions tokenized at a time, so that many need little memory."""
@@ -152,24 +153,23 @@ class Answer(Task[Question, QuestionAnswer]):
                 max_length=NO_LIMIT,
             )
             for place, (example, whole) in enumerate(zip(part, encodings, strict=True), begin):
-                covering = _covering(whole, example) if labelled else ()
+                covering = _answer_tokens(whole, example) if labelled else ()
                 for window in self._windows(whole, length, example.where):
                     target = None
                     if labelled:
-                        tokens = _covering(window, example)
+                        tokens = _answer_tokens(window, example)
                         holds = len(tokens) == len(covering) > 0
                         target = (int(tokens[0]), int(tokens[-1])) if holds else (0, 0)
                     found.append(Feature(window, place, target=target))
         return found
 
-    def _windows(self, whole: Encoding, length: int, where: str) -> Iterator[Encoding]:
+    def _windows(self, whole: Encoding, length: int, where: str) -> list[Encoding]:
         """Windows of at most `length` tokens. `truncated` where the question was cut."""
-        asked, context = _tokens_of(whole, 0), _tokens_of(whole, 1)
-        for name, tokens in (("question", asked), ("context", context)):
-            if tokens.start == tokens.stop:
+        question, context = (whole.sequence.count(which) for which in (0, 1))
+        for name, size in (("question", question), ("context", context)):
+            if not size:
                 raise DataError(f"{where}: the tokenizer finds nothing in the {name}; leave it out")
-        question, last = asked.stop - asked.start, context.stop
-        room = length - (len(whole) - question - (last - context.start))
+        room = length - (len(whole) - question - context)
         kept = max(min(question, self.options.question_tokens, room // 2), 1)
         room -= kept
         if room < 1:
@@ -177,15 +177,9 @@ class Answer(Task[Question, QuestionAnswer]):
                 f"a model that reads {length} tokens has no room for a question and its context; "
                 "give it more"
             )
+        pair = whole.cut({0: (0, kept)})
         overlap = min(self.options.window_overlap, room // 2)
-        for start in range(context.start, max(last - overlap, context.start + 1), room - overlap):
-            places = np.r_[
-                : asked.start + kept,
-                asked.stop : context.start,
-                start : min(start + room, last),
-                last : len(whole),
-            ]
-            yield whole.only(places, truncated=kept < question)
+        return pair.windows(1, length, overlap, truncated=pair.truncated)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """Where in its window each answer starts and ends. Shapes: (S, 2)."""
@@ -234,7 +228,7 @@ class Answer(Task[Question, QuestionAnswer]):
         visible = _visible(context)
         parts = []
         for logits, window in zip(outputs, windows, strict=True):
-            tokens = _tokens_of(window.encoding, 1)
+            tokens = window.encoding.span(1)
             starts, ends, seen = _trimmed(window.encoding.offsets[tokens], visible)
             scores, first, last = best_spans(
                 np.where(seen[:, None], logits[tokens], -np.inf),
@@ -340,23 +334,12 @@ def _golds(example: Question) -> list[str]:
     return [text for text, _ in example.answers]
 
 
-def _tokens_of(encoding: Encoding, which: int) -> slice:
-    """Where the tokens of the question (0) or of the context (1) are: they stand together."""
-    count = encoding.sequence.count(which)
-    start = encoding.sequence.index(which) if count else 0
-    return slice(start, start + count)
-
-
-def _covering(encoding: Encoding, example: Question) -> NDArray[np.int64]:
-    """The places of the tokens that hold characters of the first answer, if there is one."""
+def _answer_tokens(encoding: Encoding, example: Question) -> NDArray[np.int64]:
+    """The indices of the tokens that hold characters of the first answer, if there is one."""
     if not example.answers:
         return np.empty(0, dtype=np.int64)
     text, start = example.answers[0]
-    tokens = _tokens_of(encoding, 1)
-    offsets = encoding.offsets[tokens]
-    inside = (offsets[:, 0] < start + len(text)) & (offsets[:, 1] > start)
-    places: NDArray[np.int64] = tokens.start + np.flatnonzero(inside)
-    return places
+    return encoding.covering(start, start + len(text), 1)
 
 
 def _visible(text: str) -> NDArray[np.int64]:

@@ -21,8 +21,9 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 LETTERS, NUMBERS = "ABCDE", "12345"
 """How ARC names its choices."""
@@ -210,16 +211,14 @@ class Choose(ChoiceTask[ChoiceAnswer]):
 
 def _cut(encoding: Encoding, length: int, where: Literal["start", "end"]) -> Encoding:
     """The encoding of a pair with the first text cut until it fits, then the end of the second."""
-    owner = np.array([-1 if s is None else s for s in encoding.sequence])
-    first, second = np.flatnonzero(owner == 0), np.flatnonzero(owner == 1)
-    room = length - len(owner) + len(first) + len(second)
+    first, second = encoding.sequence.count(0), encoding.sequence.count(1)
+    room = length - len(encoding) + first + second
     if room < 1:
         raise DataError(f"length: {length} tokens have no room for text beside the special ones")
-    second = second[:room]
-    left = room - len(second)
-    first = first[:left] if where == "end" else first[len(first) - left :]
-    kept = np.concatenate([np.flatnonzero(owner < 0), first, second])
-    return encoding.only(np.sort(kept))
+    right = min(second, room)
+    left = min(first, room - right)
+    kept = (0, left) if where == "end" else (first - left, first)
+    return encoding.cut({0: kept, 1: (0, right)}, truncated=True)
 
 
 # ---- readers

@@ -28,8 +28,9 @@ from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.tokenizer import Tokenizer
 
 TEXTS = ("document", "article", "body", "email_body", "dialogue", "text")
 SUMMARIES = ("summary", "highlights", "abstract", "subject", "subject_line")

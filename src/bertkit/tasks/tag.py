@@ -41,8 +41,9 @@ from bertkit.models.heads import CRFTagger
 from bertkit.nn.crf import CRF
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.text.encoding import Encoding, strides
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PREFIXES = {"iob2": "BI", "bioes": "BIES"}
 
@@ -538,26 +539,24 @@ def windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray
     if len(encoding) <= length:
         yield encoding, first
         return
-    inside = np.flatnonzero(words >= 0)
-    overlap, room = length // 4, length - (len(encoding) - len(inside))
+    span = encoding.span(0)
+    size = span.stop - span.start
+    overlap, room = length // 4, length - (len(encoding) - size)
     if room <= overlap:
         raise DataError(
             f"length: of {length} tokens {room} are left for words, and windows overlap by "
             f"{overlap}; read longer sequences"
         )
-    begin, end = int(inside[0]), int(inside[-1]) + 1
-    starts = begin + np.arange(0, len(inside) - overlap, room - overlap)
-    owner = np.minimum((first - begin) // (room - overlap), len(starts) - 1)
-    last = np.append(first[1:], end) - 1
+    starts = span.start + np.array([start for start, _ in strides(size, room, overlap)])
+    owner = np.minimum((first - span.start) // (room - overlap), len(starts) - 1)
+    last = np.append(first[1:], span.stop) - 1
     shown_before, shown_after = first - starts[owner], starts[owner] + overlap - 1 - last
     owner -= (owner > 0) & (shown_before <= shown_after)
-    cuts = np.searchsorted(owner, np.arange(len(starts) + 1))
-    for number, start in enumerate(starts.tolist()):
-        own = first[cuts[number] : cuts[number + 1]]
-        if len(own):
-            stop = min(start + room, end)
-            kept = np.r_[:begin, start:stop, end : len(encoding)]
-            yield encoding.only(kept), own - start + begin
+    bounds = np.searchsorted(owner, np.arange(len(starts) + 1))
+    for number, window in enumerate(encoding.windows(0, length, overlap)):
+        heads = first[bounds[number] : bounds[number + 1]]
+        if len(heads):
+            yield window, heads - starts[number] + span.start
 
 
 def _places(feature: Feature) -> NDArray[np.int64]:

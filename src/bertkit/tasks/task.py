@@ -29,8 +29,9 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Pooling
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.tokenizer import Tokenizer
 
 Outputs = NDArray[np.float32]
 """What the head says of one feature: (L,) for a sequence, (T, L) for its tokens or places."""

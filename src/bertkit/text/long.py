@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 Long = Literal["error", "truncate", "window"]
 """Refuse it; cut it and say so; or read it in overlapping windows."""

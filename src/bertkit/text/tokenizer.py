@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,16 @@ from tokenizers import models
 
 from bertkit.errors import DataError, TokenizerError
 from bertkit.storage import write_text
+from bertkit.text.encoding import (
+    Encoding,
+    Text,
+    Truncate,
+    encode_raw,
+    from_raw,
+    spans_to_keep,
+    with_prompts,
+    words_lose_their_space,
+)
 from bertkit.text.folder import (
     MOST_PIECES,
     SETTINGS,
@@ -34,47 +43,8 @@ from bertkit.text.folder import (
     usual_class,
 )
 
-Text = str | Sequence[str]
-"""A raw string, or its words already split."""
-
-Truncate = Literal["error", "longest", "first", "second"]
-
 NO_LIMIT = 10**9
 """`transformers` writes 1e30 for a tokenizer without a limit."""
-
-
-@dataclass(frozen=True, eq=False)
-class Encoding:
-    """The tokens of one text or pair, special tokens included.
-
-    Shapes: ids (T,), types (T,) segment of each token, offsets (T, 2).
-    Units: offsets are [start, end) characters of the raw text; for words already split, of the
-    word that `words` names. Added special tokens have offsets (0, 0), word None, sequence None, and
-    so have those of a prompt.
-    `words` numbers the words of each sequence from 0; `sequence` says 0 for text, 1 for pair.
-    """
-
-    ids: NDArray[np.int64]
-    types: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    words: list[int | None]
-    sequence: list[int | None]
-    truncated: bool
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
-        """The tokens at these places, in this order."""
-        places = kept.tolist()
-        return Encoding(
-            self.ids[kept],
-            self.types[kept],
-            self.offsets[kept],
-            [self.words[place] for place in places],
-            [self.sequence[place] for place in places],
-            truncated,
-        )
 
 
 class Tokenizer:
@@ -262,13 +232,13 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
         """The vocabulary's spelling of each id."""
-        found = []
+        pieces = []
         for i in map(int, ids):
             piece = self.core.id_to_token(i) if i >= 0 else None
             if piece is None:
                 raise DataError(f"id {i} is not in the vocabulary (0 to {self.vocab_size - 1})")
-            found.append(piece)
-        return found
+            pieces.append(piece)
+        return pieces
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         """Readable text of these ids, without special tokens."""
@@ -314,17 +284,17 @@ class Tokenizer:
         if truncate == "second" and pairs is None:
             raise DataError('truncate="second" needs a pair; use "first" for a single text')
         before = prompts or [""] * len(texts)
-        found = []
+        encodings = []
         for i, whole in enumerate(self._whole(texts, pairs, before)):
             if limit is None or len(whole) <= limit:
-                found.append(whole)
+                encodings.append(whole)
                 continue
             lengths = whole.sequence.count(0), whole.sequence.count(1)
             room = limit - len(whole) + sum(lengths)
             where = f"text {i}: " if len(texts) > 1 else ""
-            spans = _shorter(lengths, room, limit, truncate, where)
-            found.append(whole.only(_kept(whole.sequence, spans)))
-        return found
+            spans = spans_to_keep(lengths, room, limit, truncate, where)
+            encodings.append(whole.cut(spans, truncated=True))
+        return encodings
 
     def _whole(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
@@ -332,20 +302,13 @@ class Tokenizer:
         split = bool(texts) and not isinstance(texts[0], str)
         spaced = split and self._words_lose_their_space
         columns = [texts] if pairs is None else [texts, pairs]
-        each = _encode(self.core, _joined(prompts, texts), pairs, spaced=spaced)
+        each = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
         for raw, prompt, *row in zip(each, prompts, *columns, strict=True):
-            yield _encoding(raw, len(prompt), row if spaced else None)
+            yield from_raw(raw, len(prompt), row if spaced else None)
 
     @cached_property
     def _words_lose_their_space(self) -> bool:
-        """Whether a word given alone has other pieces than within a text.
-
-        Byte-level BPE writes the space before a word as part of it, and leaves to the text whether
-        there is one; Unigram puts one before any word, and WordPiece has none.
-        """
-        text = self.core.encode("a a", add_special_tokens=False)
-        words = self.core.encode(["a", "a"], is_pretokenized=True, add_special_tokens=False)
-        return bool(text.ids != words.ids)
+        return words_lose_their_space(self.core)
 
     def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids alone, without adding special tokens: the fast way through a corpus.
@@ -353,8 +316,8 @@ class Tokenizer:
         Special tokens spelled out in the text are ordinary text here (as in Google's BERT), so
         that an article about "[MASK]" does not plant one. No limit applies.
         """
-        raw = _encode(self._literal, texts, None, plain=True)
-        return [np.array(e.ids, dtype=np.int64) for e in raw]
+        encodings = encode_raw(self._literal, texts, None, plain=True)
+        return [np.array(each.ids, dtype=np.int64) for each in encodings]
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
@@ -393,193 +356,16 @@ class Tokenizer:
         if overlap < 0:
             raise DataError(f"overlap is {overlap}; it is a number of tokens, 0 or more")
         whole = next(self._whole([text], None if pair is None else [pair], [prompt]))
-        sequence = whole.sequence
         which = 0 if slide == "first" else 1
-        length = sequence.count(which)
-        room = max_length - len(sequence) + length
+        others = len(whole) - whole.sequence.count(which)
+        room = max_length - others
         if room <= overlap:
             raise DataError(
-                f"no room for windows: of {max_length} tokens, {len(sequence) - length} go to the "
+                f"no room for windows: of {max_length} tokens, {others} go to the "
                 f"specials, the prompt and the other text, which leaves {max(room, 0)} for an "
                 f"overlap of {overlap}; raise max_length, lower the overlap or shorten the others"
             )
-        spans = _spans(length, room, overlap)
-        if len(spans) == 1:
-            return [whole]
-        first = sequence.index(which)
-        return [
-            whole.only(np.r_[:first, first + start : first + end, first + length : len(sequence)])
-            for start, end in spans
-        ]
-
-
-# ---- encoding
-
-
-def _encode(
-    core: tokenizers.Tokenizer,
-    texts: Sequence[Text],
-    pairs: Sequence[Text] | None,
-    *,
-    spaced: bool = False,
-    plain: bool = False,
-) -> list[tokenizers.Encoding]:
-    """Through Rust, without truncation; `plain` leaves out special tokens and offsets.
-
-    `spaced` puts a space before each word but the first, where words are given.
-    """
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise DataError("a batch is a sequence of texts, not one string; put it in a list")
-    if pairs is not None and len(pairs) != len(texts):
-        raise DataError(f"{len(texts)} texts but {len(pairs)} pairs; give one pair to each text")
-    if not texts:
-        return []
-    split = not isinstance(texts[0], str)
-    columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
-    given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
-    batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
-    run = core.encode_batch_fast if plain else core.encode_batch
-    with usable("the tokenizer"):
-        try:
-            return run(batch, is_pretokenized=split, add_special_tokens=not plain)
-        except TypeError:  # the only strings Rust cannot take are those that are not Unicode text
-            for column in columns:
-                _refuse_surrogates(column)
-            raise
-
-
-def _joined(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text]:
-    """Each text behind its prompt. Raises: DataError for words, which no prompt is put before."""
-    if not any(prompts):
-        return texts
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError("a prompt stands before a text; give texts, not words already split")
-    return [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
-
-
-def _sequence(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
-    """The text of each token; None for special tokens, and for those of the prompt."""
-    if not prompt:
-        return raw.sequence_ids
-    owners = zip(raw.sequence_ids, raw.offsets, strict=True)
-    return [None if end <= prompt else owner for owner, (_, end) in owners]
-
-
-def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
-    """The same texts as strings, or as lists of words; all must be of one kind."""
-    found: list[Any] = []
-    for i, text in enumerate(texts):
-        words = None if isinstance(text, str) else list(text) if _is_list(text) else [text]
-        if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
-            kind = type(text).__name__
-            wanted = "a sequence of words, as the first text is" if split else "a string"
-            raise DataError(f"text {i} is of type {kind}, not {wanted}; clean the input first")
-        found.append(words if split else text)
-    return found
-
-
-def _spaced(words: Sequence[str]) -> list[str]:
-    first = _first(words)
-    return [" " + word if word and i > first else word for i, word in enumerate(words)]
-
-
-def _first(words: Sequence[str]) -> int:
-    """The place of the first word that is not empty."""
-    return next((i for i, word in enumerate(words) if word), len(words))
-
-
-def _is_list(text: object) -> bool:
-    return isinstance(text, Sequence | np.ndarray)
-
-
-def _refuse_surrogates(texts: Sequence[Text]) -> None:
-    for i, text in enumerate(texts):
-        for part in [text] if isinstance(text, str) else text:
-            try:
-                part.encode()
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"text {i}, character {error.start}: half of a surrogate pair "
-                    f"(U+{ord(part[error.start]):04X}) is not text; read the file as UTF-8, or "
-                    'clean it with text.encode("utf-8", "replace").decode()'
-                ) from None
-
-
-def _shorter(
-    lengths: tuple[int, int], room: int, limit: int, truncate: Truncate, where: str
-) -> dict[int, tuple[int, int]]:
-    """Which tokens of each sequence to keep so that both fill `room`, as `transformers` cuts.
-
-    Source: tokenizers, `truncate_encodings`; longest-first levels the two down to equal length,
-    the odd token going to the longer one.
-    """
-    first, second = lengths
-    excess = first + second - room
-    if truncate == "error":
-        raise DataError(
-            f"{where}{limit + excess} tokens, but the limit is {limit}; cut it with truncate="
-            '"longest", split it with windows(), or raise max_length as far as the model goes'
-        )
-    if room < 0:
-        raise DataError(
-            f"{where}max_length {limit} is less than the special tokens need; "
-            f"it must be {limit - room} or more"
-        )
-    if truncate == "longest":
-        short, long = sorted(lengths)
-        if second:
-            short, long = (short, room - short) if 2 * short <= room else (room // 2, -(-room // 2))
-        else:
-            long = room
-        first, second = (long, short) if first > second else (short, long)
-        return {0: (0, first), 1: (0, second)}
-    which = 0 if truncate == "first" else 1
-    if excess >= lengths[which]:
-        raise DataError(
-            f"{where}cutting {excess} tokens from the {truncate} text, which has "
-            f'{lengths[which]}, leaves nothing; use truncate="longest", or raise max_length '
-            f"above {limit}"
-        )
-    return {which: (0, lengths[which] - excess)}
-
-
-def _spans(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """[start, end) of windows of `room` tokens, the last ending where the text does."""
-    starts = range(0, max(length - overlap, 1), room - overlap)
-    return [(start, min(start + room, length)) for start in starts]
-
-
-def _kept(sequence: list[int | None], spans: Mapping[int, tuple[int, int]]) -> NDArray[np.intp]:
-    """Places of the tokens to keep: those spans, sequences without one, and all specials."""
-    owner = np.array([-1 if s is None else s for s in sequence])
-    keep = np.ones(len(owner), dtype=np.bool_)
-    for which, (start, end) in spans.items():
-        places = np.flatnonzero(owner == which)
-        keep[places[:start]] = False
-        keep[places[end:]] = False
-    return np.flatnonzero(keep)
-
-
-def _encoding(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | None) -> Encoding:
-    """`prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
-    neither is part of the text."""
-    ids = np.array(raw.ids, dtype=np.int64)
-    types = np.array(raw.type_ids, dtype=np.int64)
-    offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
-    words, sequence = raw.word_ids, _sequence(raw, prompt)
-    if prompt:
-        offsets = np.maximum(offsets - prompt, 0)
-        words = [None if s is None else w for s, w in zip(sequence, words, strict=True)]
-        before = min((word for word in words if word is not None), default=0)
-        words = [None if word is None else word - before for word in words]
-    if spaced is not None:
-        first = [_first(each) for each in spaced]
-        later = [
-            w is not None and s is not None and w > first[s]
-            for w, s in zip(words, sequence, strict=True)
-        ]
-        offsets[later] = np.maximum(offsets[later] - 1, 0)
-    return Encoding(ids, types, offsets, words, sequence, False)
+        return whole.windows(which, max_length, overlap)
 
 
 def _without_defaults(value: Any) -> Any:

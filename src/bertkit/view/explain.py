@@ -25,7 +25,8 @@ from bertkit.models.layers import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
 from bertkit.pipelines import Candidate, FillMask
-from bertkit.text.tokenizer import NO_LIMIT, Encoding, Tokenizer
+from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.arrays import Array, coded
 from bertkit.view.document import (
     Embeddings,

@@ -1,0 +1,267 @@
+"""The tokens of a text: how the `tokenizers` library makes them, their cuts and their windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from bertkit.errors import DataError
+from bertkit.text.folder import usable
+
+Text = str | Sequence[str]
+"""A raw string, or its words already split."""
+
+Truncate = Literal["error", "longest", "first", "second"]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The tokens of one text or pair, special tokens included.
+
+    Shapes: ids (T,), types (T,) segment of each token, offsets (T, 2).
+    Units: offsets are [start, end) characters of the raw text; for words already split, of the
+    word that `words` names. Added special tokens have offsets (0, 0), word None, sequence None, and
+    so have those of a prompt.
+    `words` numbers the words of each sequence from 0; `sequence` says 0 for text, 1 for pair.
+    """
+
+    ids: NDArray[np.int64]
+    types: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    words: list[int | None]
+    sequence: list[int | None]
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
+        """The tokens at these indices, in this order."""
+        indices = kept.tolist()
+        return Encoding(
+            self.ids[kept],
+            self.types[kept],
+            self.offsets[kept],
+            [self.words[index] for index in indices],
+            [self.sequence[index] for index in indices],
+            truncated,
+        )
+
+    def span(self, which: int) -> slice:
+        """The indices of the text's tokens (0), or of the pair's (1): they stand together."""
+        count = self.sequence.count(which)
+        start = self.sequence.index(which) if count else 0
+        return slice(start, start + count)
+
+    def covering(self, start: int, end: int, which: int = 0) -> NDArray[np.int64]:
+        """The indices of the tokens that hold any of the characters [start, end) of a text."""
+        span = self.span(which)
+        offsets = self.offsets[span]
+        inside = (offsets[:, 0] < end) & (offsets[:, 1] > start)
+        indices: NDArray[np.int64] = span.start + np.flatnonzero(inside)
+        return indices
+
+    def cut(
+        self, kept: Mapping[int, tuple[int, int]], *, truncated: bool | None = None
+    ) -> Encoding:
+        """Only the tokens [start, end) of some texts; special tokens and other texts are whole.
+
+        `truncated` None says whether any token was left out.
+        """
+        keep = np.ones(len(self), dtype=np.bool_)
+        for which, (start, end) in kept.items():
+            span = self.span(which)
+            keep[span.start : span.start + start] = False
+            keep[span.start + end : span.stop] = False
+        lost = not keep.all() if truncated is None else truncated
+        return self.only(np.flatnonzero(keep), truncated=lost)
+
+    def windows(
+        self, which: int, max_length: int, overlap: int, *, truncated: bool = True
+    ) -> list[Encoding]:
+        """Windows over one text's tokens; each has the special tokens and the other text.
+
+        One that holds everything is the encoding itself. Units: max_length and overlap in tokens;
+        there must be room for more than the overlap.
+        """
+        span = self.span(which)
+        length = span.stop - span.start
+        spans = strides(length, max_length - len(self) + length, overlap)
+        if len(spans) == 1:
+            return [self]
+        return [self.cut({which: each}, truncated=truncated) for each in spans]
+
+
+def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
+    """[start, end) of windows of `room` tokens, the last ending where the text does."""
+    starts = range(0, max(length - overlap, 1), room - overlap)
+    return [(start, min(start + room, length)) for start in starts]
+
+
+# ---- from texts to tokens
+
+
+def encode_raw(
+    core: tokenizers.Tokenizer,
+    texts: Sequence[Text],
+    pairs: Sequence[Text] | None,
+    *,
+    spaced: bool = False,
+    plain: bool = False,
+) -> list[tokenizers.Encoding]:
+    """Through Rust, without truncation.
+
+    `spaced` puts a space before each word but the first, where words are given. `plain` leaves out
+    special tokens and offsets, which is faster.
+    """
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise DataError("a batch is a sequence of texts, not one string; put it in a list")
+    if pairs is not None and len(pairs) != len(texts):
+        raise DataError(f"{len(texts)} texts but {len(pairs)} pairs; give one pair to each text")
+    if not texts:
+        return []
+    split = not isinstance(texts[0], str)
+    columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
+    given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
+    batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
+    run = core.encode_batch_fast if plain else core.encode_batch
+    with usable("the tokenizer"):
+        try:
+            return run(batch, is_pretokenized=split, add_special_tokens=not plain)
+        except TypeError:  # the only strings Rust cannot take are those that are not Unicode text
+            for column in columns:
+                _refuse_surrogates(column)
+            raise
+
+
+def words_lose_their_space(core: tokenizers.Tokenizer) -> bool:
+    """Whether a word given alone has other pieces than within a text.
+
+    Byte-level BPE writes the space before a word as part of it, and leaves to the text whether
+    there is one; Unigram puts one before any word, and WordPiece has none.
+    """
+    text = core.encode("a a", add_special_tokens=False)
+    words = core.encode(["a", "a"], is_pretokenized=True, add_special_tokens=False)
+    return bool(text.ids != words.ids)
+
+
+def with_prompts(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text]:
+    """Each text behind its prompt. Raises: DataError for words, which no prompt is put before."""
+    if not any(prompts):
+        return texts
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError("a prompt stands before a text; give texts, not words already split")
+    return [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
+    """The same texts as strings, or as lists of words; all must be of one kind."""
+    found: list[Any] = []
+    for i, text in enumerate(texts):
+        words = None if isinstance(text, str) else list(text) if _is_list(text) else [text]
+        if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
+            kind = type(text).__name__
+            wanted = "a sequence of words, as the first text is" if split else "a string"
+            raise DataError(f"text {i} is of type {kind}, not {wanted}; clean the input first")
+        found.append(words if split else text)
+    return found
+
+
+def _spaced(words: Sequence[str]) -> list[str]:
+    first = _first(words)
+    return [" " + word if word and i > first else word for i, word in enumerate(words)]
+
+
+def _first(words: Sequence[str]) -> int:
+    """The place of the first word that is not empty."""
+    return next((i for i, word in enumerate(words) if word), len(words))
+
+
+def _is_list(text: object) -> bool:
+    return isinstance(text, Sequence | np.ndarray)
+
+
+def _refuse_surrogates(texts: Sequence[Text]) -> None:
+    for i, text in enumerate(texts):
+        for part in [text] if isinstance(text, str) else text:
+            try:
+                part.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"text {i}, character {error.start}: half of a surrogate pair "
+                    f"(U+{ord(part[error.start]):04X}) is not text; read the file as UTF-8, or "
+                    'clean it with text.encode("utf-8", "replace").decode()'
+                ) from None
+
+
+def spans_to_keep(
+    lengths: tuple[int, int], room: int, limit: int, truncate: Truncate, where: str
+) -> dict[int, tuple[int, int]]:
+    """Which tokens of each sequence to keep so that both fill `room`, as `transformers` cuts.
+
+    Source: tokenizers, `truncate_encodings`; longest-first levels the two down to equal length,
+    the odd token going to the longer one.
+    """
+    first, second = lengths
+    excess = first + second - room
+    if truncate == "error":
+        raise DataError(
+            f"{where}{limit + excess} tokens, but the limit is {limit}; cut it with truncate="
+            '"longest", split it with windows(), or raise max_length as far as the model goes'
+        )
+    if room < 0:
+        raise DataError(
+            f"{where}max_length {limit} is less than the special tokens need; "
+            f"it must be {limit - room} or more"
+        )
+    if truncate == "longest":
+        short, long = sorted(lengths)
+        if second:
+            short, long = (short, room - short) if 2 * short <= room else (room // 2, -(-room // 2))
+        else:
+            long = room
+        first, second = (long, short) if first > second else (short, long)
+        return {0: (0, first), 1: (0, second)}
+    which = 0 if truncate == "first" else 1
+    if excess >= lengths[which]:
+        raise DataError(
+            f"{where}cutting {excess} tokens from the {truncate} text, which has "
+            f'{lengths[which]}, leaves nothing; use truncate="longest", or raise max_length '
+            f"above {limit}"
+        )
+    return {which: (0, lengths[which] - excess)}
+
+
+def from_raw(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | None) -> Encoding:
+    """`prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
+    neither is part of the text."""
+    ids = np.array(raw.ids, dtype=np.int64)
+    types = np.array(raw.type_ids, dtype=np.int64)
+    offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
+    words, sequence = raw.word_ids, _sequence(raw, prompt)
+    if prompt:
+        offsets = np.maximum(offsets - prompt, 0)
+        words = [None if s is None else w for s, w in zip(sequence, words, strict=True)]
+        before = min((word for word in words if word is not None), default=0)
+        words = [None if word is None else word - before for word in words]
+    if spaced is not None:
+        first = [_first(each) for each in spaced]
+        later = [
+            w is not None and s is not None and w > first[s]
+            for w, s in zip(words, sequence, strict=True)
+        ]
+        offsets[later] = np.maximum(offsets[later] - 1, 0)
+    return Encoding(ids, types, offsets, words, sequence, False)
+
+
+def _sequence(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
+    """The text of each token; None for special tokens, and for those of the prompt."""
+    if not prompt:
+        return raw.sequence_ids
+    owners = zip(raw.sequence_ids, raw.offsets, strict=True)
+    return [None if end <= prompt else owner for owner, (_, end) in owners]
