@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import resource
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -39,6 +44,39 @@ def seconds(*codes: str, runs: int = 5) -> list[float]:
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             least[i] = min(least[i], spent)
     return least
+
+
+def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
+    """Packages that files import and no requirement installs."""
+    installs = metadata.packages_distributions()
+    found = set()
+    for node in (n for file in files for n in ast.walk(ast.parse(file.read_text("utf-8")))):
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                modules = [module]
+            case _:
+                continue
+        found |= {module.split(".")[0] for module in modules}
+    others = found - set(sys.stdlib_module_names) - {"bertkit"}
+    dashed = {
+        name: [d.lower().replace("_", "-") for d in installs.get(name, [name])] for name in others
+    }
+    return {name for name in others if not declared & {*dashed[name]}}
+
+
+def test_what_is_imported_is_required() -> None:
+    """By bertkit itself, not by a package that happens to bring it."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    declared = {
+        re.split(r"[^\w-]", one)[0].lower().replace("_", "-")
+        for one in [*project["dependencies"], *extras]
+    }
+    files = sorted(SOURCE.rglob("*.py"))
+    assert not undeclared(files, declared)
+    assert undeclared(files, declared - {"docstring-parser"}) == {"docstring_parser"}  # the control
 
 
 def test_import_loads_nothing_heavy_and_says_nothing() -> None:
