@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "bertkit"
+OURS = {"bertkit", "tests", "benchmarks"}
 HEAVY = {"torch", "numpy", "jinja2", "tokenizers", "huggingface_hub"}
 NEVER = {"transformers", "sentence_transformers", "scipy", "sklearn", "matplotlib"}
 
@@ -59,7 +61,7 @@ def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
             case _:
                 continue
         found |= {module.split(".")[0] for module in modules}
-    others = found - set(sys.stdlib_module_names) - {"bertkit"}
+    others = found - set(sys.stdlib_module_names) - OURS
     dashed = {
         name: [d.lower().replace("_", "-") for d in installs.get(name, [name])] for name in others
     }
@@ -68,13 +70,14 @@ def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
 
 def test_what_is_imported_is_required() -> None:
     """By bertkit itself, not by a package that happens to bring it."""
-    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = [one for extra in project["optional-dependencies"].values() for one in extra]
     declared = {
         re.split(r"[^\w-]", one)[0].lower().replace("_", "-")
         for one in [*project["dependencies"], *extras]
     }
-    files = sorted(SOURCE.rglob("*.py"))
+    folders = (SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     assert not undeclared(files, declared)
     assert undeclared(files, declared - {"docstring-parser"}) == {"docstring_parser"}  # the control
 
