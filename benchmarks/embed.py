@@ -274,7 +274,12 @@ def random_base(folder: Path) -> Path:
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(minilm())
     shape = TransformerConfig(
-        vocab=tokenizer.vocab_size, hidden=768, layers=12, heads=12, intermediate=3072, length=LONG
+        vocab=tokenizer.vocab_size,
+        hidden=768,
+        layers=12,
+        heads=12,
+        intermediate=3072,
+        max_positions=LONG,
     )
     save(folder, build(shape), tokenizer, BERT)
     write_pooling(folder, Pooling("mean", normalize=True), hidden=768, length=LONG)

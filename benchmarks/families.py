@@ -283,12 +283,12 @@ def peer(config: PretrainConfig, corpus: Corpus, way: Way) -> Peer:
     )
     drawn = samples(config, corpus).batch(0, MEGA * PEER_BATCH)
     return Peer(
-        [row_of(sample, heads, types=config.model.types) for sample in drawn],
+        [row_of(sample, heads, types=config.model.token_types) for sample in drawn],
         [weight for model in models for weight in model.parameters()],
         lambda batch: _loss(models, batch),
         tokenizer,
         way,
-        rate=config.masking.rate,
+        rate=config.masking.mlm_probability,
         samples=BATCH,
         batch=PEER_BATCH,
     )

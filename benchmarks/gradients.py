@@ -91,7 +91,7 @@ def measured(place: Path, *, quick: bool) -> Iterator[kept.Row]:
         layers=2,
         heads=2,
         intermediate=256,
-        length=128,
+        max_positions=128,
         dropout=0.0,
         attention_dropout=0.0,
     )
@@ -106,7 +106,7 @@ def measured(place: Path, *, quick: bool) -> Iterator[kept.Row]:
         return same
 
     for budget in BUDGETS[:2] if quick else BUDGETS:
-        batches = collate(drawn, head="nsp", budget_tokens=budget)
+        batches = collate(drawn, head="nsp", max_batch_tokens=budget)
         exact = learned(fresh(), batches, torch.float32)
         yield kept.row(
             f"a step of {tokens(batches):,} tokens in {len(batches)} batches, relative error",
@@ -119,7 +119,7 @@ def measured(place: Path, *, quick: bool) -> Iterator[kept.Row]:
             how=(OURS, kept.How("bf16 weights and gradients, packed", 1.0)),
         )
     for size in SIZES[:1] if quick else SIZES:
-        batches = collate(up_to(drawn, size), head="nsp", budget_tokens=10**6)
+        batches = collate(up_to(drawn, size), head="nsp", max_batch_tokens=10**6)
         exact = learned(fresh(), batches, torch.float32)
         found = learned(fresh(), batches, torch.bfloat16)
         peers = PEERS if size == SIZES[0] else ()
@@ -158,11 +158,11 @@ def learn(model: Model, drawn: Sequence[Sample], count: int) -> None:
         collate(
             [drawn[i % len(drawn)] for i in range(step * BATCH, (step + 1) * BATCH)],
             head="nsp",
-            budget_tokens=10**6,
+            max_batch_tokens=10**6,
         )
         for step in range(count)
     )
-    for _ in steps(masters, pretrain, groups, optimizer, lambda _: 1.0, clip=1.0, seed=0):
+    for _ in steps(masters, pretrain, groups, optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0):
         pass
 
 
@@ -193,7 +193,7 @@ def learned(model: Model, batches: Sequence[Batch], dtype: torch.dtype) -> Gradi
 
     optimizer = Keep(masters.weights.values(), lr=0.0)
     for _ in steps(
-        masters, pretrain, [batches], optimizer, lambda _: 1.0, clip=float("inf"), seed=0
+        masters, pretrain, [batches], optimizer, lambda _: 1.0, max_grad_norm=float("inf"), seed=0
     ):
         pass
     return found

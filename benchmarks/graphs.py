@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from bertkit.console import quietly
 from bertkit.engine.exported import (
-    BUDGET_TOKENS,
     GRAPHS,
+    MAX_BATCH_TOKENS,
     Numbers,
     onnx_graph,
     openvino_graph,
@@ -64,7 +64,7 @@ class Graph:
         while start < len(order):
             end = start + 1
             while end < len(order) and (end + 1 - start) * len(read[order[end]].ids) <= (
-                BUDGET_TOKENS
+                MAX_BATCH_TOKENS
             ):
                 end += 1
             places = order[start:end]

@@ -257,7 +257,7 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
         for number in count():
             drawn = source.batch(number * train.batch_size, train.batch_size)
             tokens = sum(map(len, drawn))
-            yield collate(drawn, head=beside, budget_tokens=train.budget_tokens)
+            yield collate(drawn, head=beside, max_batch_tokens=train.max_batch_tokens)
 
     learning = steps(
         masters,
@@ -265,7 +265,7 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
         groups(),
         adamw(masters.weights, learning_rate=1e-4, weight_decay=train.weight_decay),
         schedule("constant", steps=1, warmup_steps=0, decay_steps=0),
-        clip=train.clip,
+        max_grad_norm=train.max_grad_norm,
         seed=train.seed,
     )
 
@@ -361,7 +361,7 @@ def peer(config: PretrainConfig, corpus: Corpus, size: Size, way: Way) -> Peer:
         lambda batch: masked_loss(model, batch) if way.masked_only else called(**batch).loss,
         AutoTokenizer.from_pretrained(minilm()),
         way,
-        rate=config.masking.rate,
+        rate=config.masking.mlm_probability,
         samples=size.samples,
         batch=size.peer_batch,
     )
@@ -380,7 +380,7 @@ def bert(config: PretrainConfig) -> Any:
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             intermediate_size=shape.intermediate,
-            max_position_embeddings=shape.length,
+            max_position_embeddings=shape.max_positions,
             hidden_dropout_prob=shape.dropout,
             attention_probs_dropout_prob=shape.attention_dropout,
         )

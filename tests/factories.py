@@ -46,9 +46,9 @@ def tiny_config(
     """The family's settings at a tiny size; `dropout` is that of states and of attention, and
     `others` are settings by their paths."""
     size = {"hidden": hidden, "layers": layers, "heads": heads}
-    size |= {"intermediate": intermediate, "length": length}
+    size |= {"intermediate": intermediate, "max_positions": length}
     if isinstance(vocab, Tokenizer):
-        size |= {"vocab": vocab.vocab_size, "pad": vocab.pad}
+        size |= {"vocab": vocab.vocab_size, "pad_id": vocab.pad}
     else:
         size |= {"vocab": vocab}
     rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}

@@ -295,19 +295,19 @@ class Batch:
         )
 
 
-def by_length(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
+def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
     """Which sequences go through a model together, by their places: shortest first, neighbors
     whose lengths add up to at most the budget. A longer sequence stands alone."""
     order = np.argsort(np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
-    for part in cut_by_tokens([lengths[place] for place in order], budget_tokens):
+    for part in cut_by_tokens([lengths[place] for place in order], max_batch_tokens):
         yield order[part]
 
 
-def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[slice]:
+def cut_by_tokens(lengths: Sequence[int], max_batch_tokens: int) -> list[slice]:
     """Neighbors whose lengths add up to at most the budget; a longer sequence stands alone."""
     cuts, total, start = [], 0, 0
     for place, length in enumerate(lengths):
-        if place > start and total + length > budget_tokens:
+        if place > start and total + length > max_batch_tokens:
             cuts.append(slice(start, place))
             start, total = place, 0
         total += length

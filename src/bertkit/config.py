@@ -15,11 +15,12 @@ import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
 
 Count = Annotated[int, Meta(ge=1)]
@@ -32,6 +33,9 @@ Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every group of settings."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Old names of settings and their new ones; files and commands may use them for one version."""
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -41,10 +45,34 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
 
     Raises: ConfigError with the key path, below `where`, and the nearest spelling.
     """
+    data, notes = with_new_names(kind, data, where)
+    if notes:
+        say(f"{'; '.join(notes)}: use the new name, the old one will go")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_message(kind, data, str(error), where)) from None
+
+
+def with_new_names(kind: type[Settings], data: Any, where: str = "") -> tuple[Any, list[str]]:
+    """The data with new names for old ones, in all its groups, and a note for each.
+
+    Raises: ConfigError where both names of a setting are given.
+    """
+    if not isinstance(data, Mapping):
+        return data, []
+    result, notes = {}, []
+    for name, value in data.items():
+        new, path = kind.RENAMED.get(name, name), ".".join(filter(None, [where, name]))
+        if new != name:
+            if new in data:
+                raise ConfigError(f"{path} is now {new}, and both are given; leave out {name}")
+            notes.append(f"{path} is now {new}")
+        if isinstance(value, Mapping) and (group := _group_at(kind, data, name)):
+            value, inner = with_new_names(group, value, path)
+            notes += inner
+        result[new] = value
+    return result, notes
 
 
 def plain(settings: Settings) -> dict[str, Any]:

@@ -26,6 +26,12 @@ RETIRED = {
     "AdmissionMiddleware, ApiKeyState, RateLimiter, RequestContext",
     r"\.able\(": "supporting",
     r"\bexclusive[:=]": "single_label",
+    r"(?<!\")\bbudget_tokens\b": "max_batch_tokens",
+    r"\b(config|model)\.(length|types|pad|order)\b(?!\()": "max_positions, token_types, pad_id, "
+    "layer_sharing",
+    r"\b(train|settings)\.clip\b": "max_grad_norm",
+    r"\bsampling\.(short|across)\b|\bmasking\.(rate|cycle)\b": "short_seq_probability, "
+    "cross_documents, mlm_probability, dupe_factor",
 }
 """What must not be found, and what is said in its place."""
 

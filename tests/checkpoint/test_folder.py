@@ -273,7 +273,7 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     tokenizer = train(english[:2], kind="wordpiece", size=150)
-    ours = tiny_model(tokenizer, family=family, types=types).eval()
+    ours = tiny_model(tokenizer, family=family, token_types=types).eval()
     save(tmp_path, ours, tokenizer, family)
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)("a b", "c", return_tensors="pt")
     assert ("token_type_ids" in encoded) == (types > 1)

@@ -16,7 +16,7 @@ from bertkit.pipelines import pipeline
 
 
 def made(**changes: object) -> Tuned:
-    usual = {"precision": "fp32", "budget_tokens": 8, "threads": 1, "texts_per_second": 1.0}
+    usual = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
     here = {"processor": tuned.processor(), "cores": tuned.cores()}
     return msgspec.convert({**here, **usual, **changes}, Tuned)
 
@@ -25,11 +25,11 @@ def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
     assert read_tuned(tmp_path) is None
     write_tuned(tmp_path, made(processor="another"))
     assert read_tuned(tmp_path) is None
-    for budget_tokens in (8, 16):
-        write_tuned(tmp_path, made(budget_tokens=budget_tokens))
-    assert read_tuned(tmp_path) == made(budget_tokens=16)
+    for max_batch_tokens in (8, 16):
+        write_tuned(tmp_path, made(max_batch_tokens=max_batch_tokens))
+    assert read_tuned(tmp_path) == made(max_batch_tokens=16)
     held = json.loads((tmp_path / FILE).read_text())
-    assert [(t["processor"] == "another", t["budget_tokens"]) for t in held] == [
+    assert [(t["processor"] == "another", t["max_batch_tokens"]) for t in held] == [
         (True, 8),
         (False, 16),
     ]
@@ -44,7 +44,7 @@ def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"threads": 0}, {"threads": tuned.cores() + 1}, {"budget_tokens": 10**9}]
+    "changes", [{"threads": 0}, {"threads": tuned.cores() + 1}, {"max_batch_tokens": 10**9}]
 )
 def test_what_no_machine_was_tuned_to_is_refused(changes: dict[str, int], tmp_path: Path) -> None:
     held = {**msgspec.to_builtins(made()), **changes}

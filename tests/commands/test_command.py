@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,6 +18,8 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Bread(Settings, frozen=True):
+    RENAMED: ClassVar = {"buns": "loaves"}
+
     loaves: Count = 1
     """How many."""
     flour: tuple[str, ...] = ()
@@ -66,6 +68,20 @@ def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")
     assert result["bread"] == {"loaves": 3, "flour": ["rye"]}
     assert (result["ovens"], result["hot"]) == ([1, 2], True)
+
+
+@pytest.mark.usefixtures("baked")
+def test_an_old_option_is_accepted_and_said(capsys: Captured) -> None:
+    assert cli.run(["bake", "here", "--buns", "3", "--flour", "rye"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["bread"] == {"loaves": 3, "flour": ["rye"]}
+    assert "buns is now loaves" in printed.err
+    assert cli.run(["bake", "here", "--buns", "many"]) == 2
+    assert "loaves: expected `int`, got `str`" in capsys.readouterr().err
+    assert cli.run(["bake", "here", "--buns", "3", "--loaves", "2"]) == 2
+    assert "buns is now loaves, and both are given" in capsys.readouterr().err
+    assert cli.run(["bake", "--help"]) == 0
+    assert "buns" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def drawn(masker: Masker, count: int, length: int = 128):  # type: ignore[no-unt
 @pytest.mark.parametrize("unit", ["token", "word", "span", "ngram"])
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.5])
 def test_rates_hold(tokenizer: Tokenizer, unit: str, rate: float) -> None:
-    masker = Masker(Masking(rate=rate, unit=unit), tokenizer)  # type: ignore[arg-type]
+    masker = Masker(Masking(mlm_probability=rate, unit=unit), tokenizer)  # type: ignore[arg-type]
     chosen, masked, swapped, kept, candidates, squares = 0, 0, 0, 0, 0, 0
     for ids, seen, places in drawn(masker, 400):
         candidates += int((ids >= 5).sum())
@@ -72,7 +72,8 @@ def test_control_another_share_fails(tokenizer: Tokenizer) -> None:
 def test_specials_are_never_chosen_or_drawn(tokenizer: Tokenizer, data: st.DataObject) -> None:
     unit = data.draw(st.sampled_from(["token", "word", "span", "ngram"]))
     masker = Masker(
-        Masking(rate=data.draw(st.floats(0.01, 0.99)), unit=unit, mask=0.0, random=1.0), tokenizer
+        Masking(mlm_probability=data.draw(st.floats(0.01, 0.99)), unit=unit, mask=0.0, random=1.0),
+        tokenizer,
     )
     ids = np.array(data.draw(st.lists(st.integers(0, 104), min_size=1, max_size=60)))
     seen, places = masker(ids, generator(1, 2, 3, Purpose.MASK))
@@ -87,7 +88,7 @@ def test_specials_are_never_chosen_or_drawn(tokenizer: Tokenizer, data: st.DataO
 def test_words_stay_whole(tokenizer: Tokenizer, length: int, sample: int) -> None:
     rng = np.random.default_rng(sample)
     ids = sequence(rng, length)
-    masker = Masker(Masking(rate=0.3, unit="word"), tokenizer)
+    masker = Masker(Masking(mlm_probability=0.3, unit="word"), tokenizer)
     _, places = masker(ids, generator(0, 0, sample, Purpose.MASK))
     chosen = set(places.tolist())
     for place in range(1, length):
@@ -118,7 +119,7 @@ def test_spans_have_the_lengths_of_their_paper(tokenizer: Tokenizer) -> None:
     assert round(mean, 3) == 3.797
     piled = np.append(chances[:9], 1 - chances[:9].sum())
     control = float((piled * np.arange(1, 11)).sum())  # longer ones cut to ten
-    masker = Masker(Masking(rate=0.01, unit="span"), tokenizer)
+    masker = Masker(Masking(mlm_probability=0.01, unit="span"), tokenizer)
     ids = np.random.default_rng(0).integers(5, 65, 20_000)  # every piece a word
     sizes = []
     for sample in range(20):

@@ -120,7 +120,7 @@ def test_sentence_order_pairs_are_swapped_half_the_time(
 def test_without_short_samples_an_epoch_reads_everything_once(
     corpus: Corpus, tokenizer: Tokenizer
 ) -> None:
-    samples = make(corpus, tokenizer, pairs="none", short=0.0)
+    samples = make(corpus, tokenizer, pairs="none", short_seq_probability=0.0)
     read = [s for sample in samples.batch(0, len(samples)) for s in parts(sample)[0]]
     assert sorted(read) == list(range(corpus.sentences))
 
@@ -129,7 +129,9 @@ def test_full_sentences_cross_documents_and_doc_sentences_do_not(
     corpus: Corpus, tokenizer: Tokenizer
 ) -> None:
     def crossing(across: bool) -> int:
-        samples = make(corpus, tokenizer, pairs="none", across=across, short=0.0)
+        samples = make(
+            corpus, tokenizer, pairs="none", cross_documents=across, short_seq_probability=0.0
+        )
         found = [parts(sample)[0] for sample in samples.batch(0, len(samples))]
         assert sorted(s for part in found for s in part) == list(range(corpus.sentences))
         return sum(part[0] // SENTENCES != part[-1] // SENTENCES for part in found)
@@ -141,7 +143,7 @@ def test_full_sentences_cross_documents_and_doc_sentences_do_not(
 def test_full_sentences_have_a_separator_where_a_document_ends(
     corpus: Corpus, tokenizer: Tokenizer
 ) -> None:
-    samples = make(corpus, tokenizer, pairs="none", across=True)
+    samples = make(corpus, tokenizer, pairs="none", cross_documents=True)
     inside = 0
     for sample in samples.batch(0, 2 * len(samples)):
         ids = whole(sample)
@@ -157,7 +159,7 @@ def test_full_sentences_have_a_separator_where_a_document_ends(
 
 def test_short_samples_come_at_their_rate(corpus: Corpus, tokenizer: Tokenizer) -> None:
     def mean(short: float) -> float:
-        drawn = make(corpus, tokenizer, pairs="none", short=short).batch(0, 1000)
+        drawn = make(corpus, tokenizer, pairs="none", short_seq_probability=short).batch(0, 1000)
         return float(np.mean([len(sample) for sample in drawn]))
 
     full, half, all_short = mean(0.0), mean(0.5), mean(1.0)
@@ -190,7 +192,7 @@ def test_any_part_of_the_order_can_be_asked_alone(
 def test_epochs_draw_anew_and_cycles_repeat(corpus: Corpus, tokenizer: Tokenizer) -> None:
     samples = make(corpus, tokenizer)
     assert not equal(samples.sample(0, 3), samples.sample(1, 3))
-    static = Samples(corpus, tokenizer, Sampling(length=64), Masking(cycle=2))
+    static = Samples(corpus, tokenizer, Sampling(length=64), Masking(dupe_factor=2))
     assert equal(static.sample(0, 3), static.sample(2, 3))
     assert not equal(static.sample(0, 3), static.sample(1, 3))
 
@@ -248,7 +250,7 @@ def test_batches_hold_every_sample_once_within_the_budget(
     corpus: Corpus, tokenizer: Tokenizer, budget: int
 ) -> None:
     drawn = make(corpus, tokenizer).batch(0, 50)
-    batches = collate(drawn, head="nsp", budget_tokens=budget)
+    batches = collate(drawn, head="nsp", max_batch_tokens=budget)
     assert all(batch.layout.total <= budget for batch in batches)
     rows = [
         (ids.tolist(), types.tolist(), int(pair))

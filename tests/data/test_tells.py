@@ -94,7 +94,7 @@ def areas(samples: Samples, count: int) -> dict[str, float]:
 
 
 def make(corpus: Corpus, *, pairs: str, length: int, short: float = 0.1) -> Samples:
-    sampling = Sampling(pairs=pairs, length=length, short=short)  # type: ignore[arg-type]
+    sampling = Sampling(pairs=pairs, length=length, short_seq_probability=short)  # type: ignore[arg-type]
     return Samples(corpus, corpus.tokenizer(), sampling, Masking())
 
 

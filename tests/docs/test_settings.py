@@ -42,7 +42,7 @@ def settings() -> dict[str, str]:
     return {
         **found,
         "model.vocab": "the tokenizer's",
-        "model.pad": "the tokenizer's",
+        "model.pad_id": "the tokenizer's",
     }  # read_config fills it in
 
 
@@ -117,10 +117,10 @@ def test_what_may_change_on_resume_is_documented(page: str, free: tuple[str, ...
 
 
 def test_a_setting_left_out_or_made_up_is_caught() -> None:
-    row = "| `train.clip` | `1.0` | Largest norm of the gradient. |\n"
-    assert documented(row) == {"train.clip": "`1.0`"}
+    row = "| `train.max_grad_norm` | `1.0` | Largest norm of the gradient. |\n"
+    assert documented(row) == {"train.max_grad_norm": "`1.0`"}
     assert documented(row) != settings()
-    assert documented("| `train.clip` | `1.0` |  |\n") == {}
+    assert documented("| `train.max_grad_norm` | `1.0` |  |\n") == {}
 
 
 def test_a_section_ends_at_the_next_heading() -> None:

@@ -39,7 +39,7 @@ def test_packed_equals_alone_in_the_order_given(
     model: Model, lengths: list[int], budget: int
 ) -> None:
     encodings = [encoding(n) for n in lengths]
-    engine = Engine(model, budget_tokens=budget)
+    engine = Engine(model, max_batch_tokens=budget)
     together = engine.rows(encodings, mean)
     for row, one in zip(together, encodings, strict=True):
         alone = engine.rows([one], mean)[0]
@@ -66,8 +66,8 @@ def test_mean_is_over_the_sequence_alone(model: Model) -> None:
 
 def test_another_budget_is_another_engine_of_the_same_model(model: Model) -> None:
     encodings = [encoding(n) for n in (5, 3, 200)]
-    engine = Engine(model, budget_tokens=4096)
-    small = engine.with_budget(16)
+    engine = Engine(model, max_batch_tokens=4096)
+    small = engine.with_max_batch_tokens(16)
     assert small.model is engine.model
     assert [len(list(e.batches(encodings))) for e in (engine, small)] == [1, 2]
     np.testing.assert_allclose(small.rows(encodings, mean), engine.rows(encodings, mean), atol=1e-5)
@@ -99,7 +99,7 @@ def test_rows_of_texts_of_tokens_and_of_words_return_to_their_text(
 ) -> None:
     model = tiny_model(90, head, labels=("O", "B-x", "I-x"), **SHAPE).eval()
     encodings = [encoding(n) for n in (3, 2, 9, 6)]
-    outputs = Engine(model, budget_tokens=budget).run(encodings, of_task(head), indices)
+    outputs = Engine(model, max_batch_tokens=budget).run(encodings, of_task(head), indices)
     assert [len(each) for each in outputs] == rows
     itself = Engine(model, precision=None)
     assert itself.model is model

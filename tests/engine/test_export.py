@@ -22,7 +22,7 @@ from bertkit.text.encoding import Encoding
 
 SHAPE = {"hidden": 32, "layers": 4, "intermediate": 48, "length": 64}
 MORE: dict[str, dict[str, Any]] = {
-    "albert": {"embedding": 16, "order": (0, 0, 0, 0)},
+    "albert": {"embedding": 16, "layer_sharing": (0, 0, 0, 0)},
     "modernbert": {"attention.window": {"tokens": 3}},
 }
 

@@ -17,7 +17,14 @@ from bertkit.models.model import build
 
 
 def config_of(family: Family, more: Mapping[str, Any] = {}) -> TransformerConfig:
-    small = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "intermediate": 24, "length": 20}
+    small = {
+        "vocab": 30,
+        "hidden": 16,
+        "layers": 4,
+        "heads": 2,
+        "intermediate": 24,
+        "max_positions": 20,
+    }
     rate = {"head.dropout": 0.3} if "head.dropout" in family.settings else {}
     return family.config({**rate, **small, **more})
 
@@ -26,9 +33,9 @@ LOCAL = ("tokens", "global_every", "base")
 
 OTHERS: dict[str, Any] = {
     "embedding": 8,
-    "order": (0, 0, 0, 0),
-    "types": 3,
-    "pad": 5,
+    "layer_sharing": (0, 0, 0, 0),
+    "token_types": 3,
+    "pad_id": 5,
     "dropout": 0.7,
     "attention_dropout": 0.7,
     "positions": RotaryPositions(base=50.0),
@@ -68,7 +75,7 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
     value = OTHERS[name]
     if at(config_of(family), name) == value:
         value = {"norm.place": "post", "head.activation": "gelu"}.get(name, value is False)
-    more: dict[str, Any] = {"order": (0, 0, 1, 1)} if family is ALBERT else {}
+    more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
     more |= {"norm.bias": False} if name == "norm.kind" else {}  # they go together
     more |= {"norm.place": "pre"} if name == "norm.first" else {}
     more |= {"norm.first": True} if (name, value) == ("norm.place", "post") else {}
@@ -83,13 +90,13 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
 
 
 def test_every_setting_is_tried() -> None:
-    sizes = {"vocab", "hidden", "layers", "heads", "intermediate", "length"}
+    sizes = {"vocab", "hidden", "layers", "heads", "intermediate", "max_positions"}
     assert {*OTHERS, *sizes} == set(paths(TransformerConfig))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_table_is_a_bijection(family: Family) -> None:
-    config = config_of(family, {"order": (0, 1, 0, 1)} if family is ALBERT else {})
+    config = config_of(family, {"layer_sharing": (0, 1, 0, 1)} if family is ALBERT else {})
     for heads in family.architectures:
         state = build(config, sorted(heads), labels=("O", "B-x")).state_dict()
         theirs = list(itertools.chain(*family.names(state, config).values()))
@@ -103,10 +110,10 @@ def test_the_table_is_a_bijection(family: Family) -> None:
 def test_settings_go_there_and_back(family: Family) -> None:
     activations = ("gelu", "gelu_tanh", "relu", "silu")
     for activation in activations if "feedforward.activation" not in family.fixed else ("gelu",):
-        more: dict[str, Any] = {"order": (0, 0, 1, 1)} if family is ALBERT else {}
+        more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
         if "dropout" not in family.fixed:
             more["dropout"] = 0.25
-        config = config_of(family, {"feedforward.activation": activation, "pad": 3, **more})
+        config = config_of(family, {"feedforward.activation": activation, "pad_id": 3, **more})
         assert family.read_config(family.write_config(config)) == config
 
 
@@ -131,7 +138,11 @@ def test_impossible_settings_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("family", "more"),
-    [(BERT, {"order": (0,) * 4}), (ROBERTA, {"embedding": 8}), (DISTILBERT, {"types": 2})],
+    [
+        (BERT, {"layer_sharing": (0,) * 4}),
+        (ROBERTA, {"embedding": 8}),
+        (DISTILBERT, {"token_types": 2}),
+    ],
 )
 def test_what_a_family_has_not_is_not_written(family: Family, more: dict[str, Any]) -> None:
     (name,) = more
@@ -191,7 +202,7 @@ def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], mes
 def test_albert_says_which_layers_share_weights(
     order: tuple[int, ...], theirs: tuple[int, int, int]
 ) -> None:
-    config = config_of(ALBERT, {"layers": len(order), "order": order})
+    config = config_of(ALBERT, {"layers": len(order), "layer_sharing": order})
     written = ALBERT.write_config(config)
     names = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
     assert tuple(written[name] for name in names) == theirs
@@ -200,17 +211,17 @@ def test_albert_says_which_layers_share_weights(
 
 def test_an_order_that_albert_cannot_say_is_refused() -> None:
     with pytest.raises(ConfigError, match="each equally often"):
-        ALBERT.write_config(config_of(ALBERT, {"order": (0, 0, 0, 1)}))
+        ALBERT.write_config(config_of(ALBERT, {"layer_sharing": (0, 0, 0, 1)}))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 0, 2), (1, 1, 1, 1)])
 def test_an_order_that_does_not_fit_is_refused(order: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="order = "):
-        config_of(ALBERT, {"order": order})
+    with pytest.raises(ConfigError, match="layer_sharing = "):
+        config_of(ALBERT, {"layer_sharing": order})
 
 
 def test_roberta_counts_positions_on_from_the_padding_piece() -> None:
-    config = config_of(ROBERTA, {"pad": 4})
+    config = config_of(ROBERTA, {"pad_id": 4})
     assert ROBERTA.write_config(config)["max_position_embeddings"] == 25
     state = build(config).state_dict()
     theirs = ROBERTA.write(state, config)["roberta.embeddings.position_embeddings.weight"]
@@ -228,7 +239,7 @@ def test_albert_has_as_many_parameters_as_was_published(
 ) -> None:
     """Those of the released checkpoints; Lan et al. 2020, table 1, says 12, 18, 60 and 235."""
     shape = {"hidden": hidden, "heads": heads, "intermediate": 4 * hidden}
-    shape |= {"layers": layers, "order": (0,) * layers}
+    shape |= {"layers": layers, "layer_sharing": (0,) * layers}
     config = ALBERT.config({"vocab": 30_000, **shape})
     with torch.device("meta"):
         model = build(config, ("pooler",))

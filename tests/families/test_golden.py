@@ -29,7 +29,7 @@ LABELS = ("O", "B-X", "I-X")
 TOLERANCE = 1e-4
 
 SHAPE: dict[str, dict[str, Any]] = {
-    "albert": {"layers": 4, "order": (0, 0, 0, 0), "embedding": 8},
+    "albert": {"layers": 4, "layer_sharing": (0, 0, 0, 0), "embedding": 8},
     "electra": {"embedding": 8},
     "modernbert": {"layers": 4, "attention.window.tokens": 2},
 }
@@ -38,7 +38,7 @@ SHAPE: dict[str, dict[str, Any]] = {
 
 def model_of(family: Family, heads: frozenset[str]) -> Model:
     """A model whose weights are computed from their names, the same on every machine."""
-    settings = {"hidden": 16, "layers": 2, "heads": 2, "length": 24, "pad": 0}
+    settings = {"hidden": 16, "layers": 2, "heads": 2, "max_positions": 24, "pad_id": 0}
     config = tiny_config(12, family=family, **settings | SHAPE.get(family.name, {}))
     model = build(config, sorted(heads), labels=LABELS if heads & {*LABELLED} else ())
     with torch.no_grad():
@@ -59,7 +59,7 @@ def batch(types: int) -> Batch:
 
 def numbers(model: Model) -> dict[str, list[float]]:
     """Some numbers of each head's output, of the states where there is no head."""
-    asked = batch(model.config.types)
+    asked = batch(model.config.token_types)
     with torch.no_grad():
         outputs = model(asked) or {"states": model.encoder(asked)}
     picked = {name: out.flatten()[:: 1 + out.numel() // 12] for name, out in outputs.items()}

@@ -34,7 +34,7 @@ held_out = 0.1
 [train]
 steps = 12
 batch_size = 8
-budget_tokens = 128
+max_batch_tokens = 128
 learning_rate = 1e-3
 warmup_steps = 2
 precision = "fp32"

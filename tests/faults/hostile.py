@@ -52,7 +52,7 @@ def good_folders(root: Path, english: list[str]) -> list[Path]:
     torch.manual_seed(0)
     for name, (family, kind, heads, labels) in KINDS.items():
         told, tokenizer, folder = FAMILIES[family], tokenizers[kind], root / name
-        shared = {"order": (0, 0)} if family == "albert" else {}
+        shared = {"layer_sharing": (0, 0)} if family == "albert" else {}
         config = tiny_config(tokenizer, family=told, layers=2, **shared)
         task = {"crf": {"name": "tag", "options": {"crf": True}}}.get("".join(heads))
         settings = {"bertkit": {"task": task}} if task else {}
@@ -67,7 +67,7 @@ def good_folders(root: Path, english: list[str]) -> list[Path]:
 
 TUNED: dict[str, Any] = {
     "precision": "fp32",
-    "budget_tokens": 512,
+    "max_batch_tokens": 512,
     "threads": 1,
     "texts_per_second": 1.0,
 }

@@ -32,8 +32,10 @@ def overfit(head: str) -> tuple[float, dict[str, float], torch.Tensor]:
     model = tiny_model(40, "mlm", head, hidden=32, intermediate=64, dropout=0.0)
     masters = Masters(model, torch.float32)
     optimizer = adamw(masters.weights, learning_rate=5e-3, weight_decay=0.0)
-    batches = collate(rows(), head=head, budget_tokens=1024)
-    run = steps(masters, pretrain, [batches] * 100, optimizer, lambda _: 1.0, clip=1.0, seed=0)
+    batches = collate(rows(), head=head, max_batch_tokens=1024)
+    run = steps(
+        masters, pretrain, [batches] * 100, optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0
+    )
     losses = [step.loss for step in run]
     _, accuracy = evaluate(model, pretrain, batches)
     assert losses[0] > 3.0

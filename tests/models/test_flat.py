@@ -17,7 +17,7 @@ SHAPE: dict[str, Any] = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "in
 
 
 def config_of(family: Family) -> TransformerConfig:
-    return family.config(SHAPE | ({"order": (0, 0, 1, 1)} if family is ALBERT else {}))
+    return family.config(SHAPE | ({"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -62,7 +62,7 @@ LABELLED = ({"classify"}, {"tag"})
 
 def their_config(family: Family, more: Mapping[str, Any] | None = None) -> Any:
     ours = TransformerConfig(
-        vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, length=64, pad=PAD
+        vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, max_positions=64, pad_id=PAD
     )
     shape = {path: at(ours, path) for path in family.settings if at(ours, path) is not None}
     theirs = {family.settings[name]: value for name, value in shape.items()}
@@ -125,7 +125,7 @@ def inputs(types: int) -> tuple[Batch, dict[str, Tensor]]:
 def difference(ours: Model, theirs: Any, family: Family, *, body: bool = True) -> float:
     """The largest gap of what the heads say, and of states unless told otherwise."""
     heads = set(ours.heads)
-    batch, padded = inputs(ours.config.types)
+    batch, padded = inputs(ours.config.token_types)
     place = batch.layout.sequence_ids, batch.layout.positions
     bare = getattr(theirs, family.prefix.rstrip("."), theirs)
     with torch.no_grad():
@@ -269,7 +269,7 @@ def test_control_a_wrong_setting_fails(
         config["heads"] = 8
     else:
         config["layers"] -= 1
-        config["order"] = config["order"] and config["order"][:-1]
+        config["layer_sharing"] = config["layer_sharing"] and config["layer_sharing"][:-1]
     changed = build(TransformerConfig(**config), ("mlm",)).eval()
     sizes = {name: weight.shape for name, weight in changed.state_dict().items()}
     state = {n: w for n, w in ours.state_dict().items() if sizes.get(n) == w.shape}
@@ -285,7 +285,7 @@ def test_loss_and_gradients_equal_in_train_mode(
 ) -> None:
     theirs = their_model(family, heads)
     ours = opened(theirs, tokenizer, tmp_path / "model").model.train()
-    batch, padded = inputs(ours.config.types)
+    batch, padded = inputs(ours.config.token_types)
     place = (
         batch.layout.sequence_ids[batch.token_indices],
         batch.layout.positions[batch.token_indices],
@@ -370,7 +370,7 @@ def test_trace_equals_their_states_and_attention(
     theirs = their_model(family, frozenset({"mlm"}))
     theirs.set_attn_implementation("eager")
     ours = opened(theirs, tokenizer, tmp_path / "model").model
-    batch, padded = inputs(ours.config.types)
+    batch, padded = inputs(ours.config.token_types)
     trace = Trace()
     with torch.no_grad():
         ours.encoder(batch, trace)

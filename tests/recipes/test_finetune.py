@@ -230,6 +230,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
                 finetune(Classify, base, **data, out=out, settings=other, resume=True)
             with pytest.raises(ConfigError, match=r"exists already.*--resume"):
                 finetune(Classify, base, **data, out=out, settings=settings)
+            record = (out / "run.json").read_text(encoding="utf-8")
+            old = record.replace("max_grad_norm", "clip").replace("max_batch", "budget")
+            assert old.count("clip") == old.count("budget_tokens") == 1
+            (out / "run.json").write_text(old, encoding="utf-8")
         again = finetune(Classify, base, **data, out=out, settings=settings, resume=True)
         assert again == whole
         assert weights_of(out) == weights_of(tmp_path / "whole")

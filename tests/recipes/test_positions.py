@@ -31,7 +31,7 @@ def test_short_texts_read_as_before_and_long_ones_are_read(
     found = extend_positions(tmp_path / "old", length=40, out=tmp_path / "new")
     assert found == {"positions": {"before": 16, "after": 40}}
     new = load(tmp_path / "new")
-    assert (new.length, new.model.config.length) == (40, 40)
+    assert (new.length, new.model.config.max_positions) == (40, 40)
     text = english[0][:8]
     with torch.no_grad():
         a, b = (

@@ -32,7 +32,7 @@ from bertkit.training.loop import evaluate
 from bertkit.training.run import Run
 
 SETTINGS: dict[str, Any] = {
-    "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "length": 64},
+    "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
     "sampling": {"length": 32, "held_out": 0.1},
     "train": {
         "steps": 40,
@@ -84,7 +84,7 @@ def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> Non
     checkpoints = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert checkpoints == ["step-00000030", "step-00000040"]
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    assert record["config"]["train"]["clip"] == 1.0  # complete, defaults included
+    assert record["config"]["train"]["max_grad_norm"] == 1.0  # complete, defaults included
     last = out / "checkpoints" / checkpoints[-1] / "model.safetensors"
     assert last.read_bytes() == (out / "model.safetensors").read_bytes()
 
@@ -120,7 +120,7 @@ def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], co
     out, _ = run
     opened = Corpus.open(corpus)
     samples = Samples(opened, opened.tokenizer(), Sampling(length=32), Masking(), seed=5)
-    (batch,) = collate(samples.batch(0, 8), head="nsp", budget_tokens=10**6)
+    (batch,) = collate(samples.batch(0, 8), head="nsp", max_batch_tokens=10**6)
     losses, _ = evaluate(load(out).model, objective, [batch])
     theirs = transformers.BertForPreTraining.from_pretrained(out).eval()
     ours, loss = sum(losses.values()), their_loss(theirs, batch)
@@ -163,7 +163,9 @@ def test_other_objectives(pairs: str, corpus: Path, tmp_path: Path) -> None:
 def test_a_shorter_first_part(corpus: Path, tmp_path: Path) -> None:
     """As BERT, which saw 128 tokens for nine tenths of its steps and then 512."""
     more = [("sampling.first_length", "16"), ("sampling.first_share", "0.5"), ("train.steps", "4")]
-    settings = override(SETTINGS, [*more, ("sampling.short", "0.0"), ("train.log_every", "1")])
+    settings = override(
+        SETTINGS, [*more, ("sampling.short_seq_probability", "0.0"), ("train.log_every", "1")]
+    )
     pretrain(settings, corpus=corpus, out=tmp_path / "run")
     tokens = [r["tokens"] for r in Journal(tmp_path / "run").records() if "tokens" in r]
     assert max(tokens[:2]) <= 16 * 16 < min(tokens[2:])
@@ -176,6 +178,12 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     pretrain(override(settings, [("train.keep", "1")]), corpus=corpus, out=out, resume=True)
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
     assert record["config"]["train"]["keep"] == 1
+    old = (out / "run.json").read_text(encoding="utf-8")
+    for new, name in {"max_grad_norm": "clip", "mlm_probability": "rate", "pad_id": "pad"}.items():
+        assert f'"{new}"' in old
+        old = old.replace(f'"{new}"', f'"{name}"')
+    (out / "run.json").write_text(old, encoding="utf-8")
+    pretrain(settings, corpus=corpus, out=out, resume=True)
     with pytest.raises(ConfigError, match=r"train\.seed \(was 0\): changed"):
         pretrain(override(settings, [("train.seed", "1")]), corpus=corpus, out=out, resume=True)
     betas = override(settings, [("train.betas", "[0.9, 0.98]")])
@@ -237,11 +245,11 @@ def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
 
 
 RELATIVES = {
-    "roberta": ("bpe", "none", {"model": {"types": 1, "norm": {"eps": 1e-5}}}),
+    "roberta": ("bpe", "none", {"model": {"token_types": 1, "norm": {"eps": 1e-5}}}),
     "albert": (
         "unigram",
         "sop",
-        {"model": {"layers": 2, "order": [0, 0], "embedding": 16, "dropout": 0.1}},
+        {"model": {"layers": 2, "layer_sharing": [0, 0], "embedding": 16, "dropout": 0.1}},
     ),
     "distilbert": ("wordpiece", "none", {}),
     "electra": (
@@ -507,8 +515,8 @@ def test_batches_grow_to_their_size() -> None:
             {**ELECTRA, "family": "bert", "model": {"embedding": None}},
             "generator: a folder of bert cannot hold the head",
         ),
-        ({"model": {"order": [0]}}, "model.order = .*every model of bert has None"),
-        ({"model": {"order": [0, 0]}}, "order = .* names weights for 2 layers"),
+        ({"model": {"layer_sharing": [0]}}, "model.layer_sharing = .*every model of bert has None"),
+        ({"model": {"layer_sharing": [0, 0]}}, "layer_sharing = .* names weights for 2 layers"),
     ],
 )
 def test_what_a_family_has_not_is_refused_before_work(

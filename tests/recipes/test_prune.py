@@ -190,7 +190,13 @@ def test_refusals_leave_nothing(
 
 def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
     model = tiny_model(
-        20, family=ALBERT, layers=4, order=(0, 0, 1, 1), hidden=8, embedding=4, intermediate=8
+        20,
+        family=ALBERT,
+        layers=4,
+        layer_sharing=(0, 0, 1, 1),
+        hidden=8,
+        embedding=4,
+        intermediate=8,
     )
     assert spare(model) == 2
     pruned = without_heads(model, [(2, 1)])

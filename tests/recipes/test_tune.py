@@ -46,8 +46,8 @@ def test_the_fastest_is_what_auto_takes(
     monkeypatch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
     assert cli.run(["tune", str(model), str(texts)]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["precision"], said["budget_tokens"], said["threads"]) == ("fp32", 2048, 1)
-    assert said["tried"]["budget_tokens"]["2048"] == 60.0
+    assert (said["precision"], said["max_batch_tokens"], said["threads"]) == ("fp32", 2048, 1)
+    assert said["tried"]["max_batch_tokens"]["2048"] == 60.0
     held = read_tuned(model)
     assert held is not None
     assert held.texts_per_second == 120.0
@@ -55,7 +55,7 @@ def test_the_fastest_is_what_auto_takes(
     assert capsys.readouterr().err == ""  # fp32 was asked for, and fp32 it is
     embed = pipeline("embed", model, precision="auto")
     assert "fp32, 2,048 tokens a batch, 1 threads, as tuned" in capsys.readouterr().err
-    assert (embed.engine.budget_tokens, torch.get_num_threads()) == (2048, 1)
+    assert (embed.engine.max_batch_tokens, torch.get_num_threads()) == (2048, 1)
     np.testing.assert_array_equal(embed(["a b c"]), exact)
 
 

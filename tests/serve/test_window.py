@@ -265,7 +265,7 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     tokenizer = train([text.read_text(encoding="utf-8")], kind="wordpiece", size=200)
     corpus = prepare([text], tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
     settings = {
-        "model": {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "length": 32},
+        "model": {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 32},
         "sampling": {"length": 24, "pairs": "none"},
         "train": {"steps": 4, "batch_size": 4, "log_every": 1, "precision": "fp32"},
     }

@@ -497,7 +497,7 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
     assert sum(loss.total.item() for loss in losses) < 0.05
     assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
     answers = task.answers(
-        task.run(Engine(model, precision=None, budget_tokens=64), found),
+        task.run(Engine(model, precision=None, max_batch_tokens=64), found),
         found,
         examples,
         nn.Identity(),
@@ -511,8 +511,8 @@ def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer).eval()
     found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, labelled=True)
     whole, alone = (
-        task.run(Engine(model, precision=None, budget_tokens=10_000), found),
-        task.run(Engine(model, precision=None, budget_tokens=1), found),
+        task.run(Engine(model, precision=None, max_batch_tokens=10_000), found),
+        task.run(Engine(model, precision=None, max_batch_tokens=1), found),
     )
     for feature, one, other in zip(found, whole, alone, strict=True):
         assert one.shape == (len(feature.encoding), 2)

@@ -62,7 +62,7 @@ def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[Example], budget: int = 10**6
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
-    outputs = TASK.run(Engine(model, precision=None, budget_tokens=budget), features)
+    outputs = TASK.run(Engine(model, precision=None, max_batch_tokens=budget), features)
     return TASK.answers(outputs, features, examples, model.heads["choose"])
 
 
@@ -105,7 +105,7 @@ def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer:
     features = read(tokenizer, QUESTIONS, labelled=True)
     batch = packed(features)
     found = TASK.loss(model, batch, totals([batch]))
-    rows = TASK.run(Engine(model, precision=None, budget_tokens=10**6), features)
+    rows = TASK.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
     expected, right = 0.0, 0
     for number, question in enumerate(QUESTIONS):
         scores = [
@@ -293,7 +293,7 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
     labels = torch.tensor([e.answer for e in examples])
     answer = theirs(**padded(features, 3), labels=labels)
     ours = np.concatenate(
-        TASK.run(Engine(loaded.model, precision=None, budget_tokens=10**6), features)
+        TASK.run(Engine(loaded.model, precision=None, max_batch_tokens=10**6), features)
     ).reshape(3, 3)
     np.testing.assert_allclose(ours, answer.logits.detach().numpy(), atol=1e-5)
     batch = packed(features)
@@ -326,7 +326,7 @@ def test_transformers_opens_what_we_save(
     theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
     features = read(tokenizer, QUESTIONS[:1])
     ours = np.concatenate(
-        TASK.run(Engine(model, precision=None, budget_tokens=10**6), features)
+        TASK.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
     ).ravel()
     with torch.no_grad():
         logits = theirs(**padded(features, 3)).logits[0].numpy()

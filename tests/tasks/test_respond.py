@@ -60,7 +60,7 @@ def answered(
 ) -> list[ResponseAnswer]:
     task = Respond()
     features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
-    outputs = task.run(Engine(model, precision=None, budget_tokens=10**6), features)
+    outputs = task.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
     return task.answers(outputs, features, examples, model.heads["choose"])
 
 

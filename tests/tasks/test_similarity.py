@@ -192,7 +192,7 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(
             module.dropout = 0.0
     found = []
     for budget in (10**6, 30):
-        monkeypatch.setattr(similarity, "BUDGET_TOKENS", budget)
+        monkeypatch.setattr(similarity, "MAX_BATCH_TOKENS", budget)
         model.zero_grad()
         loss = task.loss(model, batch, totals([batch])).total
         loss.backward()

@@ -234,7 +234,7 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
     whole = ours.loss(net, ours.batch(features), totals([ours.batch(features)]))
     parts = [ours.loss(net, batch, totals(batches)) for batch in batches]
     torch.testing.assert_close(sum(part.total for part in parts), whole.total)
-    rows = np.concatenate(ours.run(Engine(net, precision=None, budget_tokens=10_000), features))[
+    rows = np.concatenate(ours.run(Engine(net, precision=None, max_batch_tokens=10_000), features))[
         :, 0
     ]
     chances = 1 / (1 + np.exp(-rows.astype(np.float64)))
@@ -249,10 +249,10 @@ def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
     examples = [Example(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
     ours, net = task(), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=False)
-    together = ours.run(Engine(net, precision=None, budget_tokens=10_000), features)
+    together = ours.run(Engine(net, precision=None, max_batch_tokens=10_000), features)
     for feature, rows in zip(features, together, strict=True):
         assert rows.shape == (len(feature.token_indices), 1)
-        [alone] = ours.run(Engine(net, precision=None, budget_tokens=10_000), [feature])
+        [alone] = ours.run(Engine(net, precision=None, max_batch_tokens=10_000), [feature])
         np.testing.assert_allclose(rows, alone, atol=1e-5)
     assert np.ptp(np.concatenate(together)) > 0.01  # or the comparison would say nothing
 
@@ -262,10 +262,12 @@ def test_segments_matter(tokenizer: Tokenizer) -> None:
     [feature, *_] = ours.features(
         [Example("The cat sat. The cat sat.")], tokenizer, LENGTH, long="window", labelled=False
     )
-    before = ours.run(Engine(net, precision=None, budget_tokens=100), [feature])[0]
+    before = ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
     feature.encoding.types[:] = 0
     assert (
-        abs(ours.run(Engine(net, precision=None, budget_tokens=100), [feature])[0] - before).max()
+        abs(
+            ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0] - before
+        ).max()
         > 1e-3
     )
 
@@ -289,7 +291,7 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
                 parameter -= 0.3 * gradient
         losses.append(loss.item())
     assert losses[-1] < 0.05 < losses[0]
-    outputs = ours.run(Engine(net.eval(), precision=None, budget_tokens=1_000), features)
+    outputs = ours.run(Engine(net.eval(), precision=None, max_batch_tokens=1_000), features)
     answers = ours.answers(outputs, features, examples, net.heads["tag"])
     assert [answer.text for answer in answers] == about
     scores = ours.score(answers, examples)
@@ -313,7 +315,7 @@ def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: 
         with torch.no_grad():
             logits = theirs(ids, token_type_ids=types).logits[0, feature.token_indices]
         np.testing.assert_allclose(
-            ours.run(Engine(net, precision=None, budget_tokens=100), [feature])[0],
+            ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
             logits.numpy(),
             atol=1e-5,
         )

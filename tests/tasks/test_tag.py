@@ -96,7 +96,7 @@ def answered(
     task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
 ) -> list[TagAnswer]:
     features = task.features(examples, tokenizer, length, long="window", labelled=False)
-    outputs = task.run(Engine(model, precision=None, budget_tokens=512), features)
+    outputs = task.run(Engine(model, precision=None, max_batch_tokens=512), features)
     return task.answers(outputs, features, examples, model.heads[task.head])
 
 
@@ -444,7 +444,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
     example = Tag.example("a bc j d " * PIECE, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
-    outputs = task.run(Engine(model, precision=None, budget_tokens=4096), features)
+    outputs = task.run(Engine(model, precision=None, max_batch_tokens=4096), features)
     [answer] = task.answers(outputs, features, [example], model.heads["crf"])
     crf = model.heads["crf"].crf
     exact = marginals(crf, np.concatenate(outputs).astype(np.float64))
@@ -646,7 +646,9 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     assert pipe.task.options == Options(scheme="iob2")
     examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
     features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
-    outputs = pipe.task.run(Engine(pipe.loaded.model, precision=None, budget_tokens=512), features)
+    outputs = pipe.task.run(
+        Engine(pipe.loaded.model, precision=None, max_batch_tokens=512), features
+    )
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():
             logits = theirs(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]

@@ -84,12 +84,12 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
     model = tiny_model(tokenizer, "classify", labels=task.labels, length=16, spread=0.2).eval()
     examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
     features = task.features(examples, tokenizer, 16, long="error", labelled=False)
-    outputs = task.run(Engine(model, precision=None, budget_tokens=budget), features)
+    outputs = task.run(Engine(model, precision=None, max_batch_tokens=budget), features)
     for place, feature in enumerate(features):
         alone = task.outputs(model, task.batch([feature])).detach().numpy()
         np.testing.assert_allclose(outputs[place], alone, atol=1e-5)
     assert abs(outputs[0] - outputs[1]).max() > 1e-4
-    assert task.run(Engine(model, precision=None, budget_tokens=budget), []) == []
+    assert task.run(Engine(model, precision=None, max_batch_tokens=budget), []) == []
 
 
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:

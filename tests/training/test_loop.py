@@ -45,8 +45,10 @@ def samples(count: int, seed: int) -> list[Sample]:
     return found
 
 
-def groups(budget_tokens: int, count: int = 3) -> list[list[Batch]]:
-    return [collate(samples(8, i), head="nsp", budget_tokens=budget_tokens) for i in range(count)]
+def groups(max_batch_tokens: int, count: int = 3) -> list[list[Batch]]:
+    return [
+        collate(samples(8, i), head="nsp", max_batch_tokens=max_batch_tokens) for i in range(count)
+    ]
 
 
 def model(dropout: float = 0.0) -> Model:
@@ -65,7 +67,7 @@ def train(
             batches[start:],
             optimizer,
             lambda step: 1.0 / step,
-            clip=1.0,
+            max_grad_norm=1.0,
             seed=seed,
             start=start,
         )
@@ -94,7 +96,9 @@ def gradient(dtype: torch.dtype, batches: Sequence[Batch]) -> Tensor:
             found.extend(w.grad.flatten() for w in masters.weights.values() if w.grad is not None)
 
     optimizer = Keep(masters.weights.values(), lr=0.0)
-    list(steps(masters, pretrain, [batches], optimizer, lambda _: 1.0, clip=np.inf, seed=0))
+    list(
+        steps(masters, pretrain, [batches], optimizer, lambda _: 1.0, max_grad_norm=np.inf, seed=0)
+    )
     return torch.cat(found)
 
 
@@ -171,7 +175,9 @@ def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:
             seen.append(float(torch.stack(norms).norm()))
 
     optimizer = Spy(masters.weights.values(), lr=0.1)
-    (step,) = steps(masters, pretrain, groups(64, 1), optimizer, lambda _: 1.0, clip=1e-3, seed=0)
+    (step,) = steps(
+        masters, pretrain, groups(64, 1), optimizer, lambda _: 1.0, max_grad_norm=1e-3, seed=0
+    )
     assert step.gradient_norm > 1e-3
     assert seen == [pytest.approx(1e-3, rel=1e-3)]
 
@@ -187,7 +193,9 @@ def test_a_loss_that_is_no_number_leaves_the_weights() -> None:
     masters = Masters(network, torch.float32)
     optimizer = adamw(masters.weights, learning_rate=1e-3, weight_decay=0.01)
     with pytest.raises(TrainingError, match=r"step 1: .*lower learning rate"):
-        list(steps(masters, broken, groups(64), optimizer, lambda _: 1.0, clip=1.0, seed=0))
+        list(
+            steps(masters, broken, groups(64), optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0)
+        )
     assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
     assert all(w.grad is None for w in masters.weights.values())
 

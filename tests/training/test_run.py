@@ -147,7 +147,7 @@ def test_without_a_complete_checkpoint_nothing_is_removed(tmp_path: Path) -> Non
     ("error", "kind", "message"),
     [
         (TrainingError("step 3: no number"), TrainingError, r"no number; {} is the last good"),
-        (MemoryError(), TrainingError, r"out of memory: lower budget_tokens.*; {} is the last"),
+        (MemoryError(), TrainingError, r"out of memory: lower max_batch_tokens.*; {} is the last"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
             TrainingError,

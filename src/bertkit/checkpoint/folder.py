@@ -115,7 +115,9 @@ def load(
     fresh = tuple(wanted) if heads is not None else ()
     report = fill(model, family, weights, fresh=fresh, where=inner / FILE)
     tokenizer = _tokenizer(inner, family, config)
-    length = pooled_length or _length(settings, path) or tokenizer.max_length or config.length
+    length = (
+        pooled_length or _length(settings, path) or tokenizer.max_length or config.max_positions
+    )
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
@@ -125,7 +127,7 @@ def load(
         labels=outputs,
         settings=settings,
         pooling=pooling,
-        length=min(config.length, length),
+        length=min(config.max_positions, length),
     )
 
 
@@ -140,13 +142,13 @@ def _tokenizer(folder: Path, family: Family, config: TransformerConfig) -> Token
     tokenizer = Tokenizer.load(folder)
     tokenizer.need(*family.roles)
     reason = ""
-    if family.positions_after_pad and tokenizer.pad != config.pad:
+    if family.positions_after_pad and tokenizer.pad != config.pad_id:
         reason = (
-            f"'s padding piece has id {tokenizer.pad}, config.json says {config.pad}; "
+            f"'s padding piece has id {tokenizer.pad}, config.json says {config.pad_id}; "
             f"a {family.name} model counts positions from it, so that"
         )
-    elif config.types > 1 and tokenizer.segments > config.types:
-        reason = f" numbers {tokenizer.segments} segments, the model has {config.types};"
+    elif config.token_types > 1 and tokenizer.segments > config.token_types:
+        reason = f" numbers {tokenizer.segments} segments, the model has {config.token_types};"
     elif tokenizer.vocab_size > config.vocab:
         reason = f" has {tokenizer.vocab_size} pieces, the model only {config.vocab} rows;"
     if reason:
@@ -175,7 +177,7 @@ def save(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(folder, segments=model.config.types > 1)
+    tokenizer.save(folder, segments=model.config.token_types > 1)
     config = _config_json(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
     state = {**model.state_dict(), **(weights or {})}
@@ -189,7 +191,7 @@ def save(
     with writing(folder / FILE) as partial:
         write_tensors(partial, family.write(state, model.config))
     if pooling is not None:
-        length = length or model.config.length
+        length = length or model.config.max_positions
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
@@ -252,10 +254,10 @@ def _config_json(
             f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
             "save them apart"
         )
-    if family.positions_after_pad and tokenizer.pad != model.config.pad:
+    if family.positions_after_pad and tokenizer.pad != model.config.pad_id:
         raise CheckpointError(
             f"the tokenizer's padding piece has id {tokenizer.pad}, the model's pad is "
-            f"{model.config.pad}; a {family.name} folder counts positions from it"
+            f"{model.config.pad_id}; a {family.name} folder counts positions from it"
         )
     config = {
         "architectures": [family.architectures[known]],
@@ -316,8 +318,8 @@ def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path:
         "layers": (max(config.depths) + 1, len(weights)),
         **{name: (getattr(config, name), largest) for name in ("vocab", "hidden", "intermediate")},
         "embedding": (config.width, largest),
-        "types": (config.types, largest),
-        "length": (config.learned_positions, largest),
+        "token_types": (config.token_types, largest),
+        "max_positions": (config.learned_positions, largest),
     }
     for name, (size, most) in sizes.items():
         if size > most:

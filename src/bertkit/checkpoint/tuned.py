@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from bertkit.config import Count
+from bertkit.config import Count, Settings, with_new_names
 from bertkit.errors import CheckpointError
 from bertkit.memory import cores
 from bertkit.nn.precision import Inference
@@ -21,14 +21,15 @@ MOST_TOKENS = 1 << 17
 """Of a batch."""
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+class Tuned(Settings, frozen=True):
     """What was fastest on one machine."""
+
+    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens"}
 
     processor: str
     cores: int
     precision: Inference
-    budget_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
-    """Tokens of a batch."""
+    max_batch_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
     threads: Count
     texts_per_second: float
 
@@ -62,9 +63,9 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 def _all(folder: Path) -> list[Tuned]:
     try:
-        return msgspec.convert(
-            read_json(folder / FILE, CheckpointError, "remove it"), type=list[Tuned]
-        )
+        kept = read_json(folder / FILE, CheckpointError, "remove it")
+        rows = [with_new_names(Tuned, row)[0] for row in kept] if isinstance(kept, list) else kept
+        return msgspec.convert(rows, type=list[Tuned])
     except FileNotFoundError:
         return []
     except msgspec.ValidationError as error:

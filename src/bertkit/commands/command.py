@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import Parameter
 from docstring_parser import parse
 
-from bertkit.config import Settings, decode, explained
+from bertkit.config import Settings, decode, explained, override, paths
 from bertkit.console import print_json
 from bertkit.errors import ConfigError
 
@@ -36,7 +36,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     def run(*texts: Any, **options: Any) -> None:
         for name, value in options.items():
             if name in groups:
-                options[name] = decode(groups[name], vars(value))
+                options[name] = decode(groups[name], _given(groups[name], vars(value)))
             elif type(value) in (int, float):
                 _check_bounds(name, value, hints[name])
         print_result(function(*texts, **options))
@@ -81,9 +81,22 @@ def _flat(kind: type[Settings]) -> Any:
         elif setting.default_factory is not msgspec.NODEFAULT:
             field.default_factory = setting.default_factory
         fields.append((setting.name, setting.type, field))
+    for old in kind.RENAMED:
+        fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
     flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
     return Annotated[flat | None, Parameter(name="*", parse=bool(fields))]
+
+
+def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a command; an old name counts where the new one has its default."""
+    given = {name: value for name, value in values.items() if name not in kind.RENAMED}
+    for old, new in kind.RENAMED.items():
+        if values[old] is not None:
+            given = override(given, [(old, values[old])])
+            if given[new] == paths(kind)[new]:
+                del given[new]
+    return given
 
 
 def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:

@@ -12,14 +12,14 @@ from bertkit.batch import Batch, by_length
 from bertkit.data.segments import Sample
 
 
-def collate(samples: Sequence[Sample], *, head: str | None, budget_tokens: int) -> list[Batch]:
-    """Samples sorted by length and cut into batches of at most `budget_tokens` tokens.
+def collate(samples: Sequence[Sample], *, head: str | None, max_batch_tokens: int) -> list[Batch]:
+    """Samples sorted by length and cut into batches of at most `max_batch_tokens` tokens.
 
     `head` is the one that learns beside masked words: nsp or sop, from pairs; or rtd, whose targets
     are all pieces as they were.
     """
     lengths = [len(sample) for sample in samples]
-    groups = by_length(lengths, budget_tokens)
+    groups = by_length(lengths, max_batch_tokens)
     return [_batch([samples[place] for place in group], head) for group in groups]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -15,7 +15,9 @@ from bertkit.text.tokenizer import Tokenizer
 class Masking(Settings, frozen=True):
     """How much is masked, and in what units."""
 
-    rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
+    RENAMED: ClassVar = {"rate": "mlm_probability", "cycle": "dupe_factor"}
+
+    mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Share of a sample's tokens that are chosen."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
     """Tokens; whole words (google-research/bert, 2019); spans of words (SpanBERT); or n-grams of
@@ -25,7 +27,7 @@ class Masking(Settings, frozen=True):
     """Share of the chosen that become [MASK]."""
     random: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Share of the chosen that become a random piece; the rest is left as it is."""
-    cycle: Annotated[int, Meta(ge=1)] | None = None
+    dupe_factor: Annotated[int, Meta(ge=1)] | None = None
     """Static masking: the masks (and pairs) of this many epochs, over and over; BERT's data had
     10. Without it every epoch draws new ones (RoBERTa's dynamic masking)."""
 
@@ -63,13 +65,13 @@ class Masker:
         """The ids as the model sees them, and the chosen places in order.
 
         Special tokens are never chosen nor drawn; at least one place is chosen where there is
-        one. Places are drawn until round(rate × tokens) are reached; a word or span that would
-        overshoot is passed over, unless nothing is chosen yet.
+        one. Places are drawn until round(mlm_probability × tokens) are reached; a word or span
+        that would overshoot is passed over, unless nothing is chosen yet.
         """
         candidates = np.flatnonzero(~self.special[ids])
         if not len(candidates):
             return ids, candidates
-        wanted = max(1, round(self.settings.rate * len(candidates)))
+        wanted = max(1, round(self.settings.mlm_probability * len(candidates)))
         match self.settings.unit:
             case "token":
                 places = rng.permutation(candidates)[:wanted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -34,10 +34,12 @@ WORD_MARKS = "Ġ▁"
 class Sampling(Settings, frozen=True):
     """What a sample is."""
 
+    RENAMED: ClassVar = {"short": "short_seq_probability", "across": "cross_documents"}
+
     pairs: Literal["nsp", "sop", "none"] = "nsp"
     """nsp: A and B, where B follows A or comes from another document; sop: A and B in order or
     swapped; none: one stretch of sentences."""
-    across: bool = False
+    cross_documents: bool = False
     """Without pairs, stretches may run over the end of a document, with a separator there
     (RoBERTa's full-sentences), instead of stopping (doc-sentences)."""
     length: Annotated[int, Meta(ge=8)] = 128
@@ -46,7 +48,7 @@ class Sampling(Settings, frozen=True):
     """A shorter length for the first part of training, as BERT did with 128 before 512."""
     first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.9
     """Which part of the steps that is."""
-    short: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
+    short_seq_probability: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Share of samples that are shorter, evenly from 2 tokens up, so that the model sees them."""
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
     """Share of the tokens, in whole documents, kept for evaluation; 0 keeps none."""
@@ -125,7 +127,7 @@ class Samples:
 
     @property
     def _across(self) -> bool:
-        return self.sampling.across and self.sampling.pairs == "none"
+        return self.sampling.cross_documents and self.sampling.pairs == "none"
 
     def __len__(self) -> int:
         """Samples of one epoch."""
@@ -150,8 +152,8 @@ class Samples:
 
     def sample(self, epoch: int, index: int) -> Sample:
         """The sample of one window in one epoch."""
-        if self.masking.cycle and epoch != EVALUATION:
-            epoch %= self.masking.cycle
+        if self.masking.dupe_factor and epoch != EVALUATION:
+            epoch %= self.masking.dupe_factor
         rng = generator(self.seed, epoch, index, Purpose.SAMPLE)
         parts, pair = self._parts(index, rng)
         special = self.tokenizer
@@ -183,7 +185,7 @@ class Samples:
         it may begin with that sentence instead, so that neither part is the longer by it.
         """
         first, last = map(int, self.windows[index])
-        if rng.random() >= self.sampling.short:
+        if rng.random() >= self.sampling.short_seq_probability:
             return first, last, self.room
         wanted, starts = int(rng.integers(2, self.room + 1)), self.corpus.starts
         if self.sampling.pairs == "sop" and rng.random() < 0.5:

@@ -17,7 +17,7 @@ from bertkit.engine.quantize import Inputs
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 
-BUDGET_TOKENS = 4096
+MAX_BATCH_TOKENS = 4096
 """Tokens of a batch; on two cores more gain nothing (docs/log.md)."""
 
 Forward = Callable[[Model, Batch], Tensor]
@@ -41,7 +41,7 @@ class Engine:
         model: Model,
         *,
         precision: Precision | None = "fp32",
-        budget_tokens: int = BUDGET_TOKENS,
+        max_batch_tokens: int = MAX_BATCH_TOKENS,
         batch_invariant: bool = False,
         int8: Mapping[str, Inputs] | None = None,
     ) -> None:
@@ -53,12 +53,12 @@ class Engine:
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_dead_heads(model), self.dtype, int8)
         # matrix products round by their shape, which is a text's own only when it is alone
-        self.budget_tokens = 1 if batch_invariant else budget_tokens
+        self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
-    def with_budget(self, tokens: int) -> Engine:
+    def with_max_batch_tokens(self, tokens: int) -> Engine:
         """An engine of the same model with other batches."""
         other = copy.copy(self)
-        other.budget_tokens = tokens
+        other.max_batch_tokens = tokens
         return other
 
     def run(
@@ -112,7 +112,7 @@ class Engine:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Packed batches, shortest sequences first, each with the places of its sequences."""
         lengths = [len(sequence.ids) for sequence in sequences]
-        for places in by_length(lengths, self.budget_tokens):
+        for places in by_length(lengths, self.max_batch_tokens):
             chosen = None if token_indices is None else [token_indices[place] for place in places]
             batch = Batch.of([sequences[place] for place in places], token_indices=chosen)
             yield places, batch.to(self.device) if self.device.type != "cpu" else batch

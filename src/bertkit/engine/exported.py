@@ -25,7 +25,7 @@ RECORD = "export.json"
 GRAPHS = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 """The files of a graph: itself, and its weights where they lie apart."""
 
-BUDGET_TOKENS = 4096
+MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
 
 WIDEST = 1 << 16
@@ -157,7 +157,7 @@ class Exported:
         start = 0
         while start < len(order):
             end = start + 1
-            while end < len(order) and (end + 1 - start) * len(ids[order[end]]) <= BUDGET_TOKENS:
+            while end < len(order) and (end + 1 - start) * len(ids[order[end]]) <= MAX_BATCH_TOKENS:
                 end += 1
             places = order[start:end]
             found[places] = self.graph.run(

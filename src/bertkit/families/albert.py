@@ -42,7 +42,7 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
             f"num_hidden_layers = {layers!r}, num_hidden_groups = {groups!r}, inner_group_num = "
             f"{inner!r}: each is a number from 1 to 30"
         )
-    return {"layers": layers * inner, "order": _order(layers, groups, inner)}
+    return {"layers": layers * inner, "layer_sharing": _order(layers, groups, inner)}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
                 "inner_group_num": inner,
             }
     raise ConfigError(
-        f"model.order = {list(config.depths)}: an albert model runs groups of layers one after the "
-        "other, each equally often"
+        f"model.layer_sharing = {list(config.depths)}: an albert model runs groups of layers one "
+        "after the other, each equally often"
     )
 
 
@@ -80,7 +80,7 @@ ALBERT = Family(
         "head.dropout": "classifier_dropout_prob",
     },
     fixed={"head.sop_dropout": "head.dropout"},
-    special=Special(("layers", "order"), _read, _write, _layer),
+    special=Special(("layers", "layer_sharing"), _read, _write, _layer),
     defaults={
         "embedding": 128,
         "feedforward.activation": "gelu_tanh",

@@ -127,9 +127,9 @@ class Family:
             values[ACTIVATION] = ACTIVATIONS[activation]
         if self.special is not None:
             values |= self.special.read(theirs)
-        length, pad = values.get("length"), values.get("pad", 0)
-        if self.positions_after_pad and isinstance(length, int) and isinstance(pad, int):
-            values["length"] = length - pad - 1
+        positions, pad = values.get("max_positions"), values.get("pad_id", 0)
+        if self.positions_after_pad and isinstance(positions, int) and isinstance(pad, int):
+            values["max_positions"] = positions - pad - 1
         return self.config(values)
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Family:
         if self.special is not None:
             written |= self.special.write(config)
         if self.positions_after_pad:
-            written[self.settings["length"]] += config.pad + 1
+            written[self.settings["max_positions"]] += config.pad_id + 1
         return {
             "model_type": self.name,
             **written,
@@ -213,13 +213,13 @@ class Family:
                         f"{shapes}: these weights do not fit each other; fetch the model again"
                     ) from None
         if self.positions_after_pad and POSITIONS in read and read[POSITIONS].ndim:
-            read[POSITIONS] = read[POSITIONS][config.pad + 1 :].clone()
+            read[POSITIONS] = read[POSITIONS][config.pad_id + 1 :].clone()
         return read
 
     def write(self, ours: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
         """Their weights from ours."""
         if self.positions_after_pad and POSITIONS in ours:
-            unused = ours[POSITIONS].new_zeros(config.pad + 1, ours[POSITIONS].shape[1])
+            unused = ours[POSITIONS].new_zeros(config.pad_id + 1, ours[POSITIONS].shape[1])
             ours = {**ours, POSITIONS: torch.cat([unused, ours[POSITIONS]])}
         theirs = {}
         for name, rows in self.names(ours, config).items():
@@ -302,9 +302,9 @@ BERT_SETTINGS = {
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "intermediate": "intermediate_size",
-    "length": "max_position_embeddings",
-    "types": "type_vocab_size",
-    "pad": "pad_token_id",
+    "max_positions": "max_position_embeddings",
+    "token_types": "type_vocab_size",
+    "pad_id": "pad_token_id",
     "norm.eps": "layer_norm_eps",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",

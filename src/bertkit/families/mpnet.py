@@ -19,13 +19,13 @@ _QKV = [f"{_LAYER}attention.attn.{part}" for part in "qkv"]
 MPNET = Family(
     name="mpnet",
     vocab=30_527,
-    settings={ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "types"},
+    settings={ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "token_types"},
     fixed={
-        "types": 0,
+        "token_types": 0,
         "positions": RelativePositions(buckets=32, learned=True),
         "head.dense_dropout": "dropout",
     },
-    defaults={"pad": 1},
+    defaults={"pad_id": 1},
     must_be={"relative_attention_num_buckets": 32},
     positions_after_pad=True,
     body={

@@ -148,18 +148,18 @@ class TransformerConfig(Settings, frozen=True):
     embedding: Count | None = None
     """Width of the token embedding, E; a dense layer projects it to `hidden`, the default."""
     layers: Annotated[int, Meta(ge=1, le=1000)] = 12
-    order: tuple[int, ...] | None = None
+    layer_sharing: tuple[int, ...] | None = None
     """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.
     By default each layer has its own."""
     heads: Count = 12
     """Attention heads a layer, H."""
     intermediate: Count = 3072
     """Width inside the feed-forward network."""
-    length: Count = 512
+    max_positions: Count = 512
     """The longest sequence in tokens, with its special tokens; as many positions are learned."""
-    types: Annotated[int, Meta(ge=0)] = 2
+    token_types: Annotated[int, Meta(ge=0)] = 2
     """Rows of the segment embedding: 2 for sentences A and B; 0 for none."""
-    pad: Annotated[int, Meta(ge=0)] = 0
+    pad_id: Annotated[int, Meta(ge=0)] = 0
     """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
     at pad + 1."""
     dropout: Rate = 0.1
@@ -198,12 +198,12 @@ class TransformerConfig(Settings, frozen=True):
             )
         if len(self.depths) != self.layers:
             raise ValueError(
-                f"order = {list(self.depths)} names weights for {len(self.depths)} layers, and "
-                f"layers = {self.layers}"
+                f"layer_sharing = {list(self.depths)} names weights for {len(self.depths)} layers, "
+                f"and layers = {self.layers}"
             )
         if set(self.depths) != set(range(max(self.depths) + 1)):
             raise ValueError(
-                f"order = {list(self.depths)}: number the weights from 0, without gaps"
+                f"layer_sharing = {list(self.depths)}: number the weights from 0, without gaps"
             )
 
     def rate(self, path: str) -> float:
@@ -233,13 +233,13 @@ class TransformerConfig(Settings, frozen=True):
         """Rows of the embedding of positions; 0 where there is none."""
         match self.positions:
             case LearnedPositions() | RelativePositions(learned=True):
-                return self.length
+                return self.max_positions
         return 0
 
     @property
     def depths(self) -> tuple[int, ...]:
         """The number of each layer's weights."""
-        return tuple(range(self.layers)) if self.order is None else self.order
+        return tuple(range(self.layers)) if self.layer_sharing is None else self.layer_sharing
 
     @property
     def windows(self) -> tuple[int | None, ...]:

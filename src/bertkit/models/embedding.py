@@ -26,7 +26,7 @@ class Embedding(nn.Module):
         self.tokens = Table(config.vocab, width)
         self.positions = Table(positions, width) if positions else None
         self.sinusoidal = isinstance(config.positions, SinusoidalPositions)
-        self.types = Table(config.types, width) if config.types else None
+        self.types = Table(config.token_types, width) if config.token_types else None
         self.norm = norm_of(config.norm, width) if config.norm.embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.hidden) if width != config.hidden else None

@@ -1,4 +1,4 @@
-"""The flat names that a model's settings had before they came in groups.
+"""The names that a model's settings had before they came in groups.
 
 Run files of before are read by them, and fingerprints are made with them, so that stores of before
 stay valid.
@@ -12,7 +12,12 @@ from typing import Any
 from bertkit.config import at, decode, merged, nested, paths
 from bertkit.models.config import RelativePositions, RotaryPositions, TransformerConfig
 
+RENAMED = {
+    "order": "layer_sharing", "length": "max_positions", "types": "token_types", "pad": "pad_id"
+}  # fmt: skip
+
 MOVED: Mapping[str, tuple[str, ...]] = {
+    **{old: (new,) for old, new in RENAMED.items()},
     "activation": ("feedforward.activation",),
     "gated": ("feedforward.gated",),
     "bias": ("norm.bias", "attention.bias", "feedforward.bias", "head.bias"),
@@ -92,11 +97,10 @@ def _windows(old: Mapping[str, Any]) -> dict[str, Any]:
 def flat(config: TransformerConfig) -> dict[str, Any]:
     """The settings that decide vectors, by flat names; what these cannot say, by its path."""
     positions, window = config.positions, config.attention.window
-    same = set(TransformerConfig.__struct_fields__) - {
-        "positions", "norm", "attention", "feedforward", "head"
-    }  # fmt: skip
+    groups = {"positions", "norm", "attention", "feedforward", "head"}
+    same = {*TransformerConfig.__struct_fields__, *RENAMED} - {*RENAMED.values(), *groups}
     old = {
-        **{name: getattr(config, name) for name in same},
+        **{name: getattr(config, RENAMED.get(name, name)) for name in same},
         "norm": config.norm.place,
         "rotary": positions.base if isinstance(positions, RotaryPositions) else None,
         "window": None if window is None else window.tokens,

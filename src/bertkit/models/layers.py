@@ -23,7 +23,7 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
     Raises: ConfigError for layers that are not there, or cannot stand alone.
     """
     config = model.config
-    if config.order is not None or not config.norm.first:
+    if config.layer_sharing is not None or not config.norm.first:
         raise ConfigError(
             "layers: the model's layers share weights, or the first is unlike the others, so that "
             "none can be taken alone"

@@ -54,7 +54,7 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
         heads=shape.heads,
         intermediate=shape.intermediate,
         layers=shape.layers or model.config.layers,
-        order=None,
+        layer_sharing=None,
     )
     generator = build(config, ("mlm",))
     own, shared = generator.encoder.embedding, model.encoder.embedding

@@ -15,7 +15,7 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
-from bertkit.engine.engine import BUDGET_TOKENS, Engine, Read
+from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks.task import Feature
@@ -80,16 +80,16 @@ def open_engine(
     With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
     included; where it was not asked, bf16 if the processor has it. Which it is, is said.
     """
-    int8, budget_tokens = None, BUDGET_TOKENS
+    int8, max_batch_tokens = None, MAX_BATCH_TOKENS
     if precision == "auto":
         device = next(loaded.model.parameters()).device.type
         tuned = read_tuned(loaded.folder) if device == "cpu" else None
         if tuned is not None:
-            precision, budget_tokens = tuned.precision, tuned.budget_tokens
+            precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
             torch.set_num_threads(tuned.threads)
             say(
-                f"precision: {precision}, {budget_tokens:,} tokens a batch, {tuned.threads} threads"
-                ", as tuned on this machine"
+                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {tuned.threads} "
+                "threads, as tuned on this machine"
             )
         else:
             say(f"precision: {'bf16' if has_bf16(device) else 'fp32'}")
@@ -99,7 +99,7 @@ def open_engine(
     return Engine(
         loaded.model,
         precision=precision,
-        budget_tokens=budget_tokens,
+        max_batch_tokens=max_batch_tokens,
         batch_invariant=batch_invariant,
         int8=int8,
     )

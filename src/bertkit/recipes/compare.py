@@ -205,7 +205,7 @@ class _Trial:
         self.task = Classify.from_examples(self.learn, ClassifyOptions())
         self.task.check(self.check)
         self.loaded = load(model, heads=())
-        longest = self.loaded.model.config.length
+        longest = self.loaded.model.config.max_positions
         self.length = settings.length or self.loaded.length
         if self.length > longest:
             raise ConfigError(f"length: {self.length} is longer than the model's {longest} tokens")

@@ -58,7 +58,7 @@ CONFIG = {
     "train.learning_rate": "2e-3",
     "model.dropout": "0.0",  # one look at little text: there is nothing to overfit yet
     "model.attention_dropout": "0.0",
-    "model.length": "128",
+    "model.max_positions": "128",
     "train.evaluate_samples": "512",
 }
 

@@ -60,7 +60,7 @@ def export(
     if out.exists():
         out.rmdir()  # empty, or it would have been refused
     with new_folder(out) as partial:
-        loaded.tokenizer.save(partial, segments=loaded.model.config.types > 1)
+        loaded.tokenizer.save(partial, segments=loaded.model.config.token_types > 1)
         apart = exporting.export(
             loaded.model, embed.pooling, partial, length=loaded.length, kind=format, head=head
         )

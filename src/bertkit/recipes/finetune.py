@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.pooling import read_pooling
-from bertkit.config import Count, Rate, Seed, Settings, decode, plain
+from bertkit.config import Count, Rate, Seed, Settings, decode, plain, with_new_names
 from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
@@ -47,6 +47,8 @@ from bertkit.training.teacher import TaskTeacher
 class Finetune(Settings, frozen=True):
     """Defaults that work for most tasks of the BERT paper (appendix A.3)."""
 
+    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens", "clip": "max_grad_norm"}
+
     epochs: Count = 3
     batch_size: Count = 32
     """Examples a step (windows, where a task reads long texts in windows)."""
@@ -58,14 +60,14 @@ class Finetune(Settings, frozen=True):
     """How much slower each layer learns than the one above it; 1 is no slower."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
     """Layers from the bottom that do not learn, and the embeddings with them."""
-    clip: Annotated[float, Meta(gt=0.0)] = 1.0
+    max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
     patience: Count | None = None
     """Stop after as many epochs without a better dev score."""
     seed: Seed = 0
     length: Count | None = None
     """Longest sequence in tokens; the model's own by default."""
-    budget_tokens: Count = 8192
+    max_batch_tokens: Count = 8192
     """Tokens that go through the model at a time."""
     precision: Precision = "auto"
     device: str = "auto"
@@ -73,7 +75,7 @@ class Finetune(Settings, frozen=True):
     """Minutes between the checkpoints that --resume goes on from."""
 
 
-FREE = ("save_minutes", "budget_tokens")
+FREE = ("save_minutes", "max_batch_tokens")
 """Settings that may differ when a run is resumed."""
 
 
@@ -112,13 +114,13 @@ def finetune(
     torch.manual_seed(settings.seed)
     loaded = _opened(model, fitted)
     network = loaded.model.to(device)
-    length = _length(settings, loaded.length, network.config.length)
+    length = _length(settings, loaded.length, network.config.max_positions)
     frozen = _freeze(network, settings.frozen_layers)
     features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)
     objective: Objective = fitted.loss
     if teacher is not None:
         teacher.check(fitted, network)
-        features = teacher.annotate(fitted, features, settings.budget_tokens)
+        features = teacher.annotate(fitted, features, settings.max_batch_tokens)
         objective = teacher.objective(fitted, network)
         network = objective.learner.to(device)
 
@@ -129,8 +131,8 @@ def finetune(
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
-    budget_tokens = settings.budget_tokens
-    epochs = Epochs(run, fitted, loaded, length, dev.examples, dev_features, budget_tokens)
+    max_batch_tokens = settings.max_batch_tokens
+    epochs = Epochs(run, fitted, loaded, length, dev.examples, dev_features, max_batch_tokens)
     groups = _groups(fitted, units, settings, start)
 
     with run.learning("fine-tuning", start=start, discard=True):
@@ -140,7 +142,7 @@ def finetune(
             groups,
             state.optimizer,
             plan,
-            clip=settings.clip,
+            max_grad_norm=settings.max_grad_norm,
             seed=settings.seed,
             start=start,
         ):
@@ -267,6 +269,10 @@ def _check_record(
             )
             for name in data
         },
+        renamed=lambda record: {
+            **record,
+            "settings": with_new_names(Finetune, record.get("settings"))[0],
+        },
     )
 
 
@@ -370,7 +376,7 @@ def _groups(
             order = Permutation(len(units), settings.seed, epoch)(np.arange(len(units)))
         drawn = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
         sizes = [lengths[place] for place in drawn]
-        budget = sum(sizes) if task.batching == "step" else settings.budget_tokens
+        budget = sum(sizes) if task.batching == "step" else settings.max_batch_tokens
         yield [
             task.batch([feature for place in places for feature in units[drawn[place]]])
             for places in by_length(sizes, budget)

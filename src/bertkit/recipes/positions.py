@@ -43,7 +43,7 @@ def extend_positions(
     if length <= had:
         raise ConfigError(f"length: {length}; the model has {had} positions already")
     longer = copy.deepcopy(loaded.model)
-    longer.encoder.config = structs.replace(loaded.model.config, length=length)
+    longer.encoder.config = structs.replace(loaded.model.config, max_positions=length)
     longer.encoder.embedding.positions = nn.Embedding.from_pretrained(
         tiled(old.weight.detach(), length)
         if how == "tile"

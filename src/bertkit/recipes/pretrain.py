@@ -106,7 +106,7 @@ def pretrain(
             groups,
             state.optimizer,
             plan,
-            clip=train.clip,
+            max_grad_norm=train.max_grad_norm,
             seed=train.seed,
             start=start,
         ):
@@ -360,7 +360,7 @@ class _Samples:
         for step in range(start, train.steps):
             samples = self.first if step < self.until else self.main
             drawn = samples.batch(*train.samples(step))
-            yield collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
+            yield collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
 
     def evaluation(self) -> list[Batch]:
         """Held-out batches whose masks are always 15 % tokens, so that losses compare."""
@@ -369,7 +369,7 @@ class _Samples:
             return []
         samples = Samples(*self._source, Masking(), documents=self.held_out)
         drawn = samples.evaluation(train.evaluate_samples)
-        return collate(drawn, head=self.head, budget_tokens=train.budget_tokens)
+        return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
 
 
 def _note(step: Step) -> str:

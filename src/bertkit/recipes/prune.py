@@ -27,7 +27,7 @@ from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading, Task, group
 
-BUDGET_TOKENS = 4096
+MAX_BATCH_TOKENS = 4096
 
 
 def prune(
@@ -136,7 +136,7 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
         part.out.register_forward_pre_hook(keep)
     units = group(features)
     lengths = [sum(len(f.encoding) for f in unit) for unit in units]
-    for places in by_length(lengths, BUDGET_TOKENS):
+    for places in by_length(lengths, MAX_BATCH_TOKENS):
         batch = task.batch([feature for place in places for feature in units[place]])
         mixed.clear()
         task.loss(model, batch, totals([batch])).total.backward()

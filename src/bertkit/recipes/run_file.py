@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
 
-from bertkit.config import Count, Seed, Settings, decode, merged, plain
+from bertkit.config import Count, Seed, Settings, decode, merged, plain, with_new_names
 from bertkit.console import say
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
@@ -27,6 +27,8 @@ Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 class Train(Settings, frozen=True):
     """How long, how fast, how often."""
 
+    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens", "clip": "max_grad_norm"}
+
     steps: Count
     """Optimizer steps."""
     batch_size: Count = 256
@@ -35,7 +37,7 @@ class Train(Settings, frozen=True):
     """Samples of the first step, where their number grows; `batch_size` by default."""
     batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps in which it grows, evenly."""
-    budget_tokens: Count = 8192
+    max_batch_tokens: Count = 8192
     """Tokens that go through the model at a time; a step is cut into as many batches as that
     takes, whose gradients add up in fp32. It changes memory and speed, and of the result only the
     last digits of the precision and the draws of dropout."""
@@ -49,7 +51,7 @@ class Train(Settings, frozen=True):
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """How much AdamW keeps at each step of the mean gradient and of its square."""
-    clip: Annotated[float, Meta(gt=0.0)] = 1.0
+    max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
     seed: Seed = 0
     precision: Precision = "auto"
@@ -124,21 +126,21 @@ class PretrainConfig(Settings, frozen=True):
                 f"sampling.pairs = {self.sampling.pairs!r}: a model that learns from a {other} "
                 'learns from no pairs; set it to "none"'
             )
-        if self.sampling.pairs != "none" and self.model.types < 2:
+        if self.sampling.pairs != "none" and self.model.token_types < 2:
             raise ValueError(
-                f"model.types = {self.model.types} cannot tell sentence A from B; "
+                f"model.token_types = {self.model.token_types} cannot tell sentence A from B; "
                 'set it to 2, or sampling.pairs to "none"'
             )
         for name in ("length", "first_length"):
             length = getattr(self.sampling, name)
-            if length is not None and length > self.model.length:
+            if length is not None and length > self.model.max_positions:
                 raise ValueError(
                     f"sampling.{name} = {length} is longer than the model's positions "
-                    f"(model.length = {self.model.length})"
+                    f"(model.max_positions = {self.model.max_positions})"
                 )
 
 
-FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "budget_tokens")
+FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "max_batch_tokens")
 """Settings of `train` that may differ when a run is resumed."""
 
 
@@ -169,7 +171,7 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         model, notes = grouped(data["model"])
         if notes:
             say(f"{'; '.join(notes)}: rename them in the run file")
-        known = {**family.usual, "vocab": vocab, "pad": pad}
+        known = {**family.usual, "vocab": vocab, "pad_id": pad}
         data = {**data, "model": merged(known, model)}
     config = decode(PretrainConfig, data)
     family.write_config(config.model)
@@ -187,12 +189,13 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
 
 
 def renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run, with the names that the model's settings have now."""
+    """The record of a run, with the names that its settings have now."""
     settings = record.get("config", {})
     if not isinstance(settings.get("model"), dict):
         return record
     model = plain(decode(TransformerConfig, grouped(settings["model"])[0], "model"))
-    return {**record, "config": {**settings, "model": model}}
+    config, _ = with_new_names(PretrainConfig, {**settings, "model": model})
+    return {**record, "config": config}
 
 
 def heads_of(config: PretrainConfig) -> tuple[str, ...]:

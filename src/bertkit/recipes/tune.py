@@ -75,23 +75,23 @@ def tune(
     precisions = _precisions(loaded, works, lowest)
     precision = fastest("precision", runs(precisions))
     chosen = precisions[precision].engine
-    sizes = {size: Embed(loaded, chosen.with_budget(size)) for size in BUDGETS}
-    budget_tokens = fastest("budget_tokens", runs(sizes))
-    run = partial(sizes[budget_tokens].run, works)
+    sizes = {size: Embed(loaded, chosen.with_max_batch_tokens(size)) for size in BUDGETS}
+    max_batch_tokens = fastest("max_batch_tokens", runs(sizes))
+    run = partial(sizes[max_batch_tokens].run, works)
     counts = sorted({min(2**power, cores()) for power in range(12)})
     threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
     choice = Tuned(
         processor=processor(),
         cores=cores(),
         precision=precision,
-        budget_tokens=budget_tokens,
+        max_batch_tokens=max_batch_tokens,
         threads=threads,
         texts_per_second=tried["threads"][threads],
     )
     write_tuned(loaded.folder, choice)
     return {
         "precision": precision,
-        "budget_tokens": budget_tokens,
+        "max_batch_tokens": max_batch_tokens,
         "threads": threads,
         "tried": tried,
     }

@@ -80,7 +80,7 @@ def variants() -> list[Variant]:
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
         family = FAMILIES[data.get("family", "bert")]
-        config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad", 0))
+        config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         with torch.device("meta"):
             parameters = sum(p.numel() for p in build(config.model, ("pooler",)).parameters())
         model = config.model
@@ -104,12 +104,14 @@ def variants() -> list[Variant]:
 
 def _method(config: PretrainConfig) -> str:
     masking, sampling = config.masking, config.sampling
-    drawn = f"of {masking.cycle} epochs" if masking.cycle else "new every epoch"
+    drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
     learned = "masked words" if config.generator is None else "replaced pieces"
     if config.teacher is not None:
         learned = " + ".join(text for term, text in TERMS.items() if getattr(config.terms, term))
-    method = f"{learned}{PAIRS[sampling.pairs]}; {masking.rate:.0%} of {UNITS[masking.unit]}"
-    return f"{method}, {drawn}" + ("; across documents" if sampling.across else "")
+    method = (
+        f"{learned}{PAIRS[sampling.pairs]}; {masking.mlm_probability:.0%} of {UNITS[masking.unit]}"
+    )
+    return f"{method}, {drawn}" + ("; across documents" if sampling.cross_documents else "")
 
 
 def _data(config: PretrainConfig) -> str:

@@ -32,7 +32,7 @@ from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
-BUDGET_TOKENS = 8192
+MAX_BATCH_TOKENS = 8192
 """Tokens whose states are in memory while a step learns; the rest is computed twice."""
 
 ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
@@ -399,7 +399,7 @@ def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]
 def _parts(batch: Batch) -> list[Batch]:
     """The batch's sequences in parts of at most the budget."""
     layout, found = batch.layout, []
-    for part in cut_by_tokens(layout.lengths, BUDGET_TOKENS):
+    for part in cut_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
         start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
         own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
         found.append(Batch(batch.ids[start:end], batch.types[start:end], own))

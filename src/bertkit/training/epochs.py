@@ -41,10 +41,10 @@ class Epochs:
         length: int,
         examples: Sequence[Any],
         features: Sequence[Feature],
-        budget_tokens: int,
+        max_batch_tokens: int,
     ) -> None:
         self.run, self.task, self.loaded, self.length = run, task, loaded, length
-        self.examples, self.features, self.budget_tokens = examples, features, budget_tokens
+        self.examples, self.features, self.max_batch_tokens = examples, features, max_batch_tokens
         network = loaded.model
         self.student = Model(network.encoder, {task.head: network.heads[task.head]})
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
@@ -119,7 +119,7 @@ class Epochs:
 
     def _answer(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
         """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
-        engine = Engine(model, budget_tokens=self.budget_tokens)
+        engine = Engine(model, max_batch_tokens=self.max_batch_tokens)
         outputs, head = task.run(engine, self.features), engine.model.heads[task.head]
         answers = task.answers(outputs, self.features, self.examples, head)
         tuned = task.calibrated(answers, self.examples)

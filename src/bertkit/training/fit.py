@@ -19,7 +19,7 @@ from bertkit.tasks.task import Feature, Task
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 
-BUDGET_TOKENS = 4096
+MAX_BATCH_TOKENS = 4096
 """Words that go through the network at a time when it is scored."""
 
 
@@ -58,11 +58,11 @@ def fit(
     with progress() as bar:
         shown = bar.add_task(name, total=epochs, note="")
         for step in steps(
-            masters, task.loss, groups, optimizer, lambda _: 1.0, clip=1.0, seed=seed
+            masters, task.loss, groups, optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=seed
         ):
             if step.number % per_epoch == 0:
                 model.eval()
-                engine = Engine(model, precision=None, budget_tokens=BUDGET_TOKENS)
+                engine = Engine(model, precision=None, max_batch_tokens=MAX_BATCH_TOKENS)
                 outputs = task.run(engine, dev)
                 scores = task.score(task.answers(outputs, dev, examples, head), examples)
                 best = max(best or scores, scores, key=lambda each: each[task.metric])

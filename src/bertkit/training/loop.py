@@ -42,7 +42,7 @@ def steps(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     *,
-    clip: float,
+    max_grad_norm: float,
     seed: int,
     start: int = 0,
 ) -> Iterator[Step]:
@@ -71,7 +71,7 @@ def steps(
                 parts[name] = parts.get(name, 0.0) + part.item()
             for name, right in loss.correct.items():
                 correct[name] = correct.get(name, 0) + int(right.item())
-        norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), clip).item()
+        norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm).item()
         total = sum(parts.values())
         if not (torch.isfinite(torch.tensor([total, norm])).all()):
             optimizer.zero_grad()

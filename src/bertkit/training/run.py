@@ -157,7 +157,7 @@ class Run:
                     raise type(error)(f"{error}; {kept}") from None
                 if _out_of_memory(error):
                     raise TrainingError(
-                        "out of memory: lower budget_tokens, which a run that is resumed may "
+                        "out of memory: lower max_batch_tokens, which a run that is resumed may "
                         f"change; {kept}"
                     ) from None
                 raise

@@ -60,7 +60,7 @@ class TaskTeacher:
             )
 
     def annotate(
-        self, task: Task[Any, Any], features: list[Feature], budget_tokens: int
+        self, task: Task[Any, Any], features: list[Feature], max_batch_tokens: int
     ) -> list[Feature]:
         """The features with the teacher's outputs, where these are all that is learned from it.
 
@@ -69,7 +69,7 @@ class TaskTeacher:
         terms = self.terms
         if not terms.outputs or terms.states or terms.attention or terms.relations:
             return features
-        engine = Engine(self.model, precision=None, budget_tokens=budget_tokens)
+        engine = Engine(self.model, precision=None, max_batch_tokens=max_batch_tokens)
         outputs = task.run(engine, features)
         return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
