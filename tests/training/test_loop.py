@@ -20,7 +20,7 @@ from bertkit.nn.embedding import Table
 from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss
 from bertkit.objectives.pretrain import pretrain
-from bertkit.training.loop import Step, ahead, evaluate, steps
+from bertkit.training.loop import Step, evaluate, prefetched, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 
@@ -217,7 +217,7 @@ def test_what_is_prepared_ahead_comes_in_order_and_says_what_failed() -> None:
         if fails:
             raise ValueError("the third")
 
-    with ahead(source(False)) as found:
+    with prefetched(source(False)) as found:
         assert [len(group) for group in found] == [len(group) for group in groups(64, 3)]
-    with ahead(source(True)) as found, pytest.raises(ValueError, match="the third"):
+    with prefetched(source(True)) as found, pytest.raises(ValueError, match="the third"):
         list(found)

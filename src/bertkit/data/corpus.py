@@ -174,13 +174,13 @@ class Corpus:
         return np.cumsum([0, *(shard.tokens for shard in self.manifest.shards)])
 
     def _cumulative(self, part: str, count: int) -> NDArray[np.int64]:
-        found = np.zeros(count + 1, np.int64)
+        ends = np.zeros(count + 1, np.int64)
         at = 1
         for i in range(len(self.manifest.shards)):
             counts = np.fromfile(self.folder / shard_name(i, part), TYPES[part])
-            found[at : at + len(counts)] = counts
+            ends[at : at + len(counts)] = counts
             at += len(counts)
-        return np.cumsum(found, out=found)
+        return np.cumsum(ends, out=ends)
 
 
 def shard_name(number: int, part: str) -> str:

@@ -41,16 +41,16 @@ class Columns(Settings, frozen=True):
 
     def fields(self) -> dict[str, Kind]:
         """The kept fields and their kinds. Raises: ConfigError for one that is named twice."""
-        found: dict[str, Kind] = {}
+        kinds: dict[str, Kind] = {}
         for name in self.keep:
             kind: Kind = "number" if name.endswith(":number") else "text"
             name = name.removesuffix(":number").removesuffix(":text")
-            if name in ("", "id", *found):
+            if name in ("", "id", *kinds):
                 raise ConfigError(
                     f"keep: {name!r} is empty, there already, or named twice; name each field once"
                 )
-            found[name] = kind
-        return found
+            kinds[name] = kind
+        return kinds
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def documents(paths: Sequence[Path], columns: Columns) -> Iterator[Document]:
 
 
 def _smart(path: Path, columns: Columns, fields: Mapping[str, Kind]) -> Iterator[Document]:
-    """Those with a text: published collections have some without."""
+    """Documents with a text; published collections have some without."""
     for line, row in read_smart(path):
-        found = _document(row, columns, fields, f"{path}:{line}", path.name, line)
-        if found.text:
-            yield _checked(found)
+        document = _document(row, columns, fields, f"{path}:{line}", path.name, line)
+        if document.text:
+            yield _checked(document)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -187,7 +187,7 @@ BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "tit
 
 
 def html_text(page: str) -> str:
-    """What a reader of the page sees, a line for each block."""
+    """The visible text of a page, a line for each block."""
     try:
         from bs4 import BeautifulSoup
     except ModuleNotFoundError:

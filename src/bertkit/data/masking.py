@@ -1,4 +1,4 @@
-"""Choosing what the model must guess. Devlin et al. 2019, section 3.1, task 1."""
+"""Choosing the tokens to predict. Devlin et al. 2019, section 3.1, task 1."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Masker:
     def __call__(
         self, ids: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ids as the model sees them, and the chosen places in order.
+        """The masked ids, and the positions of the chosen tokens in order.
 
-        Special tokens are never chosen nor drawn; at least one place is chosen where there is
-        one. Places are drawn until round(mlm_probability × tokens) are reached; a word or span
-        that would overshoot is passed over, unless nothing is chosen yet.
+        Special tokens are never chosen nor drawn; at least one token is chosen where there is an
+        ordinary one. Tokens are chosen until round(mlm_probability × tokens) are reached; a word
+        or span that would overshoot is passed over, unless nothing is chosen yet.
         """
         candidates = np.flatnonzero(~self.special[ids])
         if not len(candidates):
@@ -74,26 +74,26 @@ class Masker:
         wanted = max(1, round(self.settings.mlm_probability * len(candidates)))
         match self.settings.unit:
             case "token":
-                places = rng.permutation(candidates)[:wanted]
+                positions = rng.permutation(candidates)[:wanted]
             case "word":
                 words = self._words(ids, candidates)
-                places = _take(words, rng.permutation(len(words)), wanted)
+                positions = _take(words, rng.permutation(len(words)), wanted)
             case "span":  # Joshi et al. 2020 (SpanBERT), section 3.1
-                places = self._runs(ids, candidates, wanted, rng, SPANS)
+                positions = self._spans(ids, candidates, wanted, rng, SPANS)
             case "ngram":  # Lan et al. 2020 (ALBERT), section 4.1
-                places = self._runs(ids, candidates, wanted, rng, NGRAMS)
-        places = np.sort(places)
-        seen = ids.copy()
-        draw = rng.random(len(places))
+                positions = self._spans(ids, candidates, wanted, rng, NGRAMS)
+        positions = np.sort(positions)
+        masked = ids.copy()
+        draw = rng.random(len(positions))
         if self.settings.unit == "span":  # spans that touch are one, as in the authors' code
-            draw = draw[np.cumsum(np.diff(places, prepend=places[0]) > 1)]
-        seen[places[draw < self.settings.mask]] = self.mask
-        swapped = places[(draw >= self.settings.mask) & (draw < self._changed)]
-        seen[swapped] = rng.choice(self.ordinary, len(swapped))
-        return seen, places
+            draw = draw[np.cumsum(np.diff(positions, prepend=positions[0]) > 1)]
+        masked[positions[draw < self.settings.mask]] = self.mask
+        random = positions[(draw >= self.settings.mask) & (draw < self._replaced)]
+        masked[random] = rng.choice(self.ordinary, len(random))
+        return masked, positions
 
     @property
-    def _changed(self) -> float:
+    def _replaced(self) -> float:
         return self.settings.mask + self.settings.random
 
     def _words(
@@ -104,16 +104,16 @@ class Masker:
         apart[1:] |= np.diff(candidates) > 1
         return np.split(candidates, np.flatnonzero(apart[1:]) + 1)
 
-    def _runs(
+    def _spans(
         self,
         ids: NDArray[np.int64],
         candidates: NDArray[np.int64],
         wanted: int,
         rng: np.random.Generator,
-        chances: NDArray[np.float64],
+        likelihoods: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Whole words in a row; `chances` are those of one, two, three … at a time."""
-        bounds = np.cumsum(chances) / chances.sum()
+        """Spans of whole words; `likelihoods` are those of spans of one, two, three … words."""
+        bounds = np.cumsum(likelihoods) / likelihoods.sum()
         words = self._words(ids, candidates)
         free = np.ones(len(words), dtype=bool)
         chosen: list[NDArray[np.int64]] = []

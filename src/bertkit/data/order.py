@@ -1,6 +1,7 @@
-"""Order and chance as pure functions of (seed, epoch, sample): nothing depends on what came before.
+"""Shuffling and random numbers as pure functions of (seed, epoch, sample).
 
-So a run can stop anywhere, resume at once, and see exactly the same samples.
+Nothing depends on earlier draws, so a run can stop anywhere, resume at once, and see the same
+samples.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 
 class Purpose(enum.IntEnum):
-    """What random numbers are for; each purpose has a stream of its own."""
+    """Each purpose has its own stream of random numbers."""
 
     SAMPLE = 0
     MASK = 1
@@ -27,7 +28,7 @@ def generator(seed: int, epoch: int, sample: int, purpose: Purpose) -> np.random
 
 
 class Permutation:
-    """A shuffled order of 0 … size - 1 that is computed where it is asked, never stored.
+    """A random permutation of 0 … size - 1, computed on access and never stored.
 
     A Feistel network is a bijection on the next even power of two; values past `size` walk on
     until they fall inside. Source: Black & Rogaway 2002, "Ciphers with arbitrary finite domains".
@@ -43,7 +44,7 @@ class Permutation:
         self.keys = keys.random_raw(self.ROUNDS).astype(np.uint64)
 
     def __call__(self, index: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Where each of these places of the order leads."""
+        """The permuted values at these indices."""
         x = np.atleast_1d(np.asarray(index)).astype(np.uint64)
         if (x >= self.size).any():
             raise IndexError(f"the order has {self.size} places")

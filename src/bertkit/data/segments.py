@@ -20,19 +20,19 @@ from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
 DRAWS = 3
-"""Raised whenever the same settings give other samples: a run cannot go on with those."""
+"""Version of the sampling code; a run resumes only with its own."""
 EVALUATION = 2**32
-"""The epoch of held-out samples: none that trains."""
+"""The epoch number of held-out samples; training never reaches it."""
 
-PLACES = 64
+CANDIDATES = 64
 """Windows of other documents among which a false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
 WORD_MARKS = "Ġ▁"
-"""Before the first piece of a word, in byte-level BPE and in Unigram vocabularies."""
+"""Prefixes of a word's first piece, in byte-level BPE and in Unigram vocabularies."""
 
 
 class Sampling(Settings, frozen=True):
-    """What a sample is."""
+    """How samples are taken from documents."""
 
     RENAMED: ClassVar = {"short": "short_seq_probability", "across": "cross_documents"}
 
@@ -47,7 +47,7 @@ class Sampling(Settings, frozen=True):
     first_length: Annotated[int, Meta(ge=8)] | None = None
     """A shorter length for the first part of training, as BERT did with 128 before 512."""
     first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.9
-    """Which part of the steps that is."""
+    """Share of the steps with `first_length`."""
     short_seq_probability: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Share of samples that are shorter, evenly from 2 tokens up, so that the model sees them."""
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
@@ -56,8 +56,7 @@ class Sampling(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Sample:
-    """One sequence. Shapes: ids and types (T,); masked_positions and labels (M,), what was
-    masked."""
+    """One sequence, masked. Shapes: ids and types (T,); masked_positions and labels (M,)."""
 
     ids: Ids
     types: Ids
@@ -134,16 +133,16 @@ class Samples:
         return len(self.windows)
 
     def batch(self, first: int, count: int) -> list[Sample]:
-        """`count` samples of the endless shuffled order, from its place `first` on."""
-        found: list[Sample] = []
+        """`count` samples of the endless shuffled order, from index `first` on."""
+        samples: list[Sample] = []
         while count:
             epoch, place = divmod(first, len(self))
             part = min(count, len(self) - place)
             order = Permutation(len(self), self.seed, epoch)
             indices = order(np.arange(place, place + part))
-            found += [self.sample(epoch, int(index)) for index in indices]
+            samples += [self.sample(epoch, int(index)) for index in indices]
             first, count = first + part, count - part
-        return found
+        return samples
 
     def evaluation(self, limit: int) -> list[Sample]:
         """At most `limit` samples, evenly spaced, with draws and masks that are always the same."""
@@ -161,9 +160,10 @@ class Samples:
         types = [np.zeros(len(parts[0]) + 2, dtype=np.int64)]
         if len(parts) == 2:
             types.append(np.ones(len(parts[1]) + 1, dtype=np.int64))
-        whole = np.concatenate(ids).astype(np.int64)
-        seen, places = self.masker(whole, generator(self.seed, epoch, index, Purpose.MASK))
-        return Sample(seen, np.concatenate(types), places, whole[places], pair)
+        labels = np.concatenate(ids).astype(np.int64)
+        rng = generator(self.seed, epoch, index, Purpose.MASK)
+        masked, positions = self.masker(labels, rng)
+        return Sample(masked, np.concatenate(types), positions, labels[positions], pair)
 
     def _parts(self, index: int, rng: np.random.Generator) -> tuple[list[Ids], int | None]:
         first, last, wanted = self._window(index, rng)
@@ -229,13 +229,13 @@ class Samples:
             low, high = pool[:, 0].searchsorted(documents[own - 1 : own + 1])
             if len(pool) > high - low:
                 break
-        drawn = rng.integers(len(pool) - (high - low), size=PLACES)
+        drawn = rng.integers(len(pool) - (high - low), size=CANDIDATES)
         drawn += (drawn >= low) * (high - low)
         firsts, lasts = pool[drawn].T
         if wanted < self.room:
             lasts = np.minimum(lasts, starts.searchsorted(starts[firsts] + wanted))
         ends = starts[lasts]
-        unlike = np.zeros(PLACES, dtype=bool)
+        unlike = np.zeros(CANDIDATES, dtype=bool)
         if last - first == 1:
             sentences = lasts - 1
             begins = np.maximum(ends - len(b), starts[sentences] + 1)
@@ -247,13 +247,13 @@ class Samples:
             unlike = lasts - firsts == 1
         order = np.argsort(np.abs(ends - begins - len(b)) + unlike * self.length, kind="stable")
         looks = self._looks(b)
-        found = []
+        candidates = []
         for place in order:
             skipped = begins[place] - starts[sentences[place]]
-            found.append(self._tokens(int(sentences[place]), int(lasts[place]))[skipped:])
-            if self._looks(found[-1]) == looks:
-                return found[-1]
-        return found[0]
+            candidates.append(self._tokens(int(sentences[place]), int(lasts[place]))[skipped:])
+            if self._looks(candidates[-1]) == looks:
+                return candidates[-1]
+        return candidates[0]
 
     def _looks(self, tokens: Ids) -> tuple[bool, bool, bool] | None:
         """Whether these begin with a word, with a capital letter, and end with a sentence mark."""

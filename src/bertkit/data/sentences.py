@@ -50,7 +50,7 @@ def split(text: str, language: str = "en") -> list[str]:
 
 
 def _ends(text: str, language: str) -> list[int]:
-    """Where the sentences of a paragraph end."""
+    """End offsets of the sentences of a paragraph."""
     ends: list[int] = []
     start = end = 0
     for piece in sentencex.segment(language, _without_quotation_marks(text)):
@@ -112,10 +112,10 @@ class Encoder:
 
     def __call__(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """All tokens end to end (uint16 or uint32), and how many each sentence has (S,)."""
-        found = [self._encode(sentences[i : i + 2048]) for i in range(0, len(sentences), 2048)]
-        if not found:
+        parts = [self._encode(sentences[i : i + 2048]) for i in range(0, len(sentences), 2048)]
+        if not parts:
             return np.empty(0, self.dtype), np.empty(0, np.int64)
-        tokens, counts = zip(*found, strict=True)
+        tokens, counts = zip(*parts, strict=True)
         return np.concatenate(tokens), np.concatenate(counts)
 
     def _encode(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:

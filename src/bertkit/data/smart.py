@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\.([A-Z])\s*")
 
 
 def is_smart(path: Path) -> bool:
-    """Whether a file begins as a collection of documents or queries does."""
+    """Whether the first line of a file begins a SMART collection."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -32,38 +32,38 @@ def read_smart(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
     Raises: DataError naming file and line.
     """
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     line, field = 0, ""
     for number, raw in numbered(path):
         if begin := _BEGIN.fullmatch(raw):
-            if found:
-                yield line, _joined(found)
-            line, field, found = number, "", {"id": [begin[1]]}
+            if lines:
+                yield line, _joined(lines)
+            line, field, lines = number, "", {"id": [begin[1]]}
         elif mark := _FIELD.fullmatch(raw):
             field = FIELDS.get(mark[1], "")  # others, such as CISI's .X, are no text
         elif field:
-            found.setdefault(field, []).append(raw.strip())
-    if found:
-        yield line, _joined(found)
+            lines.setdefault(field, []).append(raw.strip())
+    if lines:
+        yield line, _joined(lines)
 
 
-def _joined(found: dict[str, list[str]]) -> dict[str, str]:
+def _joined(lines: dict[str, list[str]]) -> dict[str, str]:
     return {"id": "", "title": "", "author": "", "source": "", "text": ""} | {
-        name: " ".join(lines) for name, lines in found.items()
+        name: " ".join(text) for name, text in lines.items()
     }
 
 
 def read_smart_queries(path: Path) -> dict[str, str]:
-    """Queries by their place, from 1, by which judgments count; Cranfield's `.I` is another number.
+    """Queries by their index from 1, which judgments use; Cranfield's `.I` is another number.
 
     Raises: DataError naming file and line.
     """
-    found = {}
+    queries = {}
     for place, (line, query) in enumerate(read_smart(path), 1):
         if not query["text"]:
             raise DataError(f"{path}:{line}: the query is empty; remove it")
-        found[str(place)] = query["text"]
-    return found
+        queries[str(place)] = query["text"]
+    return queries
 
 
 _CISI = re.compile(r"\s*(\d+)\s+(\d+)\s+0\s+0\.0+\s*")
@@ -71,11 +71,11 @@ _CISI = re.compile(r"\s*(\d+)\s+(\d+)\s+0\s+0\.0+\s*")
 
 def read_smart_judgments(path: Path) -> dict[str, dict[str, int]] | None:
     """CISI's pairs of a query and a document that answers it; None for another form."""
-    found: dict[str, dict[str, int]] = {}
+    judgments: dict[str, dict[str, int]] = {}
     for line in read_text(path).split("\n"):
         if not line.strip():
             continue
         if (row := _CISI.fullmatch(line)) is None:
             return None
-        found.setdefault(row[1], {})[row[2]] = 1
-    return found
+        judgments.setdefault(row[1], {})[row[2]] = 1
+    return judgments

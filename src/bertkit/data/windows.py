@@ -1,4 +1,4 @@
-"""Documents cut into windows: stretches of sentences, of which each becomes a sample."""
+"""Documents cut into windows: runs of sentences, each the text of one sample."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def windows(
         opens, closes = starts + separators, starts + np.concatenate([[0], separators[:-1]])
     else:
         opens = closes = starts
-    found = []
+    parts = []
     if mirror:
-        found.append(_backward(starts, begin[1::2], end[1::2], room))
+        parts.append(_backward(starts, begin[1::2], end[1::2], room))
         begin, end = begin[::2], end[::2]
     while len(begin):
         last = closes.searchsorted(opens[begin] + room, side="left" if fill else "right")
         last = last if fill else last - 1
         last = np.minimum(np.maximum(last, begin + 1), end)
-        found.append(np.stack([begin, last], axis=1))
+        parts.append(np.stack([begin, last], axis=1))
         going = last < end
         begin, end = last[going], end[going]
-    cut = np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
+    cut = np.concatenate(parts) if parts else np.zeros((0, 2), dtype=np.int64)
     return cut[np.argsort(cut[:, 0], kind="stable")]
 
 
 def _backward(starts: Ids, begin: Ids, end: Ids, room: int) -> Ids:
     """Windows that are filled from the ends of documents on."""
-    found = [np.zeros((0, 2), dtype=np.int64)]
+    parts = [np.zeros((0, 2), dtype=np.int64)]
     while len(begin):
         first = starts.searchsorted(starts[end] - room, side="right") - 1
         first = np.maximum(np.minimum(first, end - 1), begin)
-        found.append(np.stack([first, end], axis=1))
+        parts.append(np.stack([first, end], axis=1))
         going = first > begin
         begin, end = begin[going], first[going]
-    return np.concatenate(found)
+    return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Words that people have compared: alone, or each in a sentence."""
+"""Data sets of word similarity: pairs of words, and words in sentences (WiC)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError
 
 Range = tuple[int, int]
-"""Where a word begins and ends in its text, in characters."""
+"""[start, end) of a word in its text, in characters."""
 
 ALIKE = 0.5
-"""How much of two words must be the same for one to be a form of the other."""
+"""Least difflib ratio at which one word counts as a form of the other."""
 
 LONGEST = 64
-"""Characters of a word; what is longer is none."""
+"""Most characters of a word."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
 
     Raises: DataError naming file and line.
     """
-    found = []
+    pairs = []
     for number, line in numbered(path):
         try:
             first, second, score = line.split()
-            found.append((first, second, float(score)))
+            pairs.append((first, second, float(score)))
         except ValueError:
             raise DataError(
                 f"{path}:{number}: not two words and a score; write them with tabs between"
             ) from None
-    if not found:
+    if not pairs:
         raise DataError(f"{path}: no rows; each is two words and a score")
-    return found
+    return pairs
 
 
 WIC = ".data.txt"
-"""How WiC's files are called; their labels are in a file beside, called .gold.txt."""
+"""Suffix of WiC's files; their labels stand beside, in .gold.txt."""
 
 
 def read_in_context(path: Path) -> tuple[list[InContext], int]:
@@ -63,13 +63,13 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
     """
     if path.name.endswith(WIC):
         return list(_wic(path)), 0
-    found, missing = [], 0
+    rows, missing = [], 0
     for number, line in numbered(path):
         where = f"{path}:{number}"
         row = _in_context(json_object(line.encode(), where), where)
-        found += [row] if row else []
+        rows += [row] if row else []
         missing += row is None
-    return found, missing
+    return rows, missing
 
 
 def _wic(path: Path) -> Iterator[InContext]:
@@ -130,11 +130,11 @@ def _in_context(row: dict[str, Any], where: str) -> InContext | None:
 
 
 def find(word: str, text: str) -> Range | None:
-    """Where a word stands in a text, also in another form: carry in "carried", come in "came".
+    """Find a word or one of its forms in a text: carry in "carried", come in "came".
 
-    It is the word spelled most like it (difflib's ratio, 0.5 at least) with the same first letter,
-    of equals the first; `went` is not found for `go`. What is longer than a word can be is not
-    looked at: comparing takes the cube of the length.
+    It is the first of those most similar (difflib's ratio, at least ALIKE) with the same first
+    letter; `went` is not found for `go`. Longer ones than LONGEST are skipped, since comparing
+    takes cubic time.
     """
     wanted = word.casefold()
     best, place, start = 0.0, None, 0

@@ -1,4 +1,4 @@
-"""The processes that prepare a corpus: each takes units of text and makes shards of them."""
+"""Worker processes that tokenize units of text into shards of a corpus."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BATCH = 1 << 18
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the bytes of a corpus, besides its input."""
+    """Settings that change the bytes of a corpus."""
 
     tokenizer: str
     field: str
@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A part of the work: spans as (file, start, end), and their characters once checked."""
+    """Spans of files as (file, start, end) in bytes, and their characters once counted."""
 
     spans: list[tuple[str, int, int]]
     characters: int = 0
@@ -63,14 +63,14 @@ def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
 
 
 class Worker:
-    """Does units, in a process of its own or in this one."""
+    """Runs units, in a process of its own or in this one."""
 
     def __init__(self, out: Path, settings: Settings) -> None:
         self._out, self._settings = out, settings
         self.work = out / ".work"
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Characters done, now and then, and in the end the unit or what it came to."""
+        """Yield characters done as they grow, and at the end the checked unit or its shards."""
         return self._check(unit) if step == "check" else self._make(number, unit)
 
     def _check(self, unit: Unit) -> Iterator[Message]:
@@ -84,13 +84,13 @@ class Worker:
         documents: list[int] = []
         characters, continues = 0, False
         for document in text_of(unit, self._settings):
-            found = split(document.text, self._settings.language)
+            pieces = split(document.text, self._settings.language)
             if document.continues and documents:
-                documents[-1] += len(found)
+                documents[-1] += len(pieces)
             else:
                 continues = continues if documents else document.continues
-                documents.append(len(found))
-            sentences += found
+                documents.append(len(pieces))
+            sentences += pieces
             characters += len(document.text)
             if characters >= BATCH:
                 shards.add(*encode(sentences), documents, continues)
@@ -109,7 +109,7 @@ class Worker:
 
 
 class Pool:
-    """Workers that take units one after another; a dead one is noticed, none outlives its owner."""
+    """Workers that take units in turn; a dead one is an error, and none outlives its owner."""
 
     def __init__(self, worker: Worker, processes: int) -> None:
         self._worker = worker
@@ -132,9 +132,9 @@ class Pool:
             process.join()
 
     def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
-        """Do a step for all units; what the workers say, as it comes, with the unit's number.
+        """Run a step for all units and yield the workers' messages, with the unit's number.
 
-        Raises: what a worker raised, or StorageError if one died.
+        Raises: a worker's error, or StorageError if one died.
         """
         if not self._processes:
             for number, unit in units.items():
@@ -177,7 +177,7 @@ def _hand(
 
 
 def _serve(pipe: Connection, worker: Worker) -> None:
-    """What a worker process runs, until its owner is gone."""
+    """Main loop of a worker process; it ends with its owner."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
     try:
@@ -198,7 +198,7 @@ def _serve(pipe: Connection, worker: Worker) -> None:
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """What the system refuses, as one of our errors."""
+    """Turn an OSError into one of our errors."""
     try:
         yield
     except BrokenPipeError:
@@ -213,7 +213,7 @@ def plainly() -> Iterator[None]:
 
 @contextmanager
 def _alive(work: Path | None) -> Iterator[None]:
-    """Let the next prepare know that this worker may still write."""
+    """Hold a lock that tells the next `prepare` that this worker may still write."""
     if work is None:
         yield
     else:

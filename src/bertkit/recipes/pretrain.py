@@ -41,7 +41,7 @@ from bertkit.recipes.run_file import (
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal
-from bertkit.training.loop import Step, ahead, evaluate, steps
+from bertkit.training.loop import Step, evaluate, prefetched, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
@@ -99,7 +99,7 @@ def pretrain(
     scores = held_out.scores(start)
     board = writer(str(out / "tensorboard")) if writer is not None else None
 
-    with run.learning("pretraining", start=start), ahead(samples.groups(start)) as groups:
+    with run.learning("pretraining", start=start), prefetched(samples.groups(start)) as groups:
         for step in steps(
             state.masters,
             learner.objective,

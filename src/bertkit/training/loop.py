@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -117,20 +118,18 @@ def evaluate(
     return losses, {name: right / max(counts[name], 1) for name, right in correct.items()}
 
 
-class ahead:
-    """Prefetch: prepare the next item in a thread while the current one is used."""
+@contextmanager
+def prefetched(items: Iterator[list[Batch]]) -> Iterator[Iterator[list[Batch]]]:
+    """Prepare the next item in a thread while the current one is used."""
+    pool = ThreadPoolExecutor(1)
 
-    def __init__(self, items: Iterator[list[Batch]]) -> None:
-        self.items, self.pool = items, ThreadPoolExecutor(1)
-
-    def __enter__(self) -> Iterator[list[Batch]]:
-        return self._each()
-
-    def _each(self) -> Iterator[list[Batch]]:
-        coming = self.pool.submit(next, self.items, None)
+    def each() -> Iterator[list[Batch]]:
+        coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
-            coming = self.pool.submit(next, self.items, None)
+            coming = pool.submit(next, items, None)
             yield item
 
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown(wait=True, cancel_futures=True)
+    try:
+        yield each()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
