@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from bertkit import metrics
-from bertkit.data.tags import spans
+from bertkit.data.schemes import spans
 
 OVERLAP, BEST, ANSWER_TOKENS = 128, 20, 30
 """Of squad: tokens that windows share, and which answers are weighed; the defaults of both."""
@@ -162,7 +162,7 @@ class Tags(Peer):
         return [
             [
                 self.labels[row[first[word]]] if word in first else "O"
-                for word in range(len(example.places))
+                for word in range(len(example.word_spans))
             ]
             for row, first, example in zip(best, self.firsts, examples, strict=True)
         ]

@@ -9,23 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.test_schemes import sentence
 from tokenizers import normalizers, pre_tokenizers
 
-from bertkit.data.tags import (
-    Entity,
-    Scheme,
-    align,
-    encode,
-    read_conll,
-    read_spans,
-    scheme_of,
-    spans,
-    words_of,
-)
+from bertkit.data.schemes import IOB2, SCHEMES, Entity, scheme_of, spans
+from bertkit.data.tags import TaggedText, align, read_conll, read_spans, words_of
 from bertkit.errors import DataError
-
-SCHEMES: tuple[Scheme, ...] = ("iob1", "iob2", "bioes")
-TYPES = ("A", "B", "work-of-art")
 
 
 def write(path: Path, content: str) -> Path:
@@ -34,85 +23,8 @@ def write(path: Path, content: str) -> Path:
     return path
 
 
-@st.composite
-def sentence(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Entities, sorted and apart, and the length of their sentence."""
-    entities, at = [], 0
-    for gap, size, kind in draw(
-        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(TYPES)))
-    ):
-        entities.append(Entity(at + gap, at + gap + size, kind))
-        at += gap + size
-    return entities, at + draw(st.integers(0, 2))
-
-
-# ---- schemes
-
-
-@given(st.lists(st.sampled_from(["O", *(f"{p}-{t}" for p in "BIES" for t in TYPES)]), max_size=12))
-def test_any_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
-    theirs = pytest.importorskip(
-        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[parity]'"
-    )
-    expected = [(start, end + 1, kind) for kind, start, end in theirs.get_entities(tags)]
-    assert spans(tags) == expected
-
-
-@given(sentence(), st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
-def test_every_scheme_gives_the_entities_back(
-    given: tuple[list[Entity], int], scheme: Scheme, other: Scheme
-) -> None:
-    entities, length = given
-    tags = encode(entities, length, scheme)
-    assert len(tags) == length
-    assert spans(tags) == entities
-    assert spans(encode(spans(tags), length, other)) == entities
-    if entities:
-        assert scheme_of([["O"], tags]) == scheme
-
-
-def test_schemes_by_hand() -> None:
-    entities = [Entity(0, 1, "A"), Entity(1, 3, "A"), Entity(3, 4, "B"), Entity(5, 8, "A")]
-    written = [" ".join(encode(entities, 8, scheme)) for scheme in SCHEMES]
-    assert written == [
-        "I-A B-A I-A I-B O I-A I-A I-A",
-        "B-A B-A I-A B-B O B-A I-A I-A",
-        "S-A B-A E-A S-B O B-A I-A E-A",
-    ]
-
-
-@pytest.mark.parametrize("entity", [Entity(1, 3, "A"), Entity(3, 6, "A"), Entity(4, 4, "A")])
-def test_entities_that_cannot_be_written(entity: Entity) -> None:
-    with pytest.raises(DataError, match="sentence of 5 words"):
-        encode([Entity(0, 2, "A"), entity], 5, "iob2")
-
-
-def test_what_is_no_scheme() -> None:
-    assert scheme_of([["NN", "-LRB-", "PRP$"], ["UH"]]) == "none"
-    assert scheme_of([]) == scheme_of([[]]) == "none"
-    assert scheme_of([["O", "O"]]) == "iob2"
-
-
-@pytest.mark.parametrize(
-    ("tags", "place", "expected"),
-    [
-        ("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' does not fit IOB2.*O, or B- or I- before"),
-        ("B-A I-A|B-", "sentence 2, word 1", "'B-' does not fit IOB2"),
-        ("B-A I-A|O b-a", "sentence 2, word 2", "'b-a' does not fit IOB2"),
-        ("B-A|B-A O I-B", "sentence 2, word 3", "'I-B' does not fit IOB2.*expected B-B"),
-        ("B-A|B-A I-B", "sentence 2, word 2", "'I-B' does not fit IOB2.*expected B-B"),
-        ("I-A|I-A O B-B|I-A", "sentence 2, word 3", "'B-B' does not fit IOB1.*expected I-B"),
-        ("I-A B-A|B-A|I-B", "sentence 2, word 1", "'B-A' does not fit IOB1.*expected I-A"),
-        ("B-A|B-B|S-A|B-A", "sentence 3, word 1", "'S-A' does not fit IOB2.*expected B-A or I-A"),
-        ("B-A E-A|S-A|B-A O|S-B", "sentence 3, word 2", "'O' .*BIOES.*expected I-A or E-A after"),
-        ("B-A E-A|S-A|B-A E-B|S-B", "sentence 3, word 2", "'E-B' .*expected I-A or E-A after B-A"),
-        ("S-A|O I-A E-A|S-B", "sentence 2, word 2", "'I-A' .*expected B-A or S-A where"),
-        ("S-A|O B-A|S-B|S-A", "sentence 2, word 2", "'B-A' .*expected E-A or S-A at the end"),
-    ],
-)
-def test_the_first_tag_out_of_line_is_named(tags: str, place: str, expected: str) -> None:
-    with pytest.raises(DataError, match=f"^{place}: .*{expected}"):
-        scheme_of([part.split() for part in tags.split("|")])
+def line(text: TaggedText) -> int:
+    return int(text.where.rpartition(":")[2])
 
 
 # ---- columns
@@ -121,8 +33,8 @@ def test_the_first_tag_out_of_line_is_named(tags: str, place: str, expected: str
 def test_columns_of_many_kinds(tmp_path: Path) -> None:
     text = "-DOCSTART- O 0\n\nAda B-PER 0\r\nran  O\t0 \n \t\n\n# O 0\nJoe\u00a0X B-PER 0"
     first, second = read_conll(write(tmp_path / "a.conll.gz", "\ufeff" + text))
-    assert (first.words, first.tags, first.line) == (["Ada", "ran"], ["B-PER", "O"], 3)
-    assert (second.words, second.tags, second.line) == (["#", "Joe\u00a0X"], ["O", "B-PER"], 7)
+    assert (first.words, first.tags, line(first)) == (["Ada", "ran"], ["B-PER", "O"], 3)
+    assert (second.words, second.tags, line(second)) == (["#", "Joe\u00a0X"], ["O", "B-PER"], 7)
 
 
 def test_comments_are_left_out_and_a_number_sign_is_a_word(tmp_path: Path) -> None:
@@ -136,7 +48,7 @@ def test_comments_are_left_out_and_a_number_sign_is_a_word(tmp_path: Path) -> No
     path = write(path, text.replace("# id\t", "2\t!\t"))
     first, second = read_conll(path, word=1)
     assert (first.words, first.tags) == (["Ada", "saw", "10 000"], ["PROPN", "VERB", "NUM"])
-    assert (first.line, second.line) == (3, 8)
+    assert (line(first), line(second)) == (3, 8)
     assert second.words == ["#", "!"]
 
 
@@ -189,13 +101,13 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[list[Entity], int]], between: str
 ) -> None:
-    tags = [encode(entities, length, "iob2") for entities, length in given]
+    tags = [IOB2.encode(entities, length) for entities, length in given]
     rows = ["".join(f"#{between}{tag}\n" for tag in one) for one in tags]
     path = write(tmp_path_factory.mktemp("conll") / "a.txt", "\n".join(rows))
     found = read_conll(path)
     assert [one.tags for one in found] == tags
     lines = path.read_text().split("\n")
-    assert all(lines[one.line - 1][0] == "#" and not lines[one.line - 2] for one in found)
+    assert all(lines[line(one) - 1][0] == "#" and not lines[line(one) - 2] for one in found)
 
 
 @pytest.mark.parametrize(
@@ -214,15 +126,15 @@ def test_public_data_sets_are_read_whole(
     tags = [one.tags or [] for one in found]
     assert len(found) == sentences
     assert sum(map(len, tags)) == words
-    assert scheme_of(tags) == "iob2"
+    assert scheme_of(tags) is IOB2
     lines = (data_folder / name).read_text(encoding="utf-8").split("\n")
     for one in found:
-        rows = lines[one.line - 1 : one.line - 1 + len(one.words)]
+        rows = lines[line(one) - 1 : line(one) - 1 + len(one.words)]
         assert [tuple(row.split()[:2]) for row in rows] == [*zip(one.words, one.tags, strict=True)]
-    for scheme in SCHEMES:
-        converted = [encode(spans(one), len(one), scheme) for one in tags]
+    for scheme in SCHEMES.values():
+        converted = [scheme.encode(spans(one), len(one)) for one in tags]
         assert scheme_of(converted) == scheme
-        assert [encode(spans(one), len(one), "iob2") for one in converted] == tags
+        assert [IOB2.encode(spans(one), len(one)) for one in converted] == tags
 
 
 # ---- spans of characters

@@ -13,16 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertkit.nn.crf import CRF, scheme_transitions
+from bertkit.data.schemes import scheme_of_labels
+from bertkit.nn.crf import CRF
 
 IOB2 = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 BIOES = ("O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC", "B-LOC", "E-LOC")
 SCHEMES = {"IOB2": IOB2, "BIOES": BIOES}
 
 
+def masks(names: Sequence[str]) -> tuple[Tensor, ...]:
+    scheme = scheme_of_labels(names)
+    assert scheme is not None
+    return tuple(map(torch.from_numpy, scheme.masks(names)))
+
+
 def masked(names: Sequence[str]) -> CRF:
-    allowed, starts, ends = scheme_transitions(names)
-    return CRF(len(names), allowed=allowed, starts=starts, ends=ends)
+    return CRF(len(names), *masks(names))
 
 
 def randomized(crf: CRF) -> CRF:
@@ -338,55 +344,13 @@ def test_masks_survive_construction_without_storage() -> None:
         free = CRF(3)
     assert crf.transitions.is_meta
     crf, free = crf.bfloat16().to_empty(device="cpu"), free.to_empty(device="cpu")
-    masks = scheme_transitions(IOB2)
-    for mask, expected in zip((crf.allowed, crf.starts, crf.ends), masks, strict=True):
+    stored = (crf.allowed, crf.starts, crf.ends)
+    for mask, expected in zip(stored, masks(IOB2), strict=True):
         assert torch.equal(mask, expected)
     assert free.allowed.all()
     assert free.starts.all()
     assert free.ends.all()
     assert set(crf.state_dict()) == {"transitions", "start", "end"}
-
-
-def test_iob2() -> None:
-    allowed, starts, ends = scheme_transitions(IOB2)
-    forbidden = {(IOB2[a], IOB2[b]) for a, b in (~allowed).nonzero().tolist()}
-    assert forbidden == {
-        *(("O", "I-PER"), ("O", "I-LOC")),
-        *(("B-PER", "I-LOC"), ("I-PER", "I-LOC"), ("B-LOC", "I-PER"), ("I-LOC", "I-PER")),
-    }
-    assert starts.tolist() == [True, True, False, True, False]
-    assert ends.all()
-
-
-def test_bioes() -> None:
-    names = ("O", "B-X", "I-X", "E-X", "S-X", "S-Y", "B-Y", "E-Y")
-    allowed, starts, ends = scheme_transitions(names)
-    outside, ended = {"O", "B-X", "S-X", "S-Y", "B-Y"}, {"O", "E-X", "S-X", "S-Y", "E-Y"}
-    for i, name in enumerate(names):
-        inside = {"I-X", "E-X"} if name in ("B-X", "I-X") else {"E-Y"}
-        expected = outside if name in ended else inside
-        assert set(itertools.compress(names, allowed[i])) == expected, name
-    assert set(itertools.compress(names, starts)) == outside
-    assert set(itertools.compress(names, ends)) == ended
-
-
-@pytest.mark.parametrize("mark", ["E-X", "S-X"])
-def test_either_mark_makes_it_bioes(mark: str) -> None:
-    allowed, _, ends = scheme_transitions(("O", "B-Y", mark))
-    assert ends.tolist() == [True, False, True]
-    assert not allowed[1].any()
-
-
-@pytest.mark.parametrize("names", [("NN", "VB", "."), ("O", "B-X", "I-X", "[CLS]"), ("O", "I-")])
-def test_other_names_are_free(names: tuple[str, ...]) -> None:
-    masks = scheme_transitions(names)
-    assert [tuple(m.shape) for m in masks] == [(len(names),) * 2, (len(names),), (len(names),)]
-    assert all(mask.dtype == torch.bool and mask.all() for mask in masks)
-
-
-def test_a_kind_may_hold_a_hyphen() -> None:
-    allowed, _, _ = scheme_transitions(("B-a-b", "I-a-b", "I-a"))
-    assert allowed.tolist() == [[True, True, False], [True, True, False], [True, False, True]]
 
 
 def test_counts_of_valid_sequences() -> None:

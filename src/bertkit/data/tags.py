@@ -1,4 +1,4 @@
-"""Tagged text: words with a tag each, or raw text with spans, and the schemes that tags follow.
+"""Files of tagged text: words with a tag each, or raw text with spans.
 
 What is read: CoNLL-style columns and `.jsonl` rows with character spans, each also as `.gz`, in
 UTF-8. Whatever is wrong is a DataError that names file and line.
@@ -8,39 +8,42 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from bertkit.data.readers import json_object, read_text, suffix
+from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
+from bertkit.data.tables import rows
 from bertkit.errors import DataError, did_you_mean
-
-Scheme = Literal["iob1", "iob2", "bioes"]
-"""How tags mark entities. iob2: B- begins each, I- goes on. iob1: I- throughout, and B- begins
-one directly after another of its type. bioes: B- I- E- for several words, S- for a single one."""
-
-
-class Entity(NamedTuple):
-    """Words [start, end) of a sentence, and what they are."""
-
-    start: int
-    end: int
-    type: str
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """Words with a tag each; `tags` is None where the file has only words.
+class TaggedText:
+    """A text, its words, and a tag for each, in any scheme; None where tags are to be predicted.
 
-    Units: `line`, that of the first word, counts from 1; the other words follow line by line.
+    Units: `word_spans` are [start, end) characters of the text, a pair for each word.
     """
 
-    words: list[str]
-    tags: list[str] | None
-    line: int
+    text: str
+    word_spans: list[tuple[int, int]]
+    tags: list[str] | None = None
+    where: str = "a text"
+    """File and line, for messages."""
+    line_a_word: bool = False
+    """Whether each word stands on a line of its own, the first at `where`."""
+
+    @property
+    def words(self) -> list[str]:
+        return [self.text[start:end] for start, end in self.word_spans]
+
+    def where_is(self, word: int) -> str:
+        """File and line of a word, as near as it is known."""
+        file, _, line = self.where.rpartition(":")
+        return f"{file}:{int(line) + word}" if self.line_a_word else self.where
 
 
 @dataclass(frozen=True)
@@ -63,135 +66,83 @@ class Aligned(NamedTuple):
     lost: int
 
 
-# ---- schemes
+def read_tagged(path: Path, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
+    """Tagged texts of a file, and how it was read: spans of .jsonl, columns of any other file.
 
-
-def spans(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, in any scheme, also where tags break its rules.
-
-    The lenient reading of conlleval and of seqeval's default: an entity begins at B- or S-, after
-    O, E- or S-, and where the type changes.
+    Raises: DataError as `read_spans` and `read_conll` do, and for words without tags.
     """
-    found: list[Entity] = []
-    before, type_before = "O", ""
-    for i, tag in enumerate(tags):
-        prefix, _, kind = tag.partition("-")
-        kind = kind or "_"
-        begins = prefix in ("B", "S") or before in ("O", "E", "S") or kind != type_before
-        if prefix != "O" and begins:
-            found.append(Entity(i, i + 1, kind))
-        elif prefix != "O":
-            found[-1] = found[-1]._replace(end=i + 1)
-        before, type_before = prefix, kind
-    return found
+    if suffix(path) != ".jsonl":
+        sentences = read_conll(path, word=word, tag=tag)
+        if sentences[0].tags is None:
+            raise DataError(f"{sentences[0].where}: only words and no tags; give a column of tags")
+        return sentences, _summary(path, "sentences", sentences)
+    texts, grown, lost = [], 0, 0
+    for row in read_spans(path):
+        spans = words_of(row.text)
+        aligned = align(row.entities, spans)
+        grown, lost = grown + aligned.grown, lost + aligned.lost
+        texts.append(TaggedText(row.text, spans, aligned.tags, f"{path}:{row.line}"))
+    summary = _summary(path, "texts", texts)
+    if grown:
+        summary += f"; entities grown to whole words: {grown:,}"
+    if lost:
+        summary += f"; entities left out, as no word is theirs alone: {lost:,}"
+    return texts, summary
 
 
-def encode(entities: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of `length` words; `spans` gives the entities back.
-
-    Raises: DataError for entities that overlap, are not sorted, or lie outside the sentence.
-    """
-    tags = ["O"] * length
-    end, type_before = 0, ""
-    for entity in entities:
-        start, kind = entity.start, entity.type
-        if not end <= start < entity.end <= length:
-            raise DataError(
-                f"entity {tuple(entity)} overlaps another or lies outside a sentence of {length} "
-                "words; give entities sorted and apart"
-            )
-        touches = start > 0 and start == end and kind == type_before
-        first = "I" if scheme == "iob1" and not touches else "B"
-        end, type_before = entity.end, kind
-        tags[start:end] = [f"{first}-{kind}"] + [f"I-{kind}"] * (end - start - 1)
-        if scheme == "bioes":
-            tags[end - 1] = f"S-{kind}" if end == start + 1 else f"E-{kind}"
-    return tags
+def read_untagged(path: Path, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
+    """The same without tags; rows of .jsonl hold a text."""
+    if suffix(path) != ".jsonl":
+        sentences = [replace(one, tags=None) for one in read_conll(path, word=word, tag=tag)]
+        return sentences, _summary(path, "sentences", sentences)
+    table = rows(path)
+    if "text" not in table.columns:
+        raise DataError(f"{path}: no field 'text'; {did_you_mean('text', table.columns)}")
+    each = zip(table.rows, table.lines, strict=True)
+    texts = [untagged(row["text"], f"{path}:{line}") for row, line in each]
+    return texts, _summary(path, "texts", texts)
 
 
-def scheme_of(sentences: Sequence[Sequence[str]]) -> Scheme | Literal["none"]:
-    """The scheme that tags follow: "none" where most have no such form, as parts of speech.
-
-    Tags that are all O count as iob2.
-    Raises: DataError naming the first tag that fits no scheme, or not that of the others.
-    """
-    scheme, fault = _judge(sentences)
-    if fault:
-        raise DataError(f"sentence {fault.sentence + 1}, word {fault.word + 1}: {fault.said}")
-    return scheme
-
-
-class _Fault(NamedTuple):
-    sentence: int
-    word: int
-    said: str
+def untagged(text: str, where: str = "a text") -> TaggedText:
+    """Raw text and its words. Raises: DataError for half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}, character {error.start}: half of a surrogate pair is no character; clean "
+            'the text with text.encode("utf-8", "replace").decode()'
+        ) from None
+    return TaggedText(text, words_of(text), where=where)
 
 
-_LIKE_A_TAG = re.compile(r"O|[BIES]-.*", re.DOTALL)
-_TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
+def _summary(path: Path, unit: str, texts: Sequence[TaggedText]) -> str:
+    words = sum(len(text.word_spans) for text in texts)
+    summary = f"{path}: {len(texts):,} {unit}, {words:,} words"
+    if prefix := _language(texts):
+        summary += f"; every word begins with {prefix!r}, which is no part of it: take it off"
+    tags = [text.tags for text in texts if text.tags is not None]
+    if not tags:
+        return summary
+    scheme = scheme_of(tags)
+    names = {tag for sentence in tags for tag in sentence}
+    if scheme is None:
+        return f"{summary}; {len(names)} different tags"
+    types = sorted({name[2:] for name in names if name != "O"})
+    return f"{summary}; tags in {scheme.name.upper()}: {', '.join(types) or 'no entities'}"
 
 
-def _like_tags(values: Sequence[str]) -> bool:
-    # most, not all: one wrong tag must be refused, not make the column one of another kind
-    return 0 < len(values) <= 2 * sum(bool(_LIKE_A_TAG.fullmatch(value)) for value in values)
-
-
-def _judge(sentences: Sequence[Sequence[str]]) -> tuple[Scheme | Literal["none"], _Fault | None]:
-    """The scheme with the fewest faults, and the first of these."""
-    if not _like_tags([tag for tags in sentences for tag in tags]):
-        return "none", None
-    best: tuple[int, Scheme, _Fault] | None = None
-    schemes: tuple[Scheme, ...] = ("iob2", "iob1", "bioes")
-    for scheme in schemes:
-        faults = [
-            _Fault(
-                number,
-                word,
-                f"tag {tags[word]!r} does not fit {scheme.upper()}, which the other tags follow; "
-                f"expected {expected}",
-            )
-            for number, tags in enumerate(sentences)
-            for word, expected in _faults(tags, scheme)
-        ]
-        if not faults:
-            return scheme, None
-        if best is None or len(faults) < best[0]:
-            best = len(faults), scheme, faults[0]
-    assert best is not None
-    return best[1:]
-
-
-def _faults(tags: Sequence[str], scheme: Scheme) -> Iterator[tuple[int, str]]:
-    """Each word whose tag breaks the scheme, and what was expected in its place."""
-    before = "O"
-    for i, tag in enumerate(tags):
-        prefix, _, kind = tag.partition("-")
-        goes_on = before in (f"B-{kind}", f"I-{kind}")
-        opened = before[2:] if before[0] in "BI" else ""
-        if not _TAG.fullmatch(tag):
-            prefixes = "B-, I-, E- or S-" if scheme == "bioes" else "B- or I-"
-            yield i, f"O, or {prefixes} before a type"
-            tag = "O"
-        elif scheme == "bioes":
-            if opened and not (prefix in "IE" and goes_on):
-                yield i, f"I-{opened} or E-{opened} after {before}"
-            elif not opened and prefix not in "OBS":
-                yield i, f"B-{kind} or S-{kind} where an entity begins"
-            elif i + 1 == len(tags) and prefix in "BI":
-                yield i, f"E-{kind} or S-{kind} at the end of a sentence"
-        elif prefix in "ES":
-            yield i, f"B-{kind} or I-{kind}"
-        elif scheme == "iob2" and prefix == "I" and not goes_on:
-            yield i, f"B-{kind} where an entity begins"
-        elif scheme == "iob1" and prefix == "B" and not goes_on:
-            yield i, f"I-{kind}, as no entity of this type ends just before"
-        before = tag
+def _language(texts: Sequence[TaggedText]) -> str | None:
+    """A language before each word, as WikiANN has it: en:London."""
+    prefixes = {word[: word.find(":") + 1] for text in texts for word in text.words}
+    if len(prefixes) == 1 and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)?:", prefix := prefixes.pop()):
+        return prefix
+    return None
 
 
 # ---- columns
 
 
-def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Sentence]:
+def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[TaggedText]:
     """The sentences of a file with a word a line, its columns apart by tabs or else spaces.
 
     Blank lines end sentences. Lines of -DOCSTART- are skipped, and so are comments (`# ...`
@@ -213,24 +164,31 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Sen
             raise DataError(f"{path}: column {tag} cannot hold both words and tags; name another")
     elif count > 1:
         others = [i for i in range(count) if i != word_at]
-        after = [i for i in others if i > word_at and _like_tags(values[i])]
+        after = [i for i in others if i > word_at and look_like_tags(values[i])]
         tag_at = after[0] if after else others[-1]
     for group in groups:
         for line, cells in group:
             if not cells[word_at] or (tag_at is not None and not cells[tag_at]):
                 raise DataError(f"{path}:{line}: an empty word or tag; mend this line")
-    found = [
-        Sentence(
+    sentences = [
+        _sentence(
+            f"{path}:{group[0][0]}",
             [cells[word_at] for _, cells in group],
             None if tag_at is None else [cells[tag_at] for _, cells in group],
-            group[0][0],
         )
         for group in groups
     ]
-    _, fault = _judge([sentence.tags or [] for sentence in found])
-    if fault:
-        raise DataError(f"{path}:{found[fault.sentence].line + fault.word}: {fault.said}")
-    return found
+    scheme_of(
+        [one.tags or [] for one in sentences], lambda one, word: sentences[one].where_is(word)
+    )
+    return sentences
+
+
+def _sentence(where: str, words: list[str], tags: list[str] | None) -> TaggedText:
+    """Words with a space between any two; a line each."""
+    ends = list(accumulate(len(word) + 1 for word in words))
+    spans = [(end - 1 - len(word), end - 1) for end, word in zip(ends, words, strict=True)]
+    return TaggedText(" ".join(words), spans, tags, where, line_a_word=True)
 
 
 def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
@@ -291,7 +249,7 @@ def read_spans(path: Path) -> list[SpanText]:
     path = Path(path)
     if suffix(path) != ".jsonl":
         raise DataError(f"{path}: spans are read from .jsonl files, also .gz")
-    found = []
+    texts = []
     for number, raw in enumerate(read_text(path).split("\n"), 1):
         if raw.strip():
             where = f"{path}:{number}"
@@ -304,10 +262,10 @@ def read_spans(path: Path) -> list[SpanText]:
                     f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
                     "write the whole pair, or \\ufffd"
                 ) from None
-            found.append(SpanText(text, _entities(text, listed, where), number))
-    if not found:
+            texts.append(SpanText(text, _entities(text, listed, where), number))
+    if not texts:
         raise DataError(f"{path}: the file holds no rows")
-    return found
+    return texts
 
 
 _FIELDS = (("text", str), ("entities", list))
@@ -323,7 +281,7 @@ def _field(row: dict[str, Any], name: str, kind: type, where: str) -> Any:
 
 
 def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, str]]:
-    found: list[tuple[int, int, str]] = []
+    entities: list[tuple[int, int, str]] = []
     for entity in listed:
         match entity:
             case {"start": int(start), "end": int(end), "label": str(label)} if label:
@@ -340,15 +298,15 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
                 f"{where}: entity {start}:{end} ({label}) is no span of a text of {len(text)} "
                 "characters; start counts from 0, end is one past the last"
             )
-        found.append((start, end, label))
-    found.sort()
-    for one, other in pairwise(found):
+        entities.append((start, end, label))
+    entities.sort()
+    for one, other in pairwise(entities):
         if other[0] < one[1]:
             raise DataError(
                 f"{where}: entities {one[0]}:{one[1]} ({one[2]}) and {other[0]}:{other[1]} "
                 f"({other[2]}) overlap; keep one of them"
             )
-    return found
+    return entities
 
 
 # Google's BERT, tokenization.py, _is_chinese_char
@@ -387,7 +345,7 @@ def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, i
     whose first word belongs to the entity before it, is lost.
     """
     starts, ends = [start for start, _ in words], [end for _, end in words]
-    found: list[Entity] = []
+    matches: list[Entity] = []
     grown = lost = free = 0
     for start, end, label in entities:
         first, after = bisect_right(ends, start), bisect_left(starts, end)
@@ -395,6 +353,6 @@ def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, i
             lost += 1
             continue
         grown += starts[first] < start or end < ends[after - 1]
-        found.append(Entity(first, after, label))
+        matches.append(Entity(first, after, label))
         free = after
-    return Aligned(encode(found, len(words), "iob2"), grown, lost)
+    return Aligned(IOB2.encode(matches, len(words)), grown, lost)

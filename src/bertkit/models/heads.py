@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
+from bertkit.data.schemes import scheme_of_labels
 from bertkit.models.block import norm_of
 from bertkit.models.config import TransformerConfig
-from bertkit.nn.crf import CRF, scheme_transitions
+from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
 from bertkit.nn.pool import POOLINGS
@@ -130,8 +131,9 @@ class CRFTagger(Tagger):
 
     def __init__(self, config: TransformerConfig, labels: Sequence[str]) -> None:
         super().__init__(config, len(labels))
-        allowed, starts, ends = scheme_transitions(labels)
-        self.crf = CRF(len(labels), allowed=allowed, starts=starts, ends=ends)
+        scheme = scheme_of_labels(labels)
+        masks = scheme.masks(labels) if scheme else ()
+        self.crf = CRF(len(labels), *map(torch.from_numpy, masks))
 
 
 class ReplacedTokens(nn.Module):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,21 +13,23 @@ FORBIDDEN = -1e30
 """The score of what a mask forbids, where gradients are taken. Finite, so that they are too; so
 low that no sum of real scores makes up for it; and 10⁸ of them still add up within fp32."""
 
+PIECE = 512
+"""Words from which on a sequence is cut into pieces (`CRF.pieces`)."""
+
 
 class CRF(nn.Module):
     """A score for each word's tag, each pair of neighboring tags, and the first and last tag.
 
     The probability of a tag sequence is softmax over the summed scores of all tag sequences.
-    `allowed` (L, L) [from, to], `starts` (L,) and `ends` (L,) are true for what may occur
-    (`scheme_transitions`); without them everything may. They must leave every sequence at least
-    one tag sequence. Words of all sequences lie end to end; lengths are >= 1, in any order.
+    `allowed` (L, L) [from, to], `starts` (L,) and `ends` (L,) are True where a tag may occur;
+    without them any may. They must leave every sequence at least one tag sequence. The words of
+    all sequences lie end to end; lengths are >= 1, in any order.
     Source: Lafferty et al. 2001; Lample et al. 2016, section 2.2.
     """
 
     def __init__(
         self,
         labels: int,
-        *,
         allowed: Tensor | None = None,
         starts: Tensor | None = None,
         ends: Tensor | None = None,
@@ -94,6 +95,19 @@ class CRF(nn.Module):
             total = _log_total(inputs, transitions, start, end, lengths).sum()
             return torch.autograd.grad(total, inputs)[0]
 
+    def pieces(self, tags: Sequence[int]) -> Iterator[int]:
+        """The lengths of pieces of a tag sequence, cut as soon as they may where no entity is open.
+
+        The sums of a book would be too large for fp32, and slow; those of a piece are not.
+        """
+        starts, ends = self.starts.tolist(), self.ends.tolist()
+        begin = 0
+        for word in range(len(tags)):
+            if word - begin >= PIECE and starts[tags[word]] and ends[tags[word - 1]]:
+                yield word - begin
+                begin = word
+        yield len(tags) - begin
+
     def _scores(self, forbidden: float) -> tuple[Tensor, Tensor, Tensor]:
         """Transitions, start and end in fp32, with `forbidden` where a mask says so."""
         device = self.transitions.device
@@ -102,34 +116,6 @@ class CRF(nn.Module):
             self.start.float().masked_fill(~self.starts.to(device), forbidden),
             self.end.float().masked_fill(~self.ends.to(device), forbidden),
         )
-
-
-def scheme_transitions(labels: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tags may follow each other, begin and end a sentence, by the names of the tags.
-
-    IOB2 (B-X, I-X, O): I-X only within an X. BIOES, when any name begins with E- or S-: an X of
-    several words is B-X, I-X ..., E-X, one of a single word S-X. Other names, such as parts of
-    speech: everything is allowed. Shapes: (L, L) [from, to], (L,), (L,), all bool, on the host.
-    Source: Ramshaw & Marcus 1995; Ratinov & Roth 2009.
-    """
-    if not all(re.fullmatch(r"O|[BIOES]-.+", name) for name in labels):
-        labels = ["O"] * len(labels)
-    closes = any(name.startswith(("E-", "S-")) for name in labels)
-    kinds = [name[2:] for name in labels]
-    inside = [name.startswith(("B-", "I-")) for name in labels]  # an entity may go on after it
-    continues = [name.startswith(("I-", "E-")) for name in labels]
-
-    def allows(a: int, b: int) -> bool:
-        if continues[b]:
-            return inside[a] and kinds[a] == kinds[b]
-        return not (closes and inside[a])
-
-    every = range(len(labels))
-    return (
-        torch.tensor([[allows(a, b) for b in every] for a in every], device="cpu"),
-        torch.tensor([not continues[b] for b in every], device="cpu"),
-        torch.tensor([not (closes and inside[a]) for a in every], device="cpu"),
-    )
 
 
 def _relative(emissions: Tensor) -> Tensor:

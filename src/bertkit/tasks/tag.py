@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, Self, cast
@@ -24,53 +21,16 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.data.readers import suffix
-from bertkit.data.tables import rows
-from bertkit.data.tags import (
-    Entity,
-    Scheme,
-    align,
-    encode,
-    read_conll,
-    read_spans,
-    scheme_of,
-    spans,
-    words_of,
-)
+from bertkit.data.schemes import BIOES, SCHEMES, Entity, Scheme, scheme_of, scheme_of_labels, spans
+from bertkit.data.tags import TaggedText as Example
+from bertkit.data.tags import read_tagged, read_untagged, untagged
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
-from bertkit.nn.crf import CRF
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
-from bertkit.text.encoding import Encoding, strides
+from bertkit.text.encoding import Encoding, word_windows
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
-
-PREFIXES = {"iob2": "BI", "bioes": "BIES"}
-
-
-@dataclass(frozen=True)
-class Example:
-    """A text, its words, and a tag for each, in any scheme; None where tags are to be found.
-
-    Units: `places` are [start, end) characters of the text, a pair for each word.
-    """
-
-    text: str
-    places: list[tuple[int, int]]
-    tags: list[str] | None = None
-    where: str = "a text"
-    """File and line, for messages."""
-    line_a_word: bool = False
-    """Whether each word stands on a line of its own, the first at `where`."""
-
-    @property
-    def words(self) -> list[str]:
-        return [self.text[start:end] for start, end in self.places]
-
-    def where_is(self, word: int) -> str:
-        """File and line of a word, as near as it is known."""
-        file, _, line = self.where.rpartition(":")
-        return f"{file}:{int(line) + word}" if self.line_a_word else self.where
 
 
 class Options(Settings, frozen=True):
@@ -135,7 +95,7 @@ class Tag(Task[Example, TagAnswer]):
     @property
     def scheme(self) -> Scheme | None:
         """None where tags mark no entities."""
-        return None if self.options.scheme == "none" else cast(Scheme, self.options.scheme)
+        return SCHEMES.get(self.options.scheme)
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -153,14 +113,15 @@ class Tag(Task[Example, TagAnswer]):
         for name in ("pair", "header", "separator"):
             if getattr(reading, name) is not None:
                 raise ConfigError(f"{name}: files of tagged words have none; leave it out")
-        if suffix(path) != ".jsonl":
-            return _columns(path, reading, labelled)
         for name in ("text", "label"):
-            if getattr(reading, name) is not None:
+            if suffix(path) == ".jsonl" and getattr(reading, name) is not None:
                 raise ConfigError(
                     f"{name}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
-        return _spans(path) if labelled else _texts(path)
+        word = 0 if reading.text is None else _number("text", reading.text)
+        tag = None if reading.label is None else _number("label", reading.label)
+        read = read_tagged if labelled else read_untagged
+        return read(path, word=word, tag=tag)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:
@@ -168,7 +129,7 @@ class Tag(Task[Example, TagAnswer]):
             raise DataError(f"{text[:40]!r}: a text is tagged alone; give one text")
         if not text.strip():
             raise DataError("a text is empty: there is nothing to tag; leave it out")
-        return _raw(text, "a text")
+        return untagged(text)
 
     @classmethod
     def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
@@ -179,31 +140,33 @@ class Tag(Task[Example, TagAnswer]):
         """
         assert isinstance(options, Options)
         written = [_tags(example) for example in train]
-        held = scheme_of(written)
-        if options.scheme is not None and (options.scheme == "none") != (held == "none"):
-            follow = f"follow {held.upper()}" if held != "none" else "mark no entities"
+        scheme = scheme_of(written)
+        if options.scheme is not None and (options.scheme == "none") != (scheme is None):
+            follow = f"follow {scheme.name.upper()}" if scheme else "mark no entities"
             raise DataError(
                 f"{train[0].where}: scheme is {options.scheme!r}, and the tags {follow}; leave "
                 "it out"
             )
-        scheme = options.scheme or ("iob2" if held == "iob1" else held)
-        if scheme == "none":
+        if scheme is None:
             counts = Counter(tag for tags in written for tag in tags)
             labels = sorted(counts, key=lambda tag: (-counts[tag], tag))
         else:
-            types = {tag[2:] for tags in written for tag in tags if tag != "O"}
-            labels = ["O", *(f"{p}-{kind}" for kind in sorted(types) for p in PREFIXES[scheme])]
+            scheme = SCHEMES[options.scheme or ("bioes" if scheme is BIOES else "iob2")]
+            labels = scheme.labels(sorted({tag[2:] for tags in written for tag in tags} - {""}))
         if len(labels) < 2:
             only = f"only one tag, {labels[0]!r}" if labels else "no words"
             raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
-        return cls(labels, msgspec.structs.replace(options, scheme=scheme))
+        name = scheme.name if scheme else "none"
+        return cls(labels, msgspec.structs.replace(options, scheme=name))
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """Where the folder does not name a scheme, the names of its labels do."""
         options = super().restore(labels, settings).options
         if options.scheme is None:
-            options = msgspec.structs.replace(options, scheme=_named_scheme(labels))
+            scheme = scheme_of_labels(labels)
+            name = scheme.name if scheme else "none"
+            options = msgspec.structs.replace(options, scheme=name)
         return cls(labels, options)
 
     # ---- what the model reads and learns
@@ -211,7 +174,7 @@ class Tag(Task[Example, TagAnswer]):
     def check(self, examples: Sequence[Example]) -> None:
         known = set(self.labels)
         if self.scheme:
-            known = {"O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in self.types)}
+            known = set(BIOES.labels(self.types))  # of all schemes: examples may follow another
         for example in examples:
             tags = _tags(example)
             if not known.issuperset(tags):
@@ -244,7 +207,7 @@ class Tag(Task[Example, TagAnswer]):
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
             wanted = self._wanted(example, encoding) if labelled else None
             done = 0
-            for window, places in windows(encoding, length):
+            for window, places in word_windows(encoding, length):
                 if wanted is None:
                     found.append(Feature(window, number, places))
                 elif len(places):
@@ -269,7 +232,7 @@ class Tag(Task[Example, TagAnswer]):
                 Entity(bisect_left(seen, start), bisect_left(seen, end), kind)
                 for start, end, kind in spans(tags)
             ]
-            tags = encode([e for e in shrunk if e.start < e.end], len(seen), self.scheme)
+            tags = self.scheme.encode([e for e in shrunk if e.start < e.end], len(seen))
         return np.array([self.index[tag] for tag in tags], dtype=np.int64)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
@@ -289,15 +252,15 @@ class Tag(Task[Example, TagAnswer]):
             owner = batch.layout.sequence_ids.index_select(0, batch.token_indices)
             lengths = torch.unique_consecutive(owner, return_counts=True)[1].tolist()
             crf = cast(CRFTagger, head).crf
-            loss = crf(*self._whole(crf, outputs, targets, lengths)).sum()
+            loss = crf(*self._with_surroundings(outputs, targets, lengths)).sum()
         else:
             loss = F.cross_entropy(outputs, targets, reduction="sum")
             correct[self.head] = (outputs.argmax(-1) == targets).sum()
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()}, correct)
 
-    def _whole(
-        self, crf: CRF, emissions: Tensor, targets: Tensor, lengths: Sequence[int]
+    def _with_surroundings(
+        self, emissions: Tensor, targets: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor, list[int]]:
         """The words of windows; where one begins or ends within an entity, a word more.
 
@@ -307,18 +270,15 @@ class Tag(Task[Example, TagAnswer]):
         certain = torch.full((len(self.labels), len(self.labels)), -1e4, device=emissions.device)
         certain.fill_diagonal_(0.0)
         parts, tags, sizes = [], [], []
-        hosts = targets.cpu().split(lengths)
-        for part, host in zip(emissions.split(lengths), hosts, strict=True):
-            own = host.tolist()
-            before = after = []
-            if not crf.starts[own[0]]:
-                before = [self.index[f"B-{self.labels[own[0]][2:]}"]]
-            if not crf.ends[own[-1]]:
-                after = [self.index[f"E-{self.labels[own[-1]][2:]}"]]
-            parts += [certain[before], part, certain[after]]
-            own = before + own + after
-            tags += own
-            sizes.append(len(own))
+        for part, window in zip(
+            emissions.split(lengths), targets.cpu().split(lengths), strict=True
+        ):
+            names = [self.labels[tag] for tag in window.tolist()]
+            before, after = self.scheme.surroundings(names) if self.scheme else ([], [])
+            first, last = ([self.index[name] for name in side] for side in (before, after))
+            parts += [certain[first], part, certain[last]]
+            tags += [*first, *window.tolist(), *last]
+            sizes.append(len(first) + len(window) + len(last))
         return torch.cat(parts), torch.tensor(tags, device=emissions.device), sizes
 
     # ---- what it answers
@@ -359,7 +319,7 @@ class Tag(Task[Example, TagAnswer]):
         lengths = [length for length in lengths if length]
         sequences = crf.decode(emissions, lengths)
         tags = np.concatenate(sequences)
-        pieces = [size for sequence in sequences for size in _pieces(crf, sequence)]
+        pieces = [size for sequence in sequences for size in crf.pieces(sequence)]
         chances = crf.marginals(emissions, pieces).numpy()
         return tags, chances[np.arange(len(tags)), tags]
 
@@ -376,11 +336,14 @@ class Tag(Task[Example, TagAnswer]):
         found, whole = [], []
         for start, end, kind in spans(names):
             entity = Entity(seen[start], seen[end - 1] + 1, kind)
-            first, after = example.places[entity.start][0], example.places[entity.end - 1][1]
+            first, after = (
+                example.word_spans[entity.start][0],
+                example.word_spans[entity.end - 1][1],
+            )
             score = fmean(chances[start:end])
             found.append(TaggedEntity(example.text[first:after], kind, first, after, score))
             whole.append(entity)
-        return TagAnswer(found, words, encode(whole, len(words), self.scheme))
+        return TagAnswer(found, words, self.scheme.encode(whole, len(words)))
 
     def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
         """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
@@ -390,7 +353,7 @@ class Tag(Task[Example, TagAnswer]):
         if self.scheme:
             gold = [spans(tags) for tags in wanted]
             scores = metrics.entities([spans(answer.tags) for answer in answers], gold)
-            wanted = [encode(g, len(t), self.scheme) for g, t in zip(gold, wanted, strict=True)]
+            wanted = [self.scheme.encode(g, len(t)) for g, t in zip(gold, wanted, strict=True)]
         right = [
             given == tag
             for answer, tags in zip(answers, wanted, strict=True)
@@ -408,7 +371,7 @@ class Tag(Task[Example, TagAnswer]):
             answered = " ".join(f"{word}/{given}" for word, _, given in wrong)
             return ErrorRecord(example.text, expected, answered, len(wrong))
         gold = {
-            (example.places[start][0], example.places[end - 1][1], kind)
+            (example.word_spans[start][0], example.word_spans[end - 1][1], kind)
             for start, end, kind in spans(tags)
         }
         found = {(e.start, e.end, e.type): e.score for e in answer.entities}
@@ -421,32 +384,19 @@ class Tag(Task[Example, TagAnswer]):
         )
 
 
-# ---- examples
-
-
 def _tags(example: Example) -> list[str]:
     """Raises: DataError when there is not one for each word."""
-    if example.tags is None or len(example.tags) != len(example.places):
+    if example.tags is None or len(example.tags) != len(example.word_spans):
         held = "no tags" if example.tags is None else f"{len(example.tags)} tags"
         raise DataError(
-            f"{example.where}: {len(example.places)} words and {held}; give one to each"
+            f"{example.where}: {len(example.word_spans)} words and {held}; give one to each"
         )
     return example.tags
 
 
-def _columns(path: Path, reading: Reading, labelled: bool) -> tuple[list[Example], str]:
-    word = 0 if reading.text is None else _number("text", reading.text)
-    tag = None if reading.label is None else _number("label", reading.label)
-    found = []
-    for sentence in read_conll(path, word=word, tag=tag):
-        ends = list(accumulate(len(word) + 1 for word in sentence.words))
-        places = [(end - 1 - len(w), end - 1) for end, w in zip(ends, sentence.words, strict=True)]
-        where = f"{path}:{sentence.line}"
-        if labelled and sentence.tags is None:
-            raise DataError(f"{where}: only words and no tags; give a column of tags")
-        tags = sentence.tags if labelled else None
-        found.append(Example(" ".join(sentence.words), places, tags, where, line_a_word=True))
-    return found, _said(path, "sentences", found)
+def _places(feature: Feature) -> NDArray[np.int64]:
+    assert feature.token_indices is not None
+    return feature.token_indices
 
 
 def _number(name: str, column: str) -> int:
@@ -456,127 +406,3 @@ def _number(name: str, column: str) -> int:
         raise ConfigError(
             f"{name}: {column!r} is no column; they are counted from 0, or back from -1"
         ) from None
-
-
-def _spans(path: Path) -> tuple[list[Example], str]:
-    found, grown, lost = [], 0, 0
-    for row in read_spans(path):
-        places = words_of(row.text)
-        aligned = align(row.entities, places)
-        grown, lost = grown + aligned.grown, lost + aligned.lost
-        found.append(Example(row.text, places, aligned.tags, f"{path}:{row.line}"))
-    said = _said(path, "texts", found)
-    if grown:
-        said += f"; entities grown to whole words: {grown:,}"
-    if lost:
-        said += f"; entities left out, as no word is theirs alone: {lost:,}"
-    return found, said
-
-
-def _texts(path: Path) -> tuple[list[Example], str]:
-    table = rows(path)
-    if "text" not in table.columns:
-        raise DataError(f"{path}: no field 'text'; {did_you_mean('text', table.columns)}")
-    each = zip(table.rows, table.lines, strict=True)
-    found = [_raw(row["text"], f"{path}:{line}") for row, line in each]
-    return found, _said(path, "texts", found)
-
-
-def _raw(text: str, where: str) -> Example:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}, character {error.start}: half of a surrogate pair is no character; clean "
-            'the text with text.encode("utf-8", "replace").decode()'
-        ) from None
-    return Example(text, words_of(text), where=where)
-
-
-def _said(path: Path, what: str, examples: Sequence[Example]) -> str:
-    said = f"{path}: {len(examples):,} {what}, {sum(len(e.places) for e in examples):,} words"
-    if mark := _mark(examples):
-        said += f"; every word begins with {mark!r}, which is no part of it: take it off"
-    tags = [example.tags for example in examples if example.tags is not None]
-    if not tags:
-        return said
-    scheme = scheme_of(tags)
-    names = {tag for sentence in tags for tag in sentence}
-    if scheme == "none":
-        return f"{said}; {len(names)} different tags"
-    types = sorted({name[2:] for name in names if name != "O"})
-    return f"{said}; tags in {scheme.upper()}: {', '.join(types) or 'no entities'}"
-
-
-def _mark(examples: Sequence[Example]) -> str | None:
-    """A language before each word, as WikiANN has it: en:London."""
-    marks = {word[: word.find(":") + 1] for example in examples for word in example.words}
-    if len(marks) == 1 and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)?:", mark := marks.pop()):
-        return mark
-    return None
-
-
-def _named_scheme(labels: Sequence[str]) -> Literal["iob2", "bioes", "none"]:
-    if not all(re.fullmatch(r"O|[BIES]-.+", label) for label in labels):
-        return "none"
-    return "bioes" if any(label[0] in "ES" for label in labels) else "iob2"
-
-
-# ---- windows and pieces
-
-
-def windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray[np.int64]]]:
-    """Windows of at most `length` tokens, and the places of the words that belong to each.
-
-    They overlap by a quarter of the length. A word belongs to one window, in which its first
-    piece stands: to the one that shows more on the side where it shows less, the earlier of
-    equals (max context, in run_squad.py of Google's BERT); so it is whole there unless it has
-    more pieces than the overlap. Windows to which no word belongs are left out.
-    Raises: DataError for a length that leaves no room for an overlap.
-    """
-    words = np.array([-1 if word is None else word for word in encoding.words])
-    first = np.flatnonzero((words >= 0) & (np.diff(words, prepend=-1) != 0))
-    if len(encoding) <= length:
-        yield encoding, first
-        return
-    span = encoding.span(0)
-    size = span.stop - span.start
-    overlap, room = length // 4, length - (len(encoding) - size)
-    if room <= overlap:
-        raise DataError(
-            f"length: of {length} tokens {room} are left for words, and windows overlap by "
-            f"{overlap}; read longer sequences"
-        )
-    starts = span.start + np.array([start for start, _ in strides(size, room, overlap)])
-    owner = np.minimum((first - span.start) // (room - overlap), len(starts) - 1)
-    last = np.append(first[1:], span.stop) - 1
-    shown_before, shown_after = first - starts[owner], starts[owner] + overlap - 1 - last
-    owner -= (owner > 0) & (shown_before <= shown_after)
-    bounds = np.searchsorted(owner, np.arange(len(starts) + 1))
-    for number, window in enumerate(encoding.windows(0, length, overlap)):
-        heads = first[bounds[number] : bounds[number + 1]]
-        if len(heads):
-            yield window, heads - starts[number] + span.start
-
-
-def _places(feature: Feature) -> NDArray[np.int64]:
-    assert feature.token_indices is not None
-    return feature.token_indices
-
-
-PIECE = 512
-"""Words of a CRF's sequence from which on its marginals are computed in pieces."""
-
-
-def _pieces(crf: CRF, tags: Sequence[int]) -> Iterator[int]:
-    """The lengths of pieces, cut as soon as they may where no entity of `tags` is open.
-
-    Without them the sums of a book would be too large for fp32, and slow: piece runs by piece.
-    """
-    starts, ends = crf.starts.tolist(), crf.ends.tolist()
-    begin = 0
-    for place in range(len(tags)):
-        if place - begin >= PIECE and starts[tags[place]] and ends[tags[place - 1]]:
-            yield place - begin
-            begin = place
-    yield len(tags) - begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,6 +101,40 @@ def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
     """[start, end) of windows of `room` tokens, the last ending where the text does."""
     starts = range(0, max(length - overlap, 1), room - overlap)
     return [(start, min(start + room, length)) for start in starts]
+
+
+def word_windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray[np.int64]]]:
+    """Windows of at most `length` tokens, and where the words that belong to each begin.
+
+    They overlap by a quarter of the length. A word belongs to one window, in which its first
+    piece stands: to the one that shows more on the side where it shows less, the earlier of
+    equals (max context, in run_squad.py of Google's BERT); so it is whole there unless it has
+    more pieces than the overlap. Windows to which no word belongs are left out.
+    Raises: DataError for a length that leaves no room for an overlap.
+    """
+    words = np.array([-1 if word is None else word for word in encoding.words])
+    first = np.flatnonzero((words >= 0) & (np.diff(words, prepend=-1) != 0))
+    if len(encoding) <= length:
+        yield encoding, first
+        return
+    span = encoding.span(0)
+    size = span.stop - span.start
+    overlap, room = length // 4, length - (len(encoding) - size)
+    if room <= overlap:
+        raise DataError(
+            f"length: of {length} tokens {room} are left for words, and windows overlap by "
+            f"{overlap}; read longer sequences"
+        )
+    starts = span.start + np.array([start for start, _ in strides(size, room, overlap)])
+    owner = np.minimum((first - span.start) // (room - overlap), len(starts) - 1)
+    last = np.append(first[1:], span.stop) - 1
+    shown_before, shown_after = first - starts[owner], starts[owner] + overlap - 1 - last
+    owner -= (owner > 0) & (shown_before <= shown_after)
+    bounds = np.searchsorted(owner, np.arange(len(starts) + 1))
+    for number, window in enumerate(encoding.windows(0, length, overlap)):
+        heads = first[bounds[number] : bounds[number + 1]]
+        if len(heads):
+            yield window, heads - starts[number] + span.start
 
 
 # ---- from texts to tokens
