@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 from tests.factories import tiny_folder, tiny_tokenizer
 
 from bertkit.data.documents import Columns

@@ -96,7 +96,7 @@ def test_what_is_counted(server: Server) -> None:
 
 
 def test_loading_and_stopping_are_503() -> None:
-    from fastapi.testclient import TestClient
+    from starlette.testclient import TestClient
 
     admission = AdmissionMiddleware(limits=Limits(), keys=Keys([]), metrics=Metrics())
     client = TestClient(admission)

@@ -141,7 +141,7 @@ def test_it_is_served_as_it_answers(counter: Path, server: Server) -> None:
     one = client.post("/letters", json={"inputs": sent[0]}).json()
     assert one["letters"] == pytest.approx(near[0], abs=1e-4)
     refused = client.post("/letters", json={"inputs": {"text": "a"}}).json()
-    assert (refused["field"], refused["error"]) == ("inputs.hint", "Field required")
+    assert (refused["field"], refused["error"]) == ("inputs.hint", "this field is required")
 
 
 def test_it_is_described_with_its_example(counter: Path, server: Server) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from bertkit.serve.budget import BODY, Budget
 from bertkit.serve.limits import ApiKeyState, Keys, Limits
@@ -53,7 +53,7 @@ class AdmissionMiddleware:
         self.draining = False
         self.open = 0
 
-    def open_to(self, app: FastAPI) -> None:
+    def open_to(self, app: Starlette) -> None:
         """Let requests through to an application."""
         self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {LIVE}
         self.app = app

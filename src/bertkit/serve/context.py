@@ -9,14 +9,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import Request, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
 from bertkit.pipelines import Pipeline
 from bertkit.serve.batcher import Batcher, Full
 from bertkit.serve.budget import KEPT, READ, Budget, pieces
 from bertkit.serve.limits import ApiKeyState, Limits
-from bertkit.serve.refused import Refused, busy, too_much
+from bertkit.serve.refused import Refused, busy, invalid, too_much
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
 
@@ -29,10 +31,6 @@ PART = 1 << 17
 T = TypeVar("T")
 
 
-def invalid(sentence: str, field: str) -> Refused:
-    return Refused(422, sentence, kind="validation", field=field)
-
-
 def refusal(error: BertkitError | Refused) -> Refused:
     """What an error of ours is to who asked."""
     if isinstance(error, Refused):
@@ -41,7 +39,7 @@ def refusal(error: BertkitError | Refused) -> Refused:
         return busy(error.seconds, str(error))
     if isinstance(error, CheckpointError | SearchError):  # whatever is asked
         return Refused(503, str(error), kind="unhealthy")
-    return Refused(422, str(error), kind="validation")
+    return invalid(str(error))
 
 
 class RequestContext:
@@ -49,10 +47,11 @@ class RequestContext:
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
-        held = request.app.state
-        self.registry: ModelRegistry = held.registry
-        self.batcher: Batcher = held.batcher
-        self.limits: Limits = held.limits
+        self.app: Starlette = request.app
+        self.path_params = request.path_params
+        self.registry: ModelRegistry = self.app.state.registry
+        self.batcher: Batcher = self.app.state.batcher
+        self.limits: Limits = self.app.state.limits
         self.budget: Budget = self.state["budget"]
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
@@ -168,7 +167,7 @@ class RequestContext:
 
     def check(self, items: Sequence[Any], field: str) -> list[int]:
         """How many pieces each has at most. Raises: Refused for a text, or a list, that is too
-        long, or that is no text."""
+        long."""
         if len(items) > self.limits.items:
             raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
         most, sizes = self.limits.text_characters, []
@@ -185,10 +184,7 @@ class RequestContext:
                     f"a text of {long:,} characters, and {most:,} are the most",
                     f"{field}.{place}",
                 )
-            try:
-                sizes.append(pieces(item))
-            except UnicodeEncodeError:
-                raise invalid("half of a surrogate pair is no character", field) from None
+            sizes.append(pieces(item))
         return sizes
 
     def charge(self, tokens: int, items: int) -> None:

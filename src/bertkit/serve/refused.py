@@ -1,15 +1,39 @@
-"""What a server says instead of an answer: one sentence, its kind and its field."""
+"""Refusals: what a server says in place of an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why there is no answer."""
+
+    error: str
+    error_type: str
+    field: str | None = None
+
+
+class OpenAIError(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+
+
+class OpenAIRefusal(msgspec.Struct, frozen=True):
+    """Why there is no answer, in the form that OpenAI's clients read."""
+
+    error: OpenAIError
+
+
+def refusal_type(path: str) -> type[Refusal | OpenAIRefusal]:
+    """The form of the refusals of a route."""
+    return OpenAIRefusal if path.startswith("/v1/") else Refusal
+
+
 class Refused(Exception):
-    """An answer that is no answer: a status, a sentence, and the field it is about."""
+    """A status, a sentence, and the field it is about."""
 
     def __init__(
         self,
@@ -25,13 +49,15 @@ class Refused(Exception):
         self.headers = headers or {}
 
     def body(self, path: str) -> bytes:
-        """As TEI writes errors or, of its routes, OpenAI."""
-        said: dict[str, Any] = {"error": self.sentence, "error_type": self.kind}
-        if self.field is not None:
-            said["field"] = self.field
-        if path.startswith("/v1/"):
-            said = {"error": {"message": self.sentence, "type": self.kind, "param": self.field}}
-        return msgspec.json.encode(said)
+        """JSON, in the form of TEI or, of its routes, OpenAI."""
+        refusal: Refusal | OpenAIRefusal = Refusal(self.sentence, self.kind, self.field)
+        if refusal_type(path) is OpenAIRefusal:
+            refusal = OpenAIRefusal(OpenAIError(self.sentence, self.kind, self.field))
+        return msgspec.json.encode(refusal)
+
+
+def invalid(sentence: str, field: str | None = None) -> Refused:
+    return Refused(422, sentence, kind="validation", field=field)
 
 
 def too_much(sentence: str, field: str | None = None) -> Refused:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fastapi import Request, Response
 from numpy.typing import NDArray
+from starlette.responses import Response
 
 from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
-from bertkit.serve.context import RequestContext, invalid, reply
+from bertkit.serve.context import RequestContext, reply
+from bertkit.serve.refused import invalid
 from bertkit.serve.registry import require_finite
 from bertkit.tasks import Task
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -25,14 +26,19 @@ from bertkit.view.document import Explanation
 
 @dataclass(frozen=True)
 class Route:
-    """A question: the ability that a model needs for it, and the type of the answer, of which
-    `many` come as a list to a list of questions."""
+    """A path, its handler and the types of its question and answer."""
 
     path: str
-    ability: str
-    answer: Any
     handler: Callable[..., Awaitable[Response]]
+    """Called with the question, if there is one, and the RequestContext."""
+    answer: Any
+    ask: type[schema.Ask] | None = None
+    ability: str = ""
+    """What a model must be able to do."""
     many: bool = False
+    """Whether a list of questions gets a list of answers."""
+    method: str = "POST"
+    media_type: str = "application/json"
 
 
 async def _vectors(
@@ -64,10 +70,10 @@ async def _vectors(
     return name, rows, cut
 
 
-async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
+async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Response:
     """A vector for each text."""
     _, rows, cut = await _vectors(
-        RequestContext(request),
+        context,
         _listed(ask.inputs),
         ask,
         field="inputs",
@@ -77,9 +83,8 @@ async def embed(ask: schema.EmbedAsk, request: Request) -> Response:
     return reply(rows.tolist(), cut)
 
 
-async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response:
+async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Response:
     """The same, as OpenAI's clients ask for it."""
-    context = RequestContext(request)
     name, rows, cut = await _vectors(
         context,
         _listed(ask.input),
@@ -98,16 +103,15 @@ async def openai_embeddings(ask: schema.OpenAIAsk, request: Request) -> Response
     return reply(schema.Embeddings(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut)
 
 
-async def similarity(ask: schema.SimilarityAsk, request: Request) -> Response:
+async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Response:
     """How near each sentence is to the first: the cosine of their vectors."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
-    _, rows, cut = await _vectors(RequestContext(request), texts, ask, field="inputs")
+    _, rows, cut = await _vectors(context, texts, ask, field="inputs")
     return reply((rows[1:] @ rows[0]).tolist(), cut)
 
 
-async def predict(ask: schema.PredictAsk, request: Request) -> Response:
+async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
     """The labels of texts or pairs, likeliest first."""
-    context = RequestContext(request)
     _, pipeline = context.pipeline("predict", ask.model)
     given: Any = ask.inputs
     many = isinstance(given[0], list)
@@ -123,9 +127,8 @@ async def predict(ask: schema.PredictAsk, request: Request) -> Response:
     return reply(rows if many else rows[0], cut)
 
 
-async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
+async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
     """How well each text answers the query, best first."""
-    context = RequestContext(request)
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
     found, cut = await context.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
@@ -147,9 +150,8 @@ async def rerank(ask: schema.RerankAsk, request: Request) -> Response:
     )
 
 
-async def search(ask: schema.SearchAsk, request: Request) -> Response:
+async def search(ask: schema.SearchAsk, context: RequestContext) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
-    context = RequestContext(request)
     _, pipeline = context.pipeline("search", ask.model)
     asked = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
     found, cut = await context.answers(
@@ -158,37 +160,35 @@ async def search(ask: schema.SearchAsk, request: Request) -> Response:
     return reply(found[0], cut)
 
 
-async def fill_mask(ask: schema.FillAsk, request: Request) -> Response:
+async def fill_mask(ask: schema.FillAsk, context: RequestContext) -> Response:
     """The likeliest pieces for each [MASK] of a text."""
     one = isinstance(ask.inputs, str)
-    return await RequestContext(request).plain(
-        "fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top
-    )
+    return await context.plain("fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top)
 
 
-async def next_sentence(ask: schema.NextAsk, request: Request) -> Response:
+async def next_sentence(ask: schema.NextAsk, context: RequestContext) -> Response:
     """How likely the second sentence follows the first."""
     given: Any = ask.inputs
     one = isinstance(given[0], str)
     pairs = [tuple(each) for each in ([given] if one else given)]
-    return await RequestContext(request).plain("next-sentence", ask, pairs, one=one)
+    return await context.plain("next-sentence", ask, pairs, one=one)
 
 
-async def explain(ask: schema.ExplainAsk, request: Request) -> Response:
+async def explain(ask: schema.ExplainAsk, context: RequestContext) -> Response:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
     text, pair = (given, None) if isinstance(given, str) else given
-    return await RequestContext(request).plain("explain", ask, [(text, pair, ask.off)], one=True)
+    return await context.plain("explain", ask, [(text, pair, ask.off)], one=True)
 
 
-async def contexts(ask: schema.ContextsAsk, request: Request) -> Response:
+async def contexts(ask: schema.ContextsAsk, context: RequestContext) -> Response:
     """A word in several texts: how alike its states are there, layer by layer."""
-    return await RequestContext(request).plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
+    return await context.plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
 
 
-async def tokenize(ask: schema.TokenizeAsk, request: Request) -> Response:
+async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response:
     """The pieces of texts, and where they stand in them."""
-    context, texts = RequestContext(request), _listed(ask.inputs)
+    texts = _listed(ask.inputs)
     _, pipeline = context.pipeline("tokenize", ask.model)
     tokenizer = pipeline.loaded.tokenizer
 
@@ -232,29 +232,35 @@ def _text_or_pair(given: Any) -> str | tuple[str, str]:
 
 
 ROUTES = (
-    Route("/embed", "embed", list[list[float]], embed),
-    Route("/v1/embeddings", "embed", schema.Embeddings, openai_embeddings),
-    Route("/similarity", "embed", list[float], similarity),
-    Route("/predict", "predict", list[schema.Label], predict, many=True),
-    Route("/rerank", "rerank", list[schema.Rank], rerank),
-    Route("/search", "search", list[Hit], search),
-    Route("/fill-mask", "fill-mask", list[MaskAnswer], fill_mask, many=True),
-    Route("/next-sentence", "next-sentence", NextSentenceAnswer, next_sentence, many=True),
-    Route("/explain", "explain", Explanation, explain),
-    Route("/contexts", "contexts", Contexts, contexts),
-    Route("/tokenize", "tokenize", list[list[schema.Token]], tokenize),
+    Route("/embed", embed, list[list[float]], schema.EmbedAsk, "embed"),
+    Route("/v1/embeddings", openai_embeddings, schema.Embeddings, schema.OpenAIAsk, "embed"),
+    Route("/similarity", similarity, list[float], schema.SimilarityAsk, "embed"),
+    Route("/predict", predict, list[schema.Label], schema.PredictAsk, "predict", many=True),
+    Route("/rerank", rerank, list[schema.Rank], schema.RerankAsk, "rerank"),
+    Route("/search", search, list[Hit], schema.SearchAsk, "search"),
+    Route("/fill-mask", fill_mask, list[MaskAnswer], schema.FillAsk, "fill-mask", many=True),
+    Route(
+        "/next-sentence",
+        next_sentence,
+        NextSentenceAnswer,
+        schema.NextAsk,
+        "next-sentence",
+        many=True,
+    ),
+    Route("/explain", explain, Explanation, schema.ExplainAsk, "explain"),
+    Route("/contexts", contexts, Contexts, schema.ContextsAsk, "contexts"),
+    Route("/tokenize", tokenize, list[list[schema.Token]], schema.TokenizeAsk, "tokenize"),
 )
-"""Those that are no task's own."""
+"""All but the tasks' own."""
 
 
 def task_route(task: type[Task[Any, Any]]) -> Route:
     """The route that a task declares."""
-    ability, words = task.route.strip("/"), inspect.getdoc(task) or task.name
+    ability, doc = task.route.strip("/"), inspect.getdoc(task) or task.name
 
-    async def answer(ask: Any, request: Request) -> Response:
+    async def answer(ask: Any, context: RequestContext) -> Response:
         items, one = schema.task_items(ask, task), not isinstance(ask.inputs, list)
-        return await RequestContext(request).plain(ability, ask, items, one=one)
+        return await context.plain(ability, ask, items, one=one)
 
-    answer.__name__, answer.__doc__ = task.name, words.partition("\n\n")[0]
-    answer.__annotations__["ask"] = schema.task_ask(task)
-    return Route(task.route, ability, task.Answer, answer, many=True)
+    answer.__name__, answer.__doc__ = task.name, doc.partition("\n\n")[0]
+    return Route(task.route, answer, task.Answer, schema.task_ask(task), ability, many=True)

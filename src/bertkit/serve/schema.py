@@ -1,241 +1,245 @@
-"""What is asked and answered, with the names of TEI and OpenAI where these have the route.
+"""Request and answer types, with the names of TEI and OpenAI where these have the route.
 
 TEI is Hugging Face's text-embeddings-inference, whose clients work here unchanged.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from msgspec import Meta
 
+from bertkit.config import Count, Settings
+from bertkit.errors import did_you_mean
 from bertkit.serve.limits import Limits
+from bertkit.serve.refused import Refused, invalid
 from bertkit.tasks import Task
 from bertkit.view.contexts import CHARACTERS, TEXTS
 
+MESSAGE = 200
+"""Characters of a message that may repeat what was sent."""
 
-def some(**bounds: Any) -> Any:
-    """A list whose validation stops at the first bad item: there may be a million."""
-    return Field(fail_fast=True, **bounds)
-
-
-Text = Annotated[str, Field(min_length=1)]
-Several = Annotated[list[Text], some(min_length=2)]
-Texts = Text | Annotated[list[Text], some(min_length=1)]
-
-
-class Given(BaseModel):
-    """A part of a question: nothing in it is passed over, and no type is taken for another."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def first_unknown(cls, given: Any) -> Any:
-        """Of fields that are not known the first is enough: there may be a million, and each would
-        be an error of its own."""
-        if not isinstance(given, dict):
-            return given
-        unknown = next((name for name in given if name not in cls.model_fields), None)
-        names = (*cls.model_fields, *(() if unknown is None else (unknown,)))
-        return {name: given[name] for name in names if name in given}
+Text = Annotated[str, Meta(min_length=1)]
+TextList = Annotated[list[Text], Meta(min_length=1)]
+Texts = Text | TextList
+Choices = Annotated[list[Text], Meta(min_length=2)]
+Pair = Annotated[list[Text], Meta(min_length=2, max_length=2)]
+TextOrPair = Annotated[list[Text], Meta(min_length=1, max_length=2)]
 
 
-class Ask(Given):
-    """What every question may say."""
-
-    model: str | None = Field(None, description="Which of the models; by default the first able.")
-    parameters: dict[str, Any] = Field(
-        {}, max_length=0, description="Sent by clients of the hub; nothing may stand in it."
-    )
+class Body(Settings, frozen=True, kw_only=True):
+    """A request's body, or an object in it."""
 
 
-class Cut(Ask):
-    truncate: bool = Field(
-        False, description="Cut texts that are too long, and say so, in place of an error."
-    )
+class Ask(Body, frozen=True, kw_only=True):
+    """Fields of every request."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {}
+
+    model: str | None = None
+    """Name of the model; by default the first that can answer."""
+    parameters: Annotated[dict[str, Any], Meta(max_length=0)] = msgspec.field(default_factory=dict)
+    """Sent by clients of the hub; must be empty."""
 
 
-def example(**given: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [given]})
+class Cut(Ask, frozen=True, kw_only=True):
+    truncate: bool = False
+    """Truncate texts that are too long, and say so, in place of an error."""
 
 
-PromptName = Annotated[
-    str | None,
-    Field(
-        description="Which of the model's prompts stands before each text; by default its default "
-        'one, if any; "" for none.'
-    ),
-]
+class VectorAsk(Cut, frozen=True, kw_only=True):
+    prompt_name: str | None = None
+    """Name of the model's prompt to put before each text; by default its default prompt, if any;
+    "" for none."""
 
 
-class EmbedAsk(Cut):
-    model_config = example(inputs=["a cat on a mat", "a dog in a fog"])
+class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": ["a cat on a mat", "a dog in a fog"]}
 
     inputs: Texts
-    normalize: bool = Field(True, description="Vectors of length 1.")
-    dimensions: int | None = Field(
-        None, ge=1, description="Only the first so many, for a Matryoshka model."
-    )
-    prompt_name: PromptName = None
+    normalize: bool = True
+    """Scale vectors to length 1."""
+    dimensions: Count | None = None
+    """Return the first dimensions only, for a Matryoshka model."""
     truncation_direction: Literal["right", "Right"] = "right"
 
 
-class OpenAIAsk(Ask):
-    model_config = example(input="a cat on a mat", model="all-MiniLM-L6-v2")
+class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"input": "a cat on a mat", "model": "all-MiniLM-L6-v2"}
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
-    prompt_name: PromptName = None
-    user: str | None = Field(None, description="Taken, and not looked at.")
-    truncate: bool = Field(False, description="As in /embed; OpenAI has it not.")
+    dimensions: Count | None = None
+    user: str | None = None
+    """Ignored."""
 
 
-class PredictAsk(Cut):
-    model_config = example(inputs="a fine film")
+class PredictAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": "a fine film"}
 
-    inputs: (
-        Text
-        | Annotated[list[Text], some(min_length=1, max_length=2)]
-        | Annotated[
-            list[Annotated[list[Text], some(min_length=1, max_length=2)]],
-            some(min_length=1),
-        ]
-    ) = Field(description="A text; [text] or a pair [a, b]; or a list of those.")
+    inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
+    """A text; [text] or a pair [a, b]; or a list of those."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inputs, list):
+            _check_pairs(self.inputs, least=1)
 
 
-class Sentences(Given):
+class Sentences(Body, frozen=True, kw_only=True):
     source_sentence: Text
-    sentences: Annotated[list[Text], some(min_length=1)]
+    sentences: TextList
 
 
-class SimilarityAsk(Cut):
-    model_config = example(
-        inputs={"source_sentence": "a cat", "sentences": ["a kitten", "a bridge"]}
-    )
+class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {
+        "inputs": {"source_sentence": "a cat", "sentences": ["a kitten", "a bridge"]}
+    }
 
     inputs: Sentences
-    prompt_name: PromptName = None
 
 
-class RerankAsk(Cut):
-    model_config = example(query="what purrs?", texts=["a cat", "a bridge"])
+class RerankAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"query": "what purrs?", "texts": ["a cat", "a bridge"]}
 
     query: Text
-    texts: Annotated[list[Text], some(min_length=1)]
-    raw_scores: bool = Field(False, description="Logits in place of their sigmoid.")
+    texts: TextList
+    raw_scores: bool = False
+    """Return logits in place of their sigmoid."""
     return_text: bool = False
 
 
-class SearchAsk(Cut):
-    model_config = example(query="wings at high speed", top=3)
+class SearchAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"query": "wings at high speed", "top": 3}
 
     query: Text
-    top: int = Field(10, ge=1, le=1000)
-    where: Annotated[list[Annotated[str, Field(max_length=1000)]], some(max_length=32)] = Field(
-        [], description="Conditions such as year>=1960, which all are met."
-    )
-    hybrid: bool = Field(False, description="Join what is found by meaning and by words.")
+    top: Annotated[int, Meta(ge=1, le=1000)] = 10
+    where: Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(max_length=32)] = ()
+    """Conditions such as year>=1960; all must hold."""
+    hybrid: bool = False
+    """Join the hits by meaning with the hits by words."""
 
 
-class ExplainAsk(Cut):
-    model_config = example(inputs="The cat sat on the mat.")
+class ExplainAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": "The cat sat on the mat."}
 
-    inputs: Text | Annotated[list[Text], some(min_length=2, max_length=2)] = Field(
-        description="A text, or a pair."
-    )
-    off: Annotated[list[str], some(max_length=4096)] = Field(
-        [], description="Heads to switch off, as LAYER.HEAD, from 1."
-    )
+    inputs: Text | Pair
+    """A text, or a pair."""
+    off: Annotated[tuple[str, ...], Meta(max_length=4096)] = ()
+    """Heads to switch off, as LAYER.HEAD, from 1."""
 
 
-class ContextsAsk(Cut):
-    model_config = example(word="bank", inputs=["a bank by the river", "a bank lends money"])
+class ContextsAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"word": "bank", "inputs": ["a bank by the river", "a bank lends money"]}
 
     word: Text
     inputs: Annotated[
-        list[Annotated[Text, Field(max_length=CHARACTERS)]],
-        some(min_length=2, max_length=TEXTS),
-    ] = Field(description="Texts with the word in them.")
+        list[Annotated[str, Meta(min_length=1, max_length=CHARACTERS)]],
+        Meta(min_length=2, max_length=TEXTS),
+    ]
+    """Texts that contain the word."""
 
 
-class FillAsk(Cut):
-    model_config = example(inputs="the cat sat on the [MASK].", top=3)
+class FillAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": "the cat sat on the [MASK].", "top": 3}
 
     inputs: Texts
-    top: int = Field(10, ge=1, le=100)
+    top: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
-class NextAsk(Cut):
-    model_config = example(inputs=["It rained.", "The street was wet."])
+class NextAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": ["It rained.", "The street was wet."]}
 
-    inputs: (
-        Annotated[list[Text], some(min_length=2, max_length=2)]
-        | Annotated[
-            list[Annotated[list[Text], some(min_length=2, max_length=2)]],
-            some(min_length=1),
-        ]
-    )
+    inputs: Annotated[list[Text | Pair], Meta(min_length=1)]
+    """A pair [a, b], or a list of pairs."""
+
+    def __post_init__(self) -> None:
+        _check_pairs(self.inputs, least=2)
 
 
-class TokenizeAsk(Ask):
-    model_config = example(inputs="unaffable cats")
+class TokenizeAsk(Ask, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": "unaffable cats"}
 
     inputs: Texts
     add_special_tokens: bool = True
 
 
+def _check_pairs(inputs: list[str | list[str]], *, least: int) -> None:
+    """Raises: Refused for neither one item of `least` to 2 texts, nor a list of items.
+
+    msgspec knows no union of two kinds of list.
+    """
+    texts = sum(isinstance(part, str) for part in inputs)
+    if texts and not (texts == len(inputs) and least <= texts <= 2):
+        raise invalid("expected a pair [a, b], or a list of pairs", "inputs")
+
+
 @cache
 def task_ask(task: type[Task[Any, Any]]) -> type[Cut]:
-    """How a task is asked: a text for one field, an object for several; one or a list of them."""
+    """A task's request type: a text for one field, an object for several; one or a list of them."""
     _, *others = [task.example_item] if isinstance(task.example_item, str) else task.example_item
-    kinds: list[Any] = [Text, *(Text if isinstance(other, str) else Several for other in others)]
-    part: Any = Text
-    sent: Any = task.example_item
+    kinds: list[Any] = [Text, *(Text if isinstance(other, str) else Choices for other in others)]
+    item: Any = Text
+    example: Any = task.example_item
     if others:
-        fields: dict[str, Any] = {
-            name: (kind, ...) for name, kind in zip(task.fields, kinds, strict=True)
-        }
-        part = create_model(f"{task.__name__}Item", __base__=Given, **fields)
-        sent = dict(zip(task.fields, task.example_item, strict=True))
-    inputs = part | Annotated[list[part], some(min_length=1)]
-    ask: type[Cut] = create_model(f"{task.__name__}Ask", __base__=Cut, inputs=(inputs, ...))
-    ask.model_config["json_schema_extra"] = {"examples": [{"inputs": sent}]}
-    return ask
+        fields = list(zip(task.fields, kinds, strict=True))
+        item = msgspec.defstruct(f"{task.__name__}Item", fields, bases=(Body,), frozen=True)
+        example = dict(zip(task.fields, task.example_item, strict=True))
+    ask = msgspec.defstruct(
+        f"{task.__name__}Ask",
+        [("inputs", item | Annotated[list[item], Meta(min_length=1)])],
+        bases=(Cut,),
+        namespace={"EXAMPLE": {"inputs": example}},
+        frozen=True,
+        kw_only=True,
+    )
+    return cast("type[Cut]", ask)
 
 
 def task_items(ask: Any, task: type[Task[Any, Any]]) -> list[Any]:
-    """The items that are asked about, as the task's pipeline takes them."""
-    given = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
+    """The items of a request, as the task's pipeline takes them."""
+    items = ask.inputs if isinstance(ask.inputs, list) else [ask.inputs]
     if len(task.fields) == 1:
-        return list(given)
-    return [tuple(getattr(each, name) for name in task.fields) for each in given]
+        return list(items)
+    return [tuple(getattr(item, name) for name in task.fields) for item in items]
+
+
+A = TypeVar("A", bound=Ask)
+
+
+def decode(kind: type[A], body: bytes) -> A:
+    """A request from its body. Raises: Refused with the field of the first error."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"no JSON: {error}") from None
+
+
+def _refused(error: str) -> Refused:
+    """msgspec's message as ours."""
+    text, _, path = error.partition(" - at `$")
+    path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))
+    if unknown := re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL):
+        name = unknown[1][:80]
+        hint = did_you_mean(name, _fields(Body))
+        hint = hint if hint.endswith("?") else "/openapi.json lists them"
+        return invalid(f"no such field; {hint}", name)
+    if missing := re.match(r"Object missing required field `(.*)`", text):
+        text, path = "This field is required", f"{path}.{missing[1]}"
+    return invalid(f"{text[0].lower()}{text[1:MESSAGE]}", path.strip(".") or None)
+
+
+def _fields(kind: type[Body]) -> set[str]:
+    """The fields of a request type and its subclasses."""
+    inner = (name for sub in kind.__subclasses__() for name in _fields(sub))
+    return {*kind.__struct_fields__, *inner}
 
 
 # ---- answers, beside those that pipelines give
-
-
-class Refusal(BaseModel):
-    """Why there is no answer."""
-
-    error: str
-    error_type: str
-    field: str | None = None
-
-
-class OpenAIError(msgspec.Struct, frozen=True):
-    message: str
-    type: str
-    param: str | None
-
-
-class OpenAIRefusal(msgspec.Struct, frozen=True):
-    """The same, as OpenAI's clients read it."""
-
-    error: OpenAIError
 
 
 class Label(msgspec.Struct, frozen=True):

@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from bertkit.errors import BertkitError
 from bertkit.recipes.inspect import readable, samples_of_run
-from bertkit.serve.context import RequestContext, invalid, refusal
+from bertkit.serve.context import RequestContext, refusal
 from bertkit.serve.panels import PANELS, lines_of, task_panel
-from bertkit.serve.refused import Refused
+from bertkit.serve.refused import Refused, invalid
 from bertkit.serve.registry import ModelRegistry
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
@@ -164,8 +166,11 @@ class Window:
 
         return await _answered(shown, answered() if word.strip() and texts.strip() else None)
 
-    async def training(self, request: Request, live: Literal["yes", "no"] = "yes") -> Response:
+    async def training(self, request: Request) -> Response:
         """How runs learn."""
+        live = request.query_params.get("live", "yes")
+        if live not in ("yes", "no"):
+            raise invalid("expected yes or no", "live")
 
         def shown(
             figures: Sequence[Figure] = (),
@@ -243,14 +248,16 @@ class Window:
         )
 
 
-def add_window(app: FastAPI, folders: Sequence[Path]) -> None:
-    """Add the pages, which are not of the interface that /openapi.json describes."""
-    window = Window(app.state.registry, folders)
-    for path, endpoint in (("/", window.look), ("/ask", window.ask), ("/word", window.word)):
-        app.add_api_route(path, endpoint, methods=["GET", "POST"], include_in_schema=False)
-    app.add_api_route("/training", window.training, include_in_schema=False)
-    # browsers ask for an icon; there is none
-    app.add_api_route("/favicon.ico", lambda: Response(status_code=204), include_in_schema=False)
+def pages(registry: ModelRegistry, folders: Sequence[Path]) -> list[Route]:
+    """The routes of the pages, which /openapi.json does not describe."""
+    window, both = Window(registry, folders), ["GET", "POST"]
+    return [
+        Route("/", window.look, methods=both),
+        Route("/ask", window.ask, methods=both),
+        Route("/word", window.word, methods=both),
+        Route("/training", window.training),
+        Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for an icon
+    ]
 
 
 async def _values(request: Request, *names: str) -> list[str]:
