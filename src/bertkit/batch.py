@@ -111,6 +111,16 @@ class Packed:
             Packed.of(rest, any_order=True).to(device),
         )
 
+    def reordered(self, order: Tensor) -> tuple[Packed, Tensor]:
+        """The layout of these sequences in another order, and the token at each of its places.
+
+        Shapes: order (S',), which may repeat a sequence -> tokens (N',).
+        """
+        places = order.tolist()
+        layout = Packed.of([self.lengths[place] for place in places], any_order=True)
+        layout = layout.to(self.sequence_ids.device)
+        return layout, self.first[order][layout.sequence_ids] + layout.positions
+
     def to(self, device: torch.device | str) -> Packed:
         return Packed(
             self.cu_seqlens.to(device),
@@ -250,6 +260,9 @@ class Batch:
     reads them, one for each of its answers. `token_indices` (P,) are those at which a head answers
     that answers at tokens: masked ones, first pieces of words; all when None. `example` (S,)
     numbers the examples that several sequences belong to (the choices of a question).
+
+    `source` is what an encoder reads where these tokens are a decoder's; `source_order` (S,) says
+    which of its sequences belongs to each, as each side has the shortest first.
     """
 
     ids: Tensor
@@ -258,6 +271,8 @@ class Batch:
     token_indices: Tensor | None = None
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     example: Tensor | None = None
+    source: Batch | None = None
+    source_order: Tensor | None = None
 
     @staticmethod
     def of(
@@ -292,6 +307,8 @@ class Batch:
             token_indices=None if self.token_indices is None else self.token_indices.to(device),
             example=None if self.example is None else self.example.to(device),
             targets={name: t.to(device) for name, t in self.targets.items()},
+            source=None if self.source is None else self.source.to(device),
+            source_order=None if self.source_order is None else self.source_order.to(device),
         )
 
 

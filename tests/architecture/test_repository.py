@@ -28,7 +28,6 @@ HOMES: dict[str, str] = {
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
     "models/layers.py": "recipes/test_prune.py",
-    "models/transformer.py": "models/test_model.py",
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",

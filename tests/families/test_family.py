@@ -51,6 +51,8 @@ OTHERS: dict[str, Any] = {
     "attention.bias": False,
     "attention.window": WindowSettings(tokens=7, global_every=2, base=50.0),
     "attention.output_dropout": 0.7,
+    "attention.causal": True,
+    "attention.cross": True,
     "feedforward.activation": "relu",
     "feedforward.gated": True,
     "feedforward.bias": False,

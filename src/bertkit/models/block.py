@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 from bertkit.models.config import NormSettings, TransformerConfig
-from bertkit.nn.attention import Attention, Trace
+from bertkit.nn.attention import Attention, CrossAttention, Trace
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.norm import LayerNorm, RMSNorm
 
 
+@dataclass(frozen=True)
+class Memory:
+    """The states of an encoder, which a decoder attends to. Shapes: states (Nk, D)."""
+
+    states: Tensor
+    context: AttentionContext
+
+
 class Block(nn.Module):
     """A post-norm layer: norm(x + sublayer(x)), twice. Vaswani et al. 2017, figure 1.
 
-    A pre-norm layer is x + sublayer(norm(x)), twice: Xiong et al. 2020, figure 1b.
+    A pre-norm layer is x + sublayer(norm(x)), twice: Xiong et al. 2020, figure 1b. Between the
+    two, a decoder's layer has a third sublayer, attention to the states of its encoder.
     """
 
     def __init__(self, config: TransformerConfig, *, first: bool) -> None:
@@ -32,6 +43,16 @@ class Block(nn.Module):
         )
         skipped = first and not norm.first
         self.attention_norm = nn.Identity() if skipped else norm_of(norm, config.hidden)
+        self.cross = None
+        if attention.cross:
+            self.cross = CrossAttention(
+                config.hidden,
+                config.heads,
+                config.attention_dropout,
+                bias=attention.bias,
+                width=attention.width,
+            )
+            self.cross_norm = norm_of(norm, config.hidden)
         self.feedforward = FeedForward(
             config.hidden,
             config.intermediate,
@@ -44,16 +65,32 @@ class Block(nn.Module):
         self.attention_output_dropout = Dropout(config.dropout if rate is None else rate)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        context: AttentionContext,
+        trace: Trace | None = None,
+        memory: Memory | None = None,
+    ) -> Tensor:
         if self.pre:
             mixed = self.attention(self.attention_norm(x), context, trace)
             x = x + self.attention_output_dropout(mixed)
+            if self.cross is not None:
+                x = x + self.attention_output_dropout(self._recall(self.cross_norm(x), memory))
             x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
             return x
         mixed = self.attention(x, context, trace)
         x = self.attention_norm(x + self.attention_output_dropout(mixed))
+        if self.cross is not None:
+            x = self.cross_norm(x + self.attention_output_dropout(self._recall(x, memory)))
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x
+
+    def _recall(self, x: Tensor, memory: Memory | None) -> Tensor:
+        assert self.cross is not None
+        assert memory is not None
+        mixed: Tensor = self.cross(x, memory.states, memory.context)
+        return mixed
 
 
 def norm_of(norm: NormSettings, width: int) -> nn.Module:

@@ -98,6 +98,10 @@ class AttentionSettings(Settings, frozen=True):
     """Whether its linear layers have biases."""
     window: WindowSettings | None = None
     """By default every layer attends to the whole sequence."""
+    causal: bool = False
+    """Whether a token attends to itself and earlier ones alone (GPT, decoders)."""
+    cross: bool = False
+    """Whether each layer also attends to the states of an encoder (decoders)."""
     output_dropout: Rate | None = None
     """Before its residual sum; `dropout` by default, 0 in DistilBERT."""
 

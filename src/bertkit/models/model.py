@@ -1,4 +1,4 @@
-"""A model is an encoder plus named heads."""
+"""A model is an encoder, perhaps a decoder, and named heads."""
 
 from __future__ import annotations
 
@@ -39,16 +39,36 @@ HeadMaker = Callable[[Transformer], nn.Module]
 
 
 class Model(nn.Module):
-    """An encoder and the heads that read it: {mlm, nsp} to pretrain, {classify} to fine-tune."""
+    """An encoder and the heads that read it: {mlm, nsp} to pretrain, {classify} to fine-tune.
 
-    def __init__(self, encoder: Transformer, heads: Mapping[str, nn.Module]) -> None:
+    With a decoder, heads read the decoder's states. Raises: ConfigError when the two do not fit.
+    """
+
+    def __init__(
+        self,
+        encoder: Transformer,
+        heads: Mapping[str, nn.Module],
+        decoder: Transformer | None = None,
+    ) -> None:
         super().__init__()
+        if decoder is not None:
+            _check_stacks(encoder.config, decoder.config)
         self.encoder = encoder
+        self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
 
     @property
     def config(self) -> TransformerConfig:
         return self.encoder.config
+
+    def states(self, batch: Batch) -> Tensor:
+        """What heads read: the last states of the decoder, or of an encoder alone."""
+        if self.decoder is None:
+            states: Tensor = self.encoder(batch)
+        else:
+            assert batch.source is not None
+            states = self.decoder(batch, memory=self.encoder(batch.source))
+        return states
 
     @overload
     def forward(self, batch: Batch) -> dict[str, Tensor]: ...
@@ -62,12 +82,12 @@ class Model(nn.Module):
         """
         if compute is not None:
             return compute(self, batch)
-        states = self.encoder(batch)
+        states = self.states(batch)
         return {name: head(states, batch) for name, head in self.heads.items()}
 
     def with_heads(self, heads: Mapping[str, nn.Module]) -> Model:
-        """The same encoder and heads, and these: what an objective adds to learn by."""
-        return Model(self.encoder, {**dict(self.heads.items()), **heads})
+        """The same stacks and heads, and these: what an objective adds to learn by."""
+        return Model(self.encoder, {**dict(self.heads.items()), **heads}, self.decoder)
 
 
 def build(
@@ -75,14 +95,15 @@ def build(
     heads: Iterable[str] | Mapping[str, HeadMaker] = (),
     *,
     labels: Sequence[str] = (),
+    decoder: TransformerConfig | None = None,
 ) -> Model:
     """A model with fresh weights from torch's generator.
 
     `labels` names the outputs of `classify`, `tag` and `crf`; heads of one's own come with what
     builds them.
     """
-    encoder = Transformer(config)
-    model = Model(encoder, _heads(heads, encoder, labels))
+    encoder, top = Transformer(config), None if decoder is None else Transformer(decoder)
+    model = Model(encoder, _heads(heads, top or encoder, labels), top)
     initialize(model)
     return model
 
@@ -97,6 +118,18 @@ def empty(
     with torch.device("meta"):
         encoder = Transformer(config)
         return Model(encoder, _heads(heads, encoder, labels))
+
+
+def _check_stacks(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
+    if not decoder.attention.cross:
+        raise ConfigError("decoder.attention.cross: a decoder attends to its encoder; set it")
+    if encoder.attention.cross:
+        raise ConfigError("attention.cross: an encoder has nothing else to attend to; leave it out")
+    if encoder.hidden != decoder.hidden:
+        raise ConfigError(
+            f"decoder.hidden = {decoder.hidden}, and its encoder has {encoder.hidden}; make them "
+            "equal"
+        )
 
 
 def _heads(

@@ -1,4 +1,4 @@
-"""The Transformer encoder: an embedding and a stack of blocks on packed tokens."""
+"""The Transformer: an embedding and a stack of blocks on packed tokens, encoder or decoder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.block import Block, norm_of
+from bertkit.models.block import Block, Memory, norm_of
 from bertkit.models.config import RelativePositions, RotaryPositions, TransformerConfig
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
@@ -18,6 +18,7 @@ from bertkit.nn.rotary import Rotary
 class Transformer(nn.Module):
     """Tokens in, last states out. Shapes: a batch of N tokens -> (N, D).
 
+    With `attention.cross` it is a decoder, which reads the states `memory` of the batch's source.
     A `trace` collects all layers' states, exact attention weights and each head's output.
     """
 
@@ -32,7 +33,9 @@ class Transformer(nn.Module):
         self.relative = RelativeBias(relative.buckets, config.heads) if relative else None
         self.norm = norm_of(config.norm, config.hidden) if config.norm.final else None
 
-    def forward(self, batch: Batch, trace: Trace | None = None) -> Tensor:
+    def forward(
+        self, batch: Batch, trace: Trace | None = None, memory: Tensor | None = None
+    ) -> Tensor:
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
@@ -40,10 +43,11 @@ class Transformer(nn.Module):
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch.layout, x)
+        recalled = None if memory is None else _memory(batch, memory)
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
             context = everywhere if windows[layer] is None else nearby
-            x = self.blocks[place](x, context, trace)
+            x = self.blocks[place](x, context, trace, recalled)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)
             if trace is not None:
@@ -62,12 +66,23 @@ class Transformer(nn.Module):
                 if base is None
                 else Rotary.of(layout, base, rows=x.shape[0], like=x, width=config.head_width)
             )
-            return AttentionContext(layout, window=window, bias=bias, rotary=rotary)
+            causal = config.attention.causal
+            return AttentionContext(layout, causal=causal, window=window, bias=bias, rotary=rotary)
 
         everywhere, window = context(None, base), config.attention.window
         if window is None:
             return everywhere, everywhere
         return everywhere, context(window.tokens, window.base or base)
+
+
+def _memory(batch: Batch, states: Tensor) -> Memory:
+    """The states of the batch's source, in the order of its targets."""
+    assert batch.source is not None
+    layout = batch.source.layout
+    if batch.source_order is not None:
+        layout, tokens = layout.reordered(batch.source_order)
+        states = states.index_select(0, tokens)
+    return Memory(states, AttentionContext(batch.layout, cross=layout))
 
 
 def rounded(tokens: int) -> int:

@@ -15,7 +15,7 @@ from bertkit.objectives.loss import Loss, Totals
 
 def pretrain(model: Model, batch: Batch, totals: Totals) -> Loss:
     """The mean cross-entropy over masked places plus the mean over sequences, as in the paper."""
-    states = model.encoder(batch)
+    states = model.states(batch)
     parts, correct = {}, {}
     for name, head in model.heads.items():
         targets = batch.targets[name]

@@ -206,7 +206,8 @@ def _learner(
         objective = _taught_by(teacher.model, model, config, device, dtype)
         model = objective.learner
     model.to(device)
-    published = Model(model.encoder, {head: model.heads[head] for head in heads})
+    kept = {head: model.heads[head] for head in heads}
+    published = Model(model.encoder, kept, model.decoder)
     if generator is not None:
         return _Learner(model, published, objective, model, objective, generator)
     return _Learner(model, published, objective, published, masked_words, None)

@@ -261,7 +261,7 @@ class Task(ABC, Generic[E, A]):
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
-        out: Tensor = model.heads[self.head](model.encoder(batch), batch)
+        out: Tensor = model.heads[self.head](model.states(batch), batch)
         return out.float()
 
     @classmethod

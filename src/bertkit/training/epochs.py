@@ -46,7 +46,9 @@ class Epochs:
         self.run, self.task, self.loaded, self.length = run, task, loaded, length
         self.examples, self.features, self.max_batch_tokens = examples, features, max_batch_tokens
         network = loaded.model
-        self.student = Model(network.encoder, {task.head: network.heads[task.head]})
+        self.student = Model(
+            network.encoder, {task.head: network.heads[task.head]}, network.decoder
+        )
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
         self.records = [r for r in scored if metric_of(task, r["scores"]) in r["scores"]]
         self.best: Record | None = max(self.records, key=self._score, default=None)
