@@ -85,8 +85,8 @@ class Client:
     def similarity(self, sentence: str, others: Sequence[str], **more: Any) -> list[float]:
         """The cosine of a sentence to each of the others."""
         inputs = {"source_sentence": sentence, "sentences": list(others)}
-        found: list[float] = self.ask("/similarity", inputs=inputs, **more)
-        return found
+        scores: list[float] = self.ask("/similarity", inputs=inputs, **more)
+        return scores
 
     def rerank(self, query: str, texts: Sequence[str], **more: Any) -> Any:
         """Texts by how well they answer the query, best first, as their places and scores."""

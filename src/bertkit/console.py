@@ -36,11 +36,11 @@ def lines() -> Iterator[str]:
         raise DataError("no text; give it as an argument or on stdin, one text a line")
     if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    found = (line.strip("\ufeff\r\n") for line in sys.stdin if line.strip())
-    first = next(found, None)
+    texts = (line.strip("\ufeff\r\n") for line in sys.stdin if line.strip())
+    first = next(texts, None)
     if first is None:
         raise DataError("stdin: no text; give one text a line")
-    yield from itertools.chain([first], found)
+    yield from itertools.chain([first], texts)
 
 
 def print_json(data: Any) -> None:

@@ -117,15 +117,15 @@ def squad_f1(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     question has no answer, and only an empty prediction is right. Source: the evaluation script
     of SQuAD 2.0 (Rajpurkar et al. 2018), which for answered questions agrees with that of 1.1.
     """
-    found = _squad_words(predicted)
+    answer = _squad_words(predicted)
     wanted = [words for words in map(_squad_words, golds) if words] or [[]]
-    return float(found in wanted), max(_squad_overlap(found, words) for words in wanted)
+    return float(answer in wanted), max(_squad_overlap(answer, words) for words in wanted)
 
 
-def _squad_overlap(found: list[str], wanted: list[str]) -> float:
-    if not (found and wanted):
-        return float(found == wanted)
-    return 2 * (Counter(found) & Counter(wanted)).total() / (len(found) + len(wanted))
+def _squad_overlap(answer: list[str], wanted: list[str]) -> float:
+    if not (answer and wanted):
+        return float(answer == wanted)
+    return 2 * (Counter(answer) & Counter(wanted)).total() / (len(answer) + len(wanted))
 
 
 def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -137,11 +137,11 @@ def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str,
     scores = np.array([squad_f1(p, g) for p, g in zip(predicted, golds, strict=True)])
     answered = np.array([any(g) for g in golds])
     exact, f1 = scores.mean(axis=0).tolist()
-    found = {"exact": exact, "f1": f1}
+    scored = {"exact": exact, "f1": f1}
     if answered.any() and not answered.all():
-        found["has_answer_exact"], found["has_answer_f1"] = scores[answered].mean(axis=0).tolist()
-        found["no_answer_f1"] = float(scores[~answered, 1].mean())
-    return found
+        scored["has_answer_exact"], scored["has_answer_f1"] = scores[answered].mean(axis=0).tolist()
+        scored["no_answer_f1"] = float(scores[~answered, 1].mean())
+    return scored
 
 
 def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -164,14 +164,14 @@ def rouge_words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def _rouge_f1(found: list[str], wanted: list[str]) -> tuple[float, float, float]:
-    words = Counter(found) & Counter(wanted)
-    pairs = Counter(pairwise(found)) & Counter(pairwise(wanted))
-    total = len(found) + len(wanted)
+def _rouge_f1(predicted: list[str], wanted: list[str]) -> tuple[float, float, float]:
+    words = Counter(predicted) & Counter(wanted)
+    pairs = Counter(pairwise(predicted)) & Counter(pairwise(wanted))
+    total = len(predicted) + len(wanted)
     return (
         _ratio(2 * words.total(), total),
-        _ratio(2 * pairs.total(), max(len(found) - 1, 0) + max(len(wanted) - 1, 0)),
-        _ratio(2 * _longest_common(found, wanted), total),
+        _ratio(2 * pairs.total(), max(len(predicted) - 1, 0) + max(len(wanted) - 1, 0)),
+        _ratio(2 * _longest_common(predicted, wanted), total),
     )
 
 
@@ -198,21 +198,21 @@ def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
     `ranks` holds the place of the right candidate among `of`, 1 for the first.
     """
     places = np.asarray(ranks)
-    found = {f"recall@{k}": float((places <= k).mean()) for k in (1, 2, 5) if k < of}
-    return {**found, "mrr": float((1 / places).mean())}
+    recalls = {f"recall@{k}": float((places <= k).mean()) for k in (1, 2, 5) if k < of}
+    return {**recalls, "mrr": float((1 / places).mean())}
 
 
 def retrieval(
-    found: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
+    retrieved: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
 ) -> dict[str, float]:
     """ndcg@10, mrr, map, recall@10 and recall@100, each the mean over queries.
 
-    `found` holds the ids of the documents of each query, best first; `grades` how well judged ones
-    answer it, 0 and less for not at all. What was not found counts as not found, so that mrr and
-    map are of as many places as there are. Each query needs a document of grade 1 or more.
+    `retrieved` holds the ids of each query's documents, best first; `grades` the relevance of the
+    judged ones, 0 and less for none. mrr and map are over the whole list. Each query needs a
+    document of grade 1 or more.
     Source: trec_eval, with linear gains.
     """
-    rows = [_retrieved(ids, graded) for ids, graded in zip(found, grades, strict=True)]
+    rows = [_retrieved(ids, graded) for ids, graded in zip(retrieved, grades, strict=True)]
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
@@ -233,13 +233,13 @@ def _discounted(gains: NDArray[np.float64]) -> float:
     return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
 
 
-def cosines(found: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
+def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of each vector with the other of its place; 0 where one has no length.
 
     Shapes: two of (..., D) -> (...).
     """
-    norms = np.linalg.norm(found, axis=-1) * np.linalg.norm(exact, axis=-1)
-    return np.asarray((found * exact).sum(-1) / np.maximum(norms, 1e-12))
+    norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(exact, axis=-1)
+    return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
 
 
 def spread(each: Sequence[float]) -> dict[str, Any]:

@@ -183,10 +183,10 @@ def from_json(content: bytes) -> Any:
     if brackets:
         raise ValueError(f"brackets that are not closed, or more than {DEPTH} within each other")
     text = content.decode("utf-8-sig")
-    found = json.loads(text, parse_int=_whole, parse_constant=_no_number)
+    data = json.loads(text, parse_int=_whole, parse_constant=_no_number)
     if "\\u" in text:
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-    return found
+        json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return data
 
 
 def _whole(digits: str) -> int | float:

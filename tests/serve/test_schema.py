@@ -18,7 +18,7 @@ def refused(kind: type[Ask], body: Any) -> Refused:
     sent = body if isinstance(body, bytes) else msgspec.json.encode(body)
     with pytest.raises(Refused) as error:
         decode(kind, sent)
-    assert len(error.value.body("/")) < 400
+    assert len(error.value.response("/").body) < 400
     return error.value
 
 

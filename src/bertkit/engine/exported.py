@@ -69,9 +69,9 @@ class Graph:
             ) from None
         except msgspec.ValidationError as error:
             raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
-        found, names = hashes(folder, self.record.kind), GRAPHS[self.record.kind]
+        digests, names = hashes(folder, self.record.kind), GRAPHS[self.record.kind]
         for name in names:
-            if name not in found or found[name] != self.record.sha256.get(name):
+            if name not in digests or digests[name] != self.record.sha256.get(name):
                 raise CheckpointError(
                     f"{folder / name}: missing, or not what this folder was made with; export again"
                 )
@@ -89,14 +89,14 @@ class Graph:
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """A vector for each row. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
         with _usable(self._path):
-            found = self._run(inputs)
-        wanted = len(inputs["input_ids"]), self.record.dimension
-        if found.shape != wanted:
+            vectors = self._run(inputs)
+        shape = len(inputs["input_ids"]), self.record.dimension
+        if vectors.shape != shape:
             raise CheckpointError(
-                f"{self._path}: makes numbers of shape {found.shape}, and {RECORD} says {wanted}; "
+                f"{self._path}: makes numbers of shape {vectors.shape}, and {RECORD} says {shape}; "
                 "export again"
             )
-        return np.asarray(found, np.float32)
+        return np.asarray(vectors, np.float32)
 
 
 @contextmanager
@@ -130,8 +130,8 @@ class Exported:
         """
         texts = [texts] if isinstance(texts, str) else texts
         none = np.empty((0, self.dimension), np.float32)
-        found = self.stream(texts, long=long, prompt=prompt)
-        return np.concatenate([none, *(part for part, _ in found)])
+        parts = self.stream(texts, long=long, prompt=prompt)
+        return np.concatenate([none, *(part for part, _ in parts)])
 
     def stream(
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
@@ -153,18 +153,18 @@ class Exported:
     ) -> NDArray[np.float32]:
         """Shortest first, so that little is padding. Shapes: (S, D)."""
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
-        found = np.empty((len(ids), self.dimension), np.float32)
+        vectors = np.empty((len(ids), self.dimension), np.float32)
         start = 0
         while start < len(order):
             end = start + 1
             while end < len(order) and (end + 1 - start) * len(ids[order[end]]) <= MAX_BATCH_TOKENS:
                 end += 1
             places = order[start:end]
-            found[places] = self.graph.run(
+            vectors[places] = self.graph.run(
                 padded([ids[p] for p in places], [types[p] for p in places])
             )
             start = end
-        return found
+        return vectors
 
 
 def padded(
@@ -202,8 +202,8 @@ def onnx_graph(path: Path, output: str = VECTORS) -> Run:
 
     def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        (found,) = session.run([name], given)
-        return np.asarray(found)
+        (values,) = session.run([name], given)
+        return np.asarray(values)
 
     return run
 

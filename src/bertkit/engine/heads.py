@@ -41,8 +41,8 @@ def without_dead_heads(model: Model) -> Model:
 def alive(part: Attention) -> list[int]:
     """The heads that something is made of; the first, where there is none."""
     columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
-    found: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
-    return found or [0]
+    indices: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
+    return indices or [0]
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -128,13 +128,13 @@ def unavailable() -> str | None:
 
 def layers_of(model: Model) -> dict[str, nn.Linear]:
     """The linear layers that become integers, by name."""
-    found: dict[str, nn.Linear] = {}
+    layers: dict[str, nn.Linear] = {}
     for name, part in model.encoder.named_modules():
         if isinstance(part, Attention):
-            found |= {f"{name}.qkv": part.qkv, f"{name}.out": part.out}
+            layers |= {f"{name}.qkv": part.qkv, f"{name}.out": part.out}
         elif isinstance(part, FeedForward):
-            found |= {f"{name}.up": part.up, f"{name}.down": part.down}
-    return found
+            layers |= {f"{name}.up": part.up, f"{name}.down": part.down}
+    return layers
 
 
 @torch.inference_mode()
@@ -153,7 +153,7 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
     with watched(layers, see):
         for batch in batches:
             model.encoder(batch)
-    found = {}
+    inputs = {}
     for name, linear in layers.items():
         if name.endswith(".down"):  # what the layer before writes has one scale for all numbers
             smoothing = torch.ones_like(largest[name])
@@ -164,8 +164,8 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
         low, high = _ends(torch.cat(samples[name]) / smoothing, cut=name.endswith(".down"))
         scale = max(high - low, 1e-8) / 255
         factor = (1.0 / (smoothing * scale)).bfloat16().float()  # as it is when it is used
-        found[name] = Inputs(factor, scale, round(-low / scale))
-    return found
+        inputs[name] = Inputs(factor, scale, round(-low / scale))
+    return inputs
 
 
 def _ends(x: Tensor, *, cut: bool) -> tuple[float, float]:

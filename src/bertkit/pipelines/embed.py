@@ -59,8 +59,8 @@ class Embed(ModelPipeline):
         """
         texts = [texts] if isinstance(texts, str) else texts
         none = np.empty((0, self.dimension), dtype=np.float32)
-        found = self.stream(texts, long=long, prompt=prompt)
-        return np.concatenate([none, *(part for part, _ in found)])
+        parts = self.stream(texts, long=long, prompt=prompt)
+        return np.concatenate([none, *(part for part, _ in parts)])
 
     def stream(
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None

@@ -62,10 +62,10 @@ class Answer(ModelPipeline, Generic[A]):
     def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
         """Answers to the task's own examples, in their order."""
         long = self._policy(long)
-        found: list[A] = []
+        answers: list[A] = []
         for start in range(0, len(examples), PART):
-            found += self.run(self._works(examples[start : start + PART], long))
-        return found
+            answers += self.run(self._works(examples[start : start + PART], long))
+        return answers
 
     def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
         """Raises: DataError, ConfigError as a call does."""

@@ -113,8 +113,8 @@ class LanceStore(Store):
     def ids(self) -> set[str]:
         with readable(self.place):
             rows = self.table.search().where("number = 0").select(["id"])
-            found = rows.limit(max(1, self.table.count_rows())).to_arrow()
-        return set(found["id"].to_pylist())
+            first = rows.limit(max(1, self.table.count_rows())).to_arrow()
+        return set(first["id"].to_pylist())
 
     def remove(self, ids: Sequence[str]) -> None:
         with readable(self.place):
@@ -151,9 +151,9 @@ class LanceStore(Store):
             return None
         with readable(self.place):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
-            found = rows.to_arrow()
-            flat = found["vector"].combine_chunks().flatten().to_numpy()
-        return found["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()  # torch wants its own
+            arrow = rows.to_arrow()
+            flat = arrow["vector"].combine_chunks().flatten().to_numpy()
+        return arrow["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()  # torch wants its own
 
     def _nearest(
         self,

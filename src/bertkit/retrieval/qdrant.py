@@ -148,7 +148,7 @@ class QdrantStore(Store):
 
     def _ask(self, query: Any, using: str, count: int, where: Sequence[Condition]) -> list[Hit]:
         with reachable(self.place):
-            found = self.client.query_points(
+            response = self.client.query_points(
                 self.name,
                 query=query,
                 using=using,
@@ -156,7 +156,7 @@ class QdrantStore(Store):
                 query_filter=_filter(where),
                 with_payload=True,
             )
-        held = ((point.payload or {}, point.score) for point in found.points)
+        held = ((point.payload or {}, point.score) for point in response.points)
         return [hit(payload, score, payload["fields"]) for payload, score in held]
 
     def __len__(self) -> int:

@@ -134,20 +134,20 @@ class Searcher:
 
         def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:
             def passages(count: int) -> list[Hit]:
-                found = self.store.by_vector(vector, count, met)
+                hits = self.store.by_vector(vector, count, met)
                 if not hybrid:
-                    return found
-                return fused([found, self.store.by_words(query, count, met)])
+                    return hits
+                return fused([hits, self.store.by_words(query, count, met)])
 
             wanted = max(CANDIDATES, top) if self.rerank else top
-            found = best_documents(passages, wanted, CANDIDATES if hybrid else 0)
-            if self.rerank and found:
-                scores = self.rerank(query, [hit.text for hit in found])
-                found = [
-                    msgspec.structs.replace(found[place], score=float(scores[place]))
+            documents = best_documents(passages, wanted, CANDIDATES if hybrid else 0)
+            if self.rerank and documents:
+                scores = self.rerank(query, [hit.text for hit in documents])
+                documents = [
+                    msgspec.structs.replace(documents[place], score=float(scores[place]))
                     for place in np.argsort(-scores, kind="stable")
                 ]
-            return found[:top]
+            return documents[:top]
 
         return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
 
@@ -159,27 +159,27 @@ def best_documents(ask: Callable[[int], list[Hit]], top: int, least: int = 0) ->
     """
     count = max(least, 2 * top)
     while True:
-        found = ask(count)
-        documents = by_document(found)
-        if len(documents) >= top or len(found) < count:
+        hits = ask(count)
+        documents = by_document(hits)
+        if len(documents) >= top or len(hits) < count:
             return documents[:top]
         count *= 4
 
 
 def by_document(hits: Iterable[Hit]) -> list[Hit]:
     """The first hit of each document."""
-    found: dict[str, Hit] = {}
+    first: dict[str, Hit] = {}
     for hit in hits:
-        found.setdefault(hit.id, hit)
-    return list(found.values())
+        first.setdefault(hit.id, hit)
+    return list(first.values())
 
 
 def fused(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
     """Several lists of hits as one, by reciprocal rank fusion. Source: Cormack et al. 2009."""
     scores: dict[tuple[str, int], float] = {}
     hits: dict[tuple[str, int], Hit] = {}
-    for found in lists:
-        for rank, hit in enumerate(found, 1):
+    for ranked in lists:
+        for rank, hit in enumerate(ranked, 1):
             key = hit.id, hit.passage
             hits.setdefault(key, hit)
             scores[key] = scores.get(key, 0.0) + 1.0 / (FUSION + rank)

@@ -185,7 +185,7 @@ _CONDITION = re.compile(r"(.+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Condition]:
     """`year>=1960` and the like; `id` is a field always. Raises: ConfigError for an unknown one."""
     fields = {**fields, ID: "text"}
-    found = []
+    parsed = []
     for text in where:
         parts = _CONDITION.fullmatch(text.strip())
         if parts is None:
@@ -207,5 +207,5 @@ def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Conditi
                 raise ValueError
         except ValueError:
             raise ConfigError(f"where: {name} is a number, and {value!r} is none") from None
-        found.append(Condition(name, operator, given))
-    return found
+        parsed.append(Condition(name, operator, given))
+    return parsed

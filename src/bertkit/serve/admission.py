@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.responses import Response
 
 from bertkit.serve.budget import BODY, Budget
 from bertkit.serve.limits import ApiKeyState, Keys, Limits
@@ -98,13 +99,13 @@ class AdmissionMiddleware:
             await self._admitted(scope, headers, receive, sending)
         except Refused as refused:
             if status == 0:
-                await _refuse(refused, scope["path"], sending)
+                await refused.response(scope["path"])(scope, receive, sending)
         except _Gone:
             status = 499
         except Exception as error:  # a defect, ours or the model's; what was asked is not logged
             state["defect"] = f"{type(error).__name__} at {_place(error)}"
             if status == 0:
-                await _refuse(DEFECT, scope["path"], sending)
+                await DEFECT.response(scope["path"])(scope, receive, sending)
         finally:
             self.open -= 1
             self.metrics.open.set(self.open)
@@ -116,7 +117,8 @@ class AdmissionMiddleware:
     ) -> None:
         path = scope["path"]
         if path == LIVE:
-            await _reply(200, b'{"status":"live"}', send)
+            live = Response(b'{"status":"live"}', media_type="application/json")
+            await live(scope, receive, send)
             return
         who = self._visitor(scope, headers)
         scope["state"]["who"] = who
@@ -267,25 +269,6 @@ def _followed(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
 
 class _Gone(Exception):
     """The client went away."""
-
-
-async def _refuse(refused: Refused, path: str, send: Any) -> None:
-    await _reply(refused.status, refused.body(path), send, refused.headers)
-
-
-async def _reply(
-    status: int, body: bytes, send: Any, headers: Mapping[str, str] | None = None
-) -> None:
-    given = {"content-type": "application/json", "content-length": str(len(body))}
-    given |= headers or {}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
 
 
 async def _lifespan(receive: Any, send: Any) -> None:

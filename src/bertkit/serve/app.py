@@ -106,9 +106,7 @@ def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _refuse(request: Request, error: Any) -> Response:
-    refused = refusal(error)
-    body = refused.body(request.url.path)
-    return Response(body, refused.status, refused.headers, media_type="application/json")
+    return refusal(error).response(request.url.path)
 
 
 async def _refuse_http(request: Request, error: Any) -> Response:

@@ -33,7 +33,7 @@ class _Job:
 
     def __init__(self, number: int, works: Sequence[Work], loop: asyncio.AbstractEventLoop) -> None:
         self.number, self.works = number, works
-        self.found: list[Any] = [None] * len(works)
+        self.answers: list[Any] = [None] * len(works)
         self.next = self.done = 0
         self.loop = loop
         self.future: asyncio.Future[list[Any]] = loop.create_future()
@@ -49,7 +49,7 @@ class _Job:
         def tell() -> None:
             if not self.future.done():
                 if error is None:
-                    self.future.set_result(self.found)
+                    self.future.set_result(self.answers)
                 else:
                     self.future.set_exception(error)
 
@@ -163,8 +163,8 @@ class Batcher:
     def _run(self, pipeline: Pipeline, taken: Sequence[tuple[_Job, int]]) -> None:
         """Answer them together or, where that fails, each job's by themselves."""
         try:
-            found = list(pipeline.run([job.works[place] for job, place in taken]))
-            assert len(found) == len(taken)
+            answers = list(pipeline.run([job.works[place] for job, place in taken]))
+            assert len(answers) == len(taken)
         except Exception as error:
             jobs = list(dict.fromkeys(job for job, _ in taken))
             if len(jobs) == 1:
@@ -173,8 +173,8 @@ class Batcher:
             for one in jobs:
                 self._run(pipeline, [(job, place) for job, place in taken if job is one])
             return
-        for (job, place), answer in zip(taken, found, strict=True):
-            job.found[place] = answer
+        for (job, place), answer in zip(taken, answers, strict=True):
+            job.answers[place] = answer
             job.done += 1
             if job.done == len(job.works):
                 job.finish()

@@ -119,7 +119,7 @@ class RequestContext:
         gone = threading.Event()
 
         def parts() -> list[T]:
-            found: list[T] = []
+            results: list[T] = []
             read = begin = 0
             while begin < len(items) and not gone.is_set():
                 end, size = begin + 1, sizes[begin]
@@ -130,14 +130,14 @@ class RequestContext:
                 read += sum(map(tokens, more))
                 if read > most:
                     raise too_much(f"more than {most:,} tokens, which are the most")
-                found += more
+                results += more
                 begin = end
-            return found
+            return results
 
         self.budget.take(taken)
         if whole <= INLINE:
             try:
-                found = parts()
+                results = parts()
             finally:
                 self.budget.give(taken)
         else:
@@ -145,11 +145,11 @@ class RequestContext:
             # a thread goes on when who asked is gone
             reading.add_done_callback(lambda _: self.budget.read(taken))
             try:
-                found = await asyncio.shield(reading)
+                results = await asyncio.shield(reading)
             finally:
                 gone.set()
-        self.hold(KEPT * sum(map(tokens, found)))
-        return found
+        self.hold(KEPT * sum(map(tokens, results)))
+        return results
 
     def hold(self, count: int) -> None:
         """Take memory until the request is answered. Raises: Refused where that is too little."""
@@ -162,8 +162,10 @@ class RequestContext:
         """The pipeline's own answers: the one, or a list."""
         _, pipeline = self.pipeline(ability, ask.model)
         truncate = getattr(ask, "truncate", False)
-        found, cut = await self.answers(pipeline, items, field="inputs", truncate=truncate, **asked)
-        return reply(found[0] if one else found, cut)
+        answers, cut = await self.answers(
+            pipeline, items, field="inputs", truncate=truncate, **asked
+        )
+        return reply(answers[0] if one else answers, cut)
 
     def check(self, items: Sequence[Any], field: str) -> list[int]:
         """How many pieces each has at most. Raises: Refused for a text, or a list, that is too

@@ -124,11 +124,11 @@ class Keys:
             except ValueError:
                 return None
         digest = hashlib.sha256(key.strip()).hexdigest()
-        found = None
+        known = None
         for visitor in self.visitors:
             if hmac.compare_digest(digest, visitor.key.sha256):
-                found = visitor
-        return found if kind.lower() in (b"bearer", b"basic") else None
+                known = visitor
+        return known if kind.lower() in (b"bearer", b"basic") else None
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:

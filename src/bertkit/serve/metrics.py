@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -19,46 +20,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "bertkit_requests",
-            "Replies, by route and status.",
-            ["route", "status"],
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        route = ["route"]
+        self.requests = counter(
+            "bertkit_requests", "Replies, by route and status.", [*route, "status"]
         )
-        self.seconds = Histogram(
+        self.seconds = histogram(
             "bertkit_request_seconds",
             "From a request's head to the end of its reply.",
-            ["route"],
+            route,
             buckets=SECONDS,
-            registry=registry,
         )
-        self.tokens = Counter(
-            "bertkit_tokens",
-            "Tokens read, and work that costs as much.",
-            ["route"],
-            registry=registry,
+        self.tokens = counter("bertkit_tokens", "Tokens read, and work that costs as much.", route)
+        self.queue = gauge("bertkit_queue_tokens", "Tokens that wait.")
+        self.memory = gauge(
+            "bertkit_memory_bytes", "Bytes of memory that requests may come to hold."
         )
-        self.queue = Gauge(
-            "bertkit_queue_tokens",
-            "Tokens that wait.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.memory = Gauge(
-            "bertkit_memory_bytes",
-            "Bytes of memory that requests may come to hold.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.batch = Histogram(
-            "bertkit_batch_tokens", "Tokens of a batch.", buckets=TOKENS, registry=registry
-        )
-        self.open = Gauge(
-            "bertkit_open_requests",
-            "Requests being answered.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
+        self.batch = histogram("bertkit_batch_tokens", "Tokens of a batch.", buckets=TOKENS)
+        self.open = gauge("bertkit_open_requests", "Requests being answered.")
 
     def text(self) -> bytes:
         """In Prometheus's text format."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from starlette.responses import Response
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,12 +49,14 @@ class Refused(Exception):
         self.status, self.sentence, self.kind, self.field = status, sentence, kind, field
         self.headers = headers or {}
 
-    def body(self, path: str) -> bytes:
+    def response(self, path: str) -> Response:
         """JSON, in the form of TEI or, of its routes, OpenAI."""
         refusal: Refusal | OpenAIRefusal = Refusal(self.sentence, self.kind, self.field)
         if refusal_type(path) is OpenAIRefusal:
             refusal = OpenAIRefusal(OpenAIError(self.sentence, self.kind, self.field))
-        return msgspec.json.encode(refusal)
+        return Response(
+            msgspec.json.encode(refusal), self.status, self.headers, media_type="application/json"
+        )
 
 
 def invalid(sentence: str, field: str | None = None) -> Refused:

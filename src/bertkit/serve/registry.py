@@ -221,8 +221,8 @@ class ModelRegistry:
 
     def abilities(self) -> set[str]:
         """All that is answered."""
-        found = {ability for one in self.models.values() for ability in one.pipelines}
-        return found | ({"search"} if self.search else set())
+        abilities = {ability for one in self.models.values() for ability in one.pipelines}
+        return abilities | ({"search"} if self.search else set())
 
     def tasks(self) -> dict[str, TaskClass]:
         """The tasks that are answered at a route of their own, by it."""

@@ -61,10 +61,10 @@ async def _vectors(
             f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}",
             "prompt_name",
         )
-    found, cut = await context.answers(
+    vectors, cut = await context.answers(
         pipeline, texts, field=field, truncate=ask.truncate, prompt=prompt
     )
-    rows = require_finite(np.stack(found)[:, :dimensions])
+    rows = require_finite(np.stack(vectors)[:, :dimensions])
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return name, rows, cut
@@ -116,13 +116,13 @@ async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
     given: Any = ask.inputs
     many = isinstance(given[0], list)
     items = [_text_or_pair(each) for each in (given if many else [given])]
-    found, cut = await context.answers(pipeline, items, field="inputs", truncate=ask.truncate)
+    answers, cut = await context.answers(pipeline, items, field="inputs", truncate=ask.truncate)
     rows = [
         [
             schema.Label(label, score, short)
             for label, score in sorted(answer.scores.items(), key=lambda pair: -pair[1])
         ]
-        for answer, short in zip(found, cut, strict=True)
+        for answer, short in zip(answers, cut, strict=True)
     ]
     return reply(rows if many else rows[0], cut)
 
@@ -131,8 +131,8 @@ async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
     """How well each text answers the query, best first."""
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
-    found, cut = await context.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
-    scores = np.array(found, dtype=np.float64)
+    logits, cut = await context.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
+    scores = np.array(logits, dtype=np.float64)
     if not np.isfinite(scores).all():
         raise ArithmeticError("the model gives a score that is not finite")
     shown = scores if ask.raw_scores else 1.0 / (1.0 + np.exp(-scores))
@@ -154,10 +154,10 @@ async def search(ask: schema.SearchAsk, context: RequestContext) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
     _, pipeline = context.pipeline("search", ask.model)
     asked = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
-    found, cut = await context.answers(
+    hits, cut = await context.answers(
         pipeline, [ask.query], field="query", truncate=ask.truncate, **asked
     )
-    return reply(found[0], cut)
+    return reply(hits[0], cut)
 
 
 async def fill_mask(ask: schema.FillAsk, context: RequestContext) -> Response:
