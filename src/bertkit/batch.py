@@ -287,7 +287,7 @@ class Batch:
         chosen = None
         if token_indices is not None:
             starts = layout.first.tolist()
-            moved = [own + start for own, start in zip(token_indices, starts, strict=True)]
+            moved = [indices + start for indices, start in zip(token_indices, starts, strict=True)]
             chosen = torch.from_numpy(np.concatenate(moved))
         return Batch(
             ids=torch.from_numpy(np.concatenate([sequence.ids for sequence in sequences])),

@@ -135,18 +135,18 @@ def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
     """Raises: FileNotFoundError where nothing is; `refuse` for what is no file, or has too many
     bytes."""
     try:
-        held = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
         raise refuse(
             f"{str(path)!r}: cannot be read ({error}); mend its name or its rights"
         ) from None
-    if not stat.S_ISREG(held.st_mode):  # a pipe or a device may never end
+    if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
         raise refuse(f"{path}: not a file; put the file of this name in its place")
-    if held.st_size > most:
+    if status.st_size > most:
         raise refuse(
-            f"{path}: {held.st_size:,} bytes, and a file of its kind has at most {most:,}; fetch "
+            f"{path}: {status.st_size:,} bytes, and a file of its kind has at most {most:,}; fetch "
             "or write it again"
         )
 

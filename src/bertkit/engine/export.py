@@ -127,13 +127,13 @@ def export(
         kind, hashes(folder, kind), dimension=width, length=length, prompts=pooling.prompts
     )
     write_json(folder / RECORD, msgspec.to_builtins(record))
-    apart = _distance(graph, folder, kind)
-    if not apart <= TOLERANCE:
+    distance = _distance(graph, folder, kind)
+    if not distance <= TOLERANCE:
         raise CheckpointError(
-            f"{folder}: the graph's outputs are {apart:.1e} from the model's, and {TOLERANCE:.0e} "
-            "is the most; the model cannot be exported"
+            f"{folder}: the graph's outputs are {distance:.1e} from the model's, and "
+            f"{TOLERANCE:.0e} is the most; the model cannot be exported"
         )
-    return apart
+    return distance
 
 
 @contextmanager
@@ -167,9 +167,9 @@ def _distance(graph: Rows, folder: Path, kind: str) -> float:
         ids = [rng.integers(0, graph.encoder.config.vocab, n) for n in lengths]
         inputs = padded(ids, [np.zeros(n, np.int64) for n in lengths])
         _, *ours = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
-        theirs = [exported.run(inputs), *([] if logits is None else [logits(inputs)])]
+        exports = [exported.run(inputs), *([] if logits is None else [logits(inputs)])]
         real = inputs["attention_mask"].astype(bool)
-        for one, other in zip(theirs, ours, strict=True):
+        for one, other in zip(exports, ours, strict=True):
             difference = np.abs(one - other.numpy())
             distances.append(float((difference[real] if one.ndim == 3 else difference).max()))
     return max(distances)

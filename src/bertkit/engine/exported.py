@@ -61,8 +61,8 @@ class Graph:
 
     def __init__(self, folder: Path, precision: Numbers = "fp32") -> None:
         try:
-            held = read_json(folder / RECORD, CheckpointError, "export again")
-            self.record = msgspec.convert(held, type=Record)
+            record = read_json(folder / RECORD, CheckpointError, "export again")
+            self.record = msgspec.convert(record, type=Record)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{folder}: no exported graph; make one with `bertkit export`"
@@ -176,10 +176,10 @@ def padded(
         name: np.zeros(shape, np.int64)
         for name in ("input_ids", "attention_mask", "token_type_ids")
     }
-    for row, (own, segments) in enumerate(zip(ids, types, strict=True)):
-        inputs["input_ids"][row, : len(own)] = own
-        inputs["attention_mask"][row, : len(own)] = 1
-        inputs["token_type_ids"][row, : len(own)] = segments
+    for row, (row_ids, segments) in enumerate(zip(ids, types, strict=True)):
+        inputs["input_ids"][row, : len(row_ids)] = row_ids
+        inputs["attention_mask"][row, : len(row_ids)] = 1
+        inputs["token_type_ids"][row, : len(row_ids)] = segments
     return inputs
 
 

@@ -116,9 +116,9 @@ class ModelPipeline:
 
     def _needs(self, head: str, hint: str) -> Any:
         if head not in self.loaded.model.heads:
-            held = ", ".join(self.loaded.model.heads) or "none"
+            heads = ", ".join(self.loaded.model.heads) or "none"
             raise CheckpointError(
-                f"{self.loaded.folder}: has no {head} head (heads: {held}); {hint}"
+                f"{self.loaded.folder}: has no {head} head (heads: {heads}); {hint}"
             )
         if any(name.startswith(f"heads.{head}.") for name in self.loaded.report.fresh):
             raise CheckpointError(

@@ -34,18 +34,18 @@ class Embed(ModelPipeline):
     ) -> None:
         """`pooling` and `normalize` stand in place of what the folder says."""
         super().__init__(loaded, engine)
-        held = loaded.pooling or Pooling()
+        chosen = loaded.pooling or Pooling()
         if normalize is not None:
-            held = replace(held, normalize=normalize)
+            chosen = replace(chosen, normalize=normalize)
         if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         if pooling is not None:
-            held = replace(held, mode=pooling)  # type: ignore[arg-type]
-        if held.dense is not None:
-            held = replace(held, dense=copy.deepcopy(held.dense).to(self.engine.device))
-        self.pooling, self.length = held, loaded.length
-        self.prompt = Prompter(held.prompts)
-        self.dimension = held.width(loaded.model.config.hidden)
+            chosen = replace(chosen, mode=pooling)  # type: ignore[arg-type]
+        if chosen.dense is not None:
+            chosen = replace(chosen, dense=copy.deepcopy(chosen.dense).to(self.engine.device))
+        self.pooling, self.length = chosen, loaded.length
+        self.prompt = Prompter(chosen.prompts)
+        self.dimension = chosen.width(loaded.model.config.hidden)
 
     def __call__(
         self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None

@@ -85,7 +85,7 @@ class Answer(ModelPipeline, Generic[A]):
         features = self.task.features(
             examples, self.tokenizer, self.loaded.length, long=long, labelled=False
         )
-        return [Work(own, item) for own, item in zip(group(features), examples, strict=True)]
+        return [Work(parts, item) for parts, item in zip(group(features), examples, strict=True)]
 
     def _policy(self, long: Long | None) -> Long:
         long = long or self.task.long[0]
@@ -144,10 +144,10 @@ def answering(
             f"that, or fine-tune it"
         )
     try:
-        ready = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
+        restored = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
-    if ready.head not in HEADS:
-        heads = {ready.head: ready.build_head}
+    if restored.head not in HEADS:
+        heads = {restored.head: restored.build_head}
         loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
-    return Answer(ready, loaded, precision)
+    return Answer(restored, loaded, precision)

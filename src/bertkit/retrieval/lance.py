@@ -26,7 +26,6 @@ from bertkit.retrieval.store import (
     Passage,
     Spec,
     Store,
-    agreed,
     hit,
     read_spec,
 )
@@ -65,9 +64,7 @@ class LanceStore(Store):
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
-        spec = read_spec(place, read_bytes(folder / SPEC, SearchError))
-        if create is not None:
-            spec = agreed(place, spec, create)
+        spec = read_spec(place, read_bytes(folder / SPEC, SearchError), create)
         with readable(place):
             database = lancedb.connect(folder)
             if TABLE in database.list_tables().tables:
@@ -173,8 +170,8 @@ class LanceStore(Store):
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
         match = MatchQuery(query, "text")  # type: ignore[call-arg]  # its defaults are pydantic's
-        asked = self.table.search(match, query_type="fts")
-        return [self._hit(row, row["_score"]) for row in self._rows(asked, "_score", count, where)]
+        search = self.table.search(match, query_type="fts")
+        return [self._hit(row, row["_score"]) for row in self._rows(search, "_score", count, where)]
 
     def _rows(
         self, query: Any, score: str, count: int, where: Sequence[Condition]
@@ -232,8 +229,8 @@ def readable(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{place}: the store is damaged, or cannot be read or written ({said}); if it is "
+            f"{place}: the store is damaged, or cannot be read or written ({message}); if it is "
             "damaged, index again into a new place"
         ) from None

@@ -28,7 +28,6 @@ from bertkit.retrieval.store import (
     Passage,
     Spec,
     Store,
-    agreed,
     hit,
     read_spec,
 )
@@ -71,13 +70,10 @@ class QdrantStore(Store):
                 if create is None:
                     raise SearchError(f"{place}: no such collection; make it with `bertkit index`")
                 _create(client, name, create)
-            held = client.get_collection(name).config.metadata or {}
-        if not isinstance(held.get("bertkit"), str):
+            metadata = client.get_collection(name).config.metadata or {}
+        if not isinstance(metadata.get("bertkit"), str):
             raise SearchError(f"{place}: a collection that bertkit did not make; name another")
-        spec = read_spec(place, held["bertkit"])
-        if create is not None:
-            spec = agreed(place, spec, create)
-        return cls(place, name, spec, client)
+        return cls(place, name, read_spec(place, metadata["bertkit"], create), client)
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         return dict(self._documents(_among(ids)))
@@ -143,8 +139,8 @@ class QdrantStore(Store):
         words = _counts(query)
         if not words:
             return []
-        asked = models.SparseVector(indices=list(words), values=[1.0] * len(words))
-        return self._ask(asked, WORDS, count, where)
+        sparse = models.SparseVector(indices=list(words), values=[1.0] * len(words))
+        return self._ask(sparse, WORDS, count, where)
 
     def _ask(self, query: Any, using: str, count: int, where: Sequence[Condition]) -> list[Hit]:
         with reachable(self.place):
@@ -156,8 +152,8 @@ class QdrantStore(Store):
                 query_filter=_filter(where),
                 with_payload=True,
             )
-        held = ((point.payload or {}, point.score) for point in response.points)
-        return [hit(payload, score, payload["fields"]) for payload, score in held]
+        payloads = ((point.payload or {}, point.score) for point in response.points)
+        return [hit(payload, score, payload["fields"]) for payload, score in payloads]
 
     def __len__(self) -> int:
         with reachable(self.place):
@@ -230,8 +226,8 @@ def reachable(place: str) -> Iterator[None]:
     try:
         yield
     except (ApiException, QdrantException, OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{place}: no Qdrant server answers there, or it refuses ({said}); check the address, "
-            "the server and QDRANT_API_KEY"
+            f"{place}: no Qdrant server answers there, or it refuses ({message}); check the "
+            "address, the server and QDRANT_API_KEY"
         ) from None

@@ -27,13 +27,14 @@ FUSION = 60
 
 def similarity_of(loaded: Loaded) -> Similarity:
     """By what a store compares a model's vectors. Raises: ConfigError for what no store can."""
-    held = loaded.pooling or Pooling()
-    if held.similarity == "cosine" or (held.normalize and held.similarity in ("dot", "euclidean")):
+    pooling = loaded.pooling or Pooling()
+    similarity = pooling.similarity
+    if similarity == "cosine" or (pooling.normalize and similarity in ("dot", "euclidean")):
         return "cosine"  # of vectors of length 1 all three find the same
-    if held.similarity == "dot":
+    if similarity == "dot":
         return "dot"
     raise ConfigError(
-        f"{loaded.folder}: its vectors are compared by {held.similarity} distance, and a store "
+        f"{loaded.folder}: its vectors are compared by {similarity} distance, and a store "
         "compares them by cosine or dot product; take another model"
     )
 

@@ -1,4 +1,4 @@
-"""What a store of passages is: written by documents, asked by vector or by words."""
+"""The interface of a store of passages: written by documents, searched by vector or by words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store was made with, which all that is added must share.
+    """The settings of a store, shared by all that is added.
 
     `fingerprint` is that of the model, its tokenizer and its pooling; `model` the name by which it
     is opened; `length` and `long` say how documents are cut into passages; `prompt` stands before
@@ -67,7 +67,7 @@ class Passage:
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A passage that was found, and how good it is: larger is better.
+    """A passage that answers a query, and its score: larger is better.
 
     `text` is characters [start, end) of the document `id`, which was read from `source`; `passage`
     is its number in it.
@@ -84,12 +84,12 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 SHOWN = ("id", "number", "text", "start", "end", "source")
-"""What is held of a passage and shown of a hit, beside the fields."""
+"""Columns of a passage that a hit shows, beside the fields."""
 
 
-def hit(held: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
-    """A passage that was found, as a store holds it."""
-    id, number, text, start, end, source = (held[name] for name in SHOWN)
+def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
+    """A hit from the row that a store holds of a passage."""
+    id, number, text, start, end, source = (row[name] for name in SHOWN)
     return Hit(id, score, text, start, end, number, source, dict(fields))
 
 
@@ -126,7 +126,7 @@ class Store(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Make what was written since the last time what is found from now on."""
+        """Let searches see what was written since the last time."""
 
     @abstractmethod
     def by_vector(
@@ -140,32 +140,12 @@ class Store(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many passages are found."""
+        """The number of passages that searches see."""
 
 
-def agreed(place: str, held: Spec, wanted: Spec) -> Spec:
-    """The spec of a store to be added to. Raises: SearchError when it was made with another."""
-    differs = {
-        "fingerprint": f"the model {held.model}, and {wanted.model} is another",
-        "length": f"passages of {held.length} tokens, not {wanted.length}",
-        "long": f"--long {held.long}, not {wanted.long}",
-        "fields": f"--keep {_listed(held.fields)}, not {_listed(wanted.fields)}",
-        "prompt": f"--prompt {held.prompt!r}, not {wanted.prompt!r}",
-        "query_prompt": f"--query-prompt {held.query_prompt!r}, not {wanted.query_prompt!r}",
-        "similarity": f"scores by {held.similarity}, not by {wanted.similarity}",
-    }
-    for name, how in differs.items():
-        if getattr(held, name) != getattr(wanted, name):
-            raise SearchError(f"{place}: was made with {how}; do as then, or make a new store")
-    return held
-
-
-def _listed(fields: Mapping[str, Kind]) -> str:
-    return ", ".join(f"{name}:{kind}" for name, kind in fields.items()) or "nothing"
-
-
-def read_spec(place: str, text: str | bytes) -> Spec:
-    """Raises: SearchError for what is no spec, or one of a later bertkit."""
+def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec:
+    """The spec of a store. Raises: SearchError for what is no spec, one of a later bertkit, or one
+    that differs from `wanted`."""
     try:
         data = text.encode() if isinstance(text, str) else text
         spec = msgspec.convert(from_json(data), type=Spec)
@@ -176,7 +156,29 @@ def read_spec(place: str, text: str | bytes) -> Spec:
             f"{place}: a store of version {spec.version}, and this bertkit reads up to {VERSION}; "
             "use the bertkit that made it, or index again"
         )
+    if wanted is not None:
+        _check_same(place, spec, wanted)
     return spec
+
+
+def _check_same(place: str, spec: Spec, wanted: Spec) -> None:
+    """Raises: SearchError for a store to be added to that was made otherwise."""
+    differs = {
+        "fingerprint": f"the model {spec.model}, and {wanted.model} is another",
+        "length": f"passages of {spec.length} tokens, not {wanted.length}",
+        "long": f"--long {spec.long}, not {wanted.long}",
+        "fields": f"--keep {_listed(spec.fields)}, not {_listed(wanted.fields)}",
+        "prompt": f"--prompt {spec.prompt!r}, not {wanted.prompt!r}",
+        "query_prompt": f"--query-prompt {spec.query_prompt!r}, not {wanted.query_prompt!r}",
+        "similarity": f"scores by {spec.similarity}, not by {wanted.similarity}",
+    }
+    for name, how in differs.items():
+        if getattr(spec, name) != getattr(wanted, name):
+            raise SearchError(f"{place}: was made with {how}; do as then, or make a new store")
+
+
+def _listed(fields: Mapping[str, Kind]) -> str:
+    return ", ".join(f"{name}:{kind}" for name, kind in fields.items()) or "nothing"
 
 
 _CONDITION = re.compile(r"(.+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)

@@ -1,6 +1,6 @@
-"""The door of the server: who may come in, with how much, and how long it may take.
+"""Admission of requests, before anything is parsed: keys, limits and timeouts of every route.
 
-It stands before anything is parsed, for every route alike, and counts and logs what goes out.
+Replies are counted and logged here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LIVE = "/health/live"
 """The one route that is open to everyone."""
 
 PART = 64 << 10
-"""Bytes of a reply that are given to the connection at a time."""
+"""Bytes of a reply that are sent at a time."""
 
 PARTS = 16
-"""Parts that a client has to take within `timeout`, or the connection ends."""
+"""Parts that a client must take within `timeout`, or the connection ends."""
 
 
 class AdmissionMiddleware:
@@ -215,8 +215,8 @@ class AdmissionMiddleware:
                     break
                 parts = state["parts"]
             if not done:
-                said = f"no answer within {self.limits.timeout:g} s, for others are before"
-                raise busy(5, f"{said}; try again")
+                sentence = f"no answer within {self.limits.timeout:g} s, for others are before"
+                raise busy(5, f"{sentence}; try again")
             if left in done and not state.get("sent"):
                 raise _Gone
             await answer

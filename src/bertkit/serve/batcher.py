@@ -1,7 +1,7 @@
-"""Requests of many people as batches of tokens: one thread runs the models, a bounded queue waits.
+"""Dynamic batching: one thread runs the models, a bounded queue holds the requests.
 
-Whatever waits for the same pipeline goes through the model together, oldest first, as soon as the
-model is free; nothing is held back to make a batch fuller.
+The requests of one pipeline go through the model together, oldest first, as soon as the model is
+free; none waits for a fuller batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertkit.serve.metrics import Metrics
 
 
 class Full(BertkitError):
-    """No room in the queue; `seconds` is when there may be some."""
+    """The queue is full; `seconds` estimates when it has room."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"the server has more to do than it can; try again in {seconds} s")
@@ -29,7 +29,7 @@ class Full(BertkitError):
 
 
 class _Job:
-    """What one request waits for."""
+    """The works of one request, and their answers."""
 
     def __init__(self, number: int, works: Sequence[Work], loop: asyncio.AbstractEventLoop) -> None:
         self.number, self.works = number, works
@@ -58,7 +58,7 @@ class _Job:
 
 
 class Batcher:
-    """The queue and its thread. `queue_tokens` may wait; a batch has about `batch_tokens`."""
+    """A queue of at most `queue_tokens`, and its thread: batches of about `batch_tokens`."""
 
     def __init__(self, *, queue_tokens: int, batch_tokens: int, metrics: Metrics) -> None:
         self.queue_tokens, self.batch_tokens, self.metrics = queue_tokens, batch_tokens, metrics
@@ -79,9 +79,9 @@ class Batcher:
     async def answers(
         self, pipeline: Pipeline, works: Sequence[Work], *, urgent: bool = False
     ) -> list[Any]:
-        """What the pipeline makes of each. A caller that is cancelled leaves the queue.
+        """The pipeline's answers. A caller that is cancelled leaves the queue.
 
-        `urgent` ones wait whatever there is, and go first: a sign of life.
+        `urgent` works go first, and are never refused: a health check.
         Raises: Full; what the pipeline raises.
         """
         tokens = sum(work.tokens for work in works)
@@ -161,7 +161,7 @@ class Batcher:
         return pipeline, taken
 
     def _run(self, pipeline: Pipeline, taken: Sequence[tuple[_Job, int]]) -> None:
-        """Answer them together or, where that fails, each job's by themselves."""
+        """Answer the works together or, if that fails, job by job."""
         try:
             answers = list(pipeline.run([job.works[place] for job, place in taken]))
             assert len(answers) == len(taken)

@@ -1,6 +1,6 @@
-"""The memory that requests hold: taken before it is used, and refused where too little is left.
+"""The memory budget of requests: reserved before use, refused where too little is left.
 
-A request takes what it may become by the worst text of its size, and gives back what it did not.
+A request reserves for the worst text of its size, and returns what it did not use.
 Figures are of glibc's malloc, measured on WordPiece (docs/log.md).
 """
 
@@ -24,11 +24,11 @@ KEPT = 2048
 """Bytes held for each token until its request is answered, the answer included."""
 
 TRIM = 64 << 20
-"""Bytes that were read and let go of, after which malloc is asked for what it still keeps."""
+"""Freed bytes after which malloc is told to return memory to the kernel."""
 
 
 class Budget:
-    """Bytes that all requests of a process may hold; for the event loop's thread alone."""
+    """The bytes that all requests of a process may hold; not thread-safe."""
 
     def __init__(self, most: int, metrics: Metrics) -> None:
         self.most, self.metrics = most, metrics
@@ -46,11 +46,11 @@ class Budget:
         self._use(count)
 
     def give(self, count: int) -> None:
-        """Give back what was taken."""
+        """Return what was taken."""
         self._use(-count)
 
     def read(self, count: int) -> None:
-        """Give back what a thread of its own read with, and the process what malloc keeps of it."""
+        """Return what a thread read with, and now and then malloc's free memory to the kernel."""
         self.give(count)
         self._loose += count
         if self._loose >= TRIM:

@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 << 10
-"""Of a request's line and headers; what came with the last of them may be more."""
+"""Limit of a request's line and headers; the last read may exceed it."""
 
 HEAD_SECONDS = 10.0
 """That they may take to arrive."""
@@ -20,7 +20,7 @@ TOO_LARGE = (
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, ended when its client sends no head, or one without an end.
+    """uvicorn's connection, with a timeout and a size limit for request heads.
 
     uvicorn has no setting for either: it times idle connections only between requests, and bounds
     the head of its slower parser alone. Without this a few hundred open sockets, or one endless

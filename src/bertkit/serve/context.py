@@ -1,4 +1,4 @@
-"""One request, from what it asks to what is answered."""
+"""The context of a request: it finds the pipeline, checks limits, and runs the items."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
 
 INLINE = 4_000
-"""Pieces that are read at once; more go to a thread, so that others are served."""
+"""Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
 
 PART = 1 << 17
-"""Pieces that a thread reads at a time, or those of one item: what it takes is had once."""
+"""Tokens that a thread encodes at a time, or those of one item: this bounds its memory."""
 
 T = TypeVar("T")
 
 
 def refusal(error: BertkitError | Refused) -> Refused:
-    """What an error of ours is to who asked."""
+    """An error as the refusal that the client gets."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, Full):
@@ -43,7 +43,7 @@ def refusal(error: BertkitError | Refused) -> Refused:
 
 
 class RequestContext:
-    """A request, and what its route needs to answer it: models, queue, limits, memory."""
+    """A request with what its route needs: models, queue, limits, memory."""
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
@@ -55,7 +55,7 @@ class RequestContext:
         self.budget: Budget = self.state["budget"]
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
-        """The name and pipeline that are asked for. Raises: Refused for a model without it."""
+        """The name and pipeline of a model. Raises: Refused for a model that cannot do this."""
         pipelines = self.registry.supporting(ability)
         if not pipelines:
             raise Refused(404, "no model here answers this", kind="not_found")
@@ -72,7 +72,7 @@ class RequestContext:
         *,
         field: str,
         truncate: bool = False,
-        **asked: Any,
+        **options: Any,
     ) -> tuple[list[Any], list[bool]]:
         """An answer for each item, and which of them were cut.
 
@@ -86,7 +86,7 @@ class RequestContext:
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
-        prepare = partial(pipeline.prepare, long=long, **asked)
+        prepare = partial(pipeline.prepare, long=long, **options)
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
@@ -108,14 +108,13 @@ class RequestContext:
         prepare: Callable[[Sequence[Any]], list[T]],
         tokens: Callable[[T], int],
     ) -> list[T]:
-        """What `prepare` makes of the items, some at a time; a thread does, if they are long.
+        """`prepare` of the items, part by part, in a thread if they are long.
 
-        The memory for it is taken before, and that for what they become is the request's.
-        Raises: Refused for more tokens than may wait, or than there is memory for; what `prepare`
-        does.
+        Memory for it is reserved first; the results' share stays with the request.
+        Raises: Refused for more tokens than the queue or the memory takes; what `prepare` raises.
         """
-        most, whole = self.limits.queue_tokens, sum(sizes)
-        taken = READ * min(whole, max(PART, *sizes)) + KEPT * min(whole, most)
+        most, total = self.limits.queue_tokens, sum(sizes)
+        taken = READ * min(total, max(PART, *sizes)) + KEPT * min(total, most)
         gone = threading.Event()
 
         def parts() -> list[T]:
@@ -135,7 +134,7 @@ class RequestContext:
             return results
 
         self.budget.take(taken)
-        if whole <= INLINE:
+        if total <= INLINE:
             try:
                 results = parts()
             finally:
@@ -152,24 +151,23 @@ class RequestContext:
         return results
 
     def hold(self, count: int) -> None:
-        """Take memory until the request is answered. Raises: Refused where that is too little."""
+        """Reserve memory until the request is answered. Raises: Refused for too much."""
         self.budget.take(count)
         self.state["held"] += count
 
     async def plain(
-        self, ability: str, ask: Ask, items: Sequence[Any], *, one: bool, **asked: Any
+        self, ability: str, ask: Ask, items: Sequence[Any], *, one: bool, **options: Any
     ) -> Response:
-        """The pipeline's own answers: the one, or a list."""
+        """The pipeline's answers as they are: one, or a list."""
         _, pipeline = self.pipeline(ability, ask.model)
         truncate = getattr(ask, "truncate", False)
         answers, cut = await self.answers(
-            pipeline, items, field="inputs", truncate=truncate, **asked
+            pipeline, items, field="inputs", truncate=truncate, **options
         )
         return reply(answers[0] if one else answers, cut)
 
     def check(self, items: Sequence[Any], field: str) -> list[int]:
-        """How many pieces each has at most. Raises: Refused for a text, or a list, that is too
-        long."""
+        """At most how many tokens each item has. Raises: Refused for too long a text or list."""
         if len(items) > self.limits.items:
             raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
         most, sizes = self.limits.text_characters, []
@@ -190,7 +188,7 @@ class RequestContext:
         return sizes
 
     def charge(self, tokens: int, items: int) -> None:
-        """Take tokens from what the key has left. Raises: Refused where that is too little."""
+        """Charge tokens to the key. Raises: Refused where it has too few left."""
         if tokens > self.limits.queue_tokens:
             raise too_much(f"{tokens:,} tokens, and {self.limits.queue_tokens:,} are the most")
         who: ApiKeyState = self.state["who"]
@@ -202,7 +200,7 @@ class RequestContext:
 
 
 def reply(answer: Any, cut: Sequence[bool] = ()) -> Response:
-    """As JSON; a header names the items that were cut, for replies that are bare lists."""
+    """A JSON response; the header x-truncated lists the items that were cut."""
     places = ",".join(str(place) for place, short in enumerate(cut) if short)
     headers = {"x-truncated": places} if places else {}
     return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)

@@ -1,4 +1,4 @@
-"""Bounds on what is asked, and who may ask: all of it before anything is parsed."""
+"""Limits and API keys, which are checked before anything is parsed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(gt=0.0)]
 
 
 class Limits(Settings, frozen=True):
-    """How much a server takes on."""
+    """The limits of a server."""
 
     body_bytes: Count = 2 << 20
     """Bytes of a request's body."""
@@ -47,7 +47,7 @@ class Limits(Settings, frozen=True):
 
 
 class Key(Settings, frozen=True):
-    """Someone who may ask."""
+    """An API key."""
 
     name: str
     """For the log."""
@@ -66,15 +66,15 @@ class KeyFile(Settings, frozen=True):
 
 
 class RateLimiter:
-    """So many a minute, and as many at once after a minute's rest; None is no bound."""
+    """A token bucket of `per_minute`, full after a minute's rest; None is no limit."""
 
     def __init__(self, per_minute: int | None) -> None:
         self.per_minute, self.left, self.seen = per_minute, float(per_minute or 0), time.monotonic()
 
     def take(self, count: int = 1) -> int:
-        """0 when they are taken; else the seconds after which there are enough, and none is taken.
+        """0 when they are taken; else the seconds until there are enough, and none is taken.
 
-        What is more than a minute's share is taken when a whole minute's is there.
+        More than a minute's share is taken when the bucket is full.
         """
         if self.per_minute is None:
             return 0
@@ -89,7 +89,7 @@ class RateLimiter:
 
 
 class ApiKeyState:
-    """A key with what it has left."""
+    """A key and its rate limiters."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.name = key, key.name
@@ -101,7 +101,7 @@ class ApiKeyState:
 
 
 class Keys:
-    """Everyone who may ask; nobody is asked for a key where there is none."""
+    """All keys of a server; without any, everyone is admitted."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.visitors = [ApiKeyState(key) for key in keys]
@@ -111,9 +111,9 @@ class Keys:
         return bool(self.visitors)
 
     def find(self, authorization: bytes) -> ApiKeyState | None:
-        """Who sends this header, `Bearer KEY`; takes as long whatever the key is.
+        """The key of this header, `Bearer KEY`, in constant time.
 
-        Browsers, which ask for a name and a password, send the key as the latter.
+        Browsers, which ask for a name and a password, send the key as the password.
         """
         if not self.visitors:
             return self.anyone
@@ -143,11 +143,11 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
         try:
             keys += decode(KeyFile, read_toml(path)).key
         except ConfigError as error:
-            said = str(error)
-            raise ConfigError(said if said.startswith(str(path)) else f"{path}: {said}") from None
-    own = environment.get(KEY, "").strip()
-    if own:
-        digest = hashlib.sha256(own.encode()).hexdigest()
+            where = "" if str(error).startswith(str(path)) else f"{path}: "
+            raise ConfigError(f"{where}{error}") from None
+    secret = environment.get(KEY, "").strip()
+    if secret:
+        digest = hashlib.sha256(secret.encode()).hexdigest()
         keys.append(Key(name=KEY, sha256=digest))
     for what in ("name", "sha256"):
         seen = [getattr(key, what) for key in keys]

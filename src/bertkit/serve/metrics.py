@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 TOGETHER = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment's name for a folder in which several processes count; set before any starts."""
+"""Environment variable of the folder that workers share; set before any starts."""
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
 
 
 class Metrics:
-    """Of this process or, where they count in a folder, of all workers together."""
+    """Metrics of this process or, with a shared folder, of all workers together."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

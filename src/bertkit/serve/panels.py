@@ -1,4 +1,4 @@
-"""The questions that the page "Ask" puts to models: what its boxes are for, and what it shows."""
+"""The panels of the page "Ask": the labels of their boxes, and the figures of their answers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ PANELS: Mapping[str, Panel] = {
 
 
 def task_panel(task: type[Task[Any, Any]]) -> Panel:
-    """The question of a task that has no panel of its own, by what the task declares."""
+    """The panel of a task without one, from what the task declares."""
     text, *others = task.fields
     item = task.example_item
     several = not isinstance(item, str) and not isinstance(item[1], str)

@@ -1,4 +1,4 @@
-"""A model folder, ready for every question it can answer."""
+"""The models of a server, each with the pipelines that its folder allows."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ PAGE = 6
 
 
 class ServedModel:
-    """A model and its pipelines, by route: what its folder was made for, on one engine.
+    """A model and its pipelines by ability, on one engine.
 
-    `own` are tasks from outside the package whose code may run, by their full names.
+    `trusted` are tasks from outside the package whose code may run, by their full names.
     Raises: CheckpointError for a folder that does not open.
     """
 
     def __init__(
-        self, folder: str, precision: Inference, own: Mapping[str, TaskClass] = {}
+        self, folder: str, precision: Inference, trusted: Mapping[str, TaskClass] = {}
     ) -> None:
-        self.folder, self.precision, self.own = folder, precision, own
+        self.folder, self.precision, self.trusted = folder, precision, trusted
         self.name = Path(folder).name or folder
         self.loaded = loaded = load(folder)
         for name, weight in loaded.model.named_parameters():
@@ -68,12 +68,12 @@ class ServedModel:
                 )
         self.pipelines: dict[str, Pipeline] = {}
         task = name_in(loaded.settings, loaded.model.heads)
-        if task is not None and ":" in task and task not in own:
+        if task is not None and ":" in task and task not in trusted:
             raise CheckpointError(
                 f"{folder}: made for the task {task}, whose code is not bertkit's and does not run "
                 f"in a server; if you trust it, name it: --task {task}"
             )
-        kind = own.get(task or "") or (find(task) if task in TASKS else None)
+        kind = trusted.get(task or "") or (find(task) if task in TASKS else None)
         if kind is not None and kind.route:
             answer = answering(loaded, kind, precision=precision)
             self.pipelines[kind.route.strip("/")], runs = answer, answer.engine
@@ -117,8 +117,9 @@ class ServedModel:
 
     def well(self, vector: NDArray[np.float32]) -> bool:
         """Whether this is the vector that the probe had when the model was opened."""
-        apart = float(np.abs(vector - self.known).max())
-        return apart <= 0.02 * float(np.abs(self.known).max())  # bf16 rounds by the batch's shape
+        distance = float(np.abs(vector - self.known).max())
+        # bf16 rounds by the batch's shape
+        return distance <= 0.02 * float(np.abs(self.known).max())
 
 
 def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -147,24 +148,24 @@ class SearchPipeline:
     ) -> list[Work]:
         """Raises: ConfigError for a condition on a field that the store has not."""
         conditions(where, self.searcher.store.spec.fields)
-        asked = {"top": top, "where": tuple(where), "hybrid": hybrid}
+        options = {"top": top, "where": tuple(where), "hybrid": hybrid}
         works = self.searcher.embed.prepare(queries, long=long)
         return [
-            replace(work, item=(query, asked)) for query, work in zip(queries, works, strict=True)
+            replace(work, item=(query, options)) for query, work in zip(queries, works, strict=True)
         ]
 
     def run(self, works: Sequence[Work]) -> list[list[Hit]]:
         """The best documents of each."""
         return [
-            self.searcher(query, long="truncate", **asked)
-            for query, asked in (work.item for work in works)
+            self.searcher(query, long="truncate", **options)
+            for query, options in (work.item for work in works)
         ]
 
 
 class ExplainPipeline:
-    """A pipeline that shows what a model does: texts, or pairs -> explanations.
+    """A pipeline of explanations: texts or pairs -> what the model computes.
 
-    They say of a text that is longer than a page that it was cut.
+    An explanation says whether its text was cut.
     """
 
     policies: tuple[Long, ...] = ("error", "truncate")
@@ -208,10 +209,10 @@ class ModelRegistry:
         tasks: Iterable[str | TaskClass] = (),
     ) -> None:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
-        own = {kind.full_name(): kind for kind in kinds}
+        trusted = {kind.full_name(): kind for kind in kinds}
         self.models: dict[str, ServedModel] = {}
         for folder in folders:
-            one = ServedModel(folder, precision, own)
+            one = ServedModel(folder, precision, trusted)
             if one.name in self.models:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
@@ -220,17 +221,17 @@ class ModelRegistry:
         freeze_objects()
 
     def abilities(self) -> set[str]:
-        """All that is answered."""
+        """Everything that some model, or the store, can do."""
         abilities = {ability for one in self.models.values() for ability in one.pipelines}
         return abilities | ({"search"} if self.search else set())
 
     def tasks(self) -> dict[str, TaskClass]:
-        """The tasks that are answered at a route of their own, by it."""
+        """The tasks that declare a route, by route."""
         pipelines = [p for one in self.models.values() for p in one.pipelines.values()]
         return {type(p.task).route: type(p.task) for p in pipelines if isinstance(p, Answer)}
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
-        """The pipelines with an ability, by the name of their model, the first named first."""
+        """The pipelines with an ability, by model name, in the order given."""
         if ability == "search":
             return {} if self.search is None else {"store": self.search}
         return {
@@ -240,9 +241,9 @@ class ModelRegistry:
         }
 
     def reload(self, name: str) -> None:
-        """Open a model's folder again; requests that came before have the old one."""
+        """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = ServedModel(old.folder, old.precision, old.own)
+        self.models[name] = ServedModel(old.folder, old.precision, old.trusted)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

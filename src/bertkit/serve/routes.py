@@ -1,4 +1,4 @@
-"""What each route asks of a model, and what it makes of the answers."""
+"""The routes: their handlers and types."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
 async def search(ask: schema.SearchAsk, context: RequestContext) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
     _, pipeline = context.pipeline("search", ask.model)
-    asked = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
+    options = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
     hits, cut = await context.answers(
-        pipeline, [ask.query], field="query", truncate=ask.truncate, **asked
+        pipeline, [ask.query], field="query", truncate=ask.truncate, **options
     )
     return reply(hits[0], cut)
 

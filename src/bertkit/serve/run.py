@@ -1,4 +1,4 @@
-"""Server processes: they refuse at once, load models behind that, and drain at the end."""
+"""Server processes: they refuse requests while models load, and drain them at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Plan:
-    """What each process of a server is to do."""
+    """The settings of a server's processes."""
 
     models: Sequence[str]
     store: str | None = None
@@ -128,7 +128,7 @@ class Process(uvicorn.Server):
 
 
 def loaded_app(plan: Plan, address: str) -> AdmissionMiddleware:
-    """What a worker serves; it does not begin before its models are open."""
+    """The application of a worker, once its models are open."""
     admission, batcher = _parts(plan)
     try:
         _open(admission, batcher, plan, address)
