@@ -57,3 +57,8 @@ def test_a_pair_is_not_mixed_with_pairs(inputs: Any) -> None:
 def test_a_text_or_a_pair_or_several() -> None:
     for inputs in ("a", ["a"], ["a", "b"], [["a"]], [["a", "b"], ["c"]]):
         assert decode(PredictAsk, msgspec.json.encode({"inputs": inputs})).inputs == inputs
+
+
+def test_half_of_a_surrogate_pair_is_named() -> None:
+    assert "surrogate" in refused(EmbedAsk, b'{"inputs": "\\ud800"}').sentence
+    assert decode(EmbedAsk, b'{"inputs": "\\ud83d\\ude00"}').inputs == "\U0001f600"

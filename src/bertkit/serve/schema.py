@@ -22,6 +22,9 @@ from bertkit.view.contexts import CHARACTERS, TEXTS
 MESSAGE = 200
 """Characters of a message that may repeat what was sent."""
 
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair; msgspec's message for one without the other is about something else."""
+
 Text = Annotated[str, Meta(min_length=1)]
 TextList = Annotated[list[Text], Meta(min_length=1)]
 Texts = Text | TextList
@@ -216,7 +219,8 @@ def decode(kind: type[A], body: bytes) -> A:
     except msgspec.ValidationError as error:
         raise _refused(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"no JSON: {error}") from None
+        half = SURROGATE.search(body) and "perhaps half of a surrogate pair, which is no character"
+        raise invalid(f"no JSON: {half or error}") from None
 
 
 def _refused(error: str) -> Refused:
