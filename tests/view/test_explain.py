@@ -209,7 +209,7 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
 
 
 def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
-    tiny_folder(tmp_path / "one", loaded.tokenizer, family=ROBERTA, types=1)
+    tiny_folder(tmp_path / "one", loaded.tokenizer, family=ROBERTA, token_types=1)
     found = explain(tmp_path / "one", TEXT, PAIR)
     segment = next(part for part in found.embeddings.parts if part.name == "segment")
     assert len(set(segment.norms)) == 1
