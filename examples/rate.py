@@ -26,7 +26,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify as Labelled
 from bertkit.tasks.classify import Example
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -112,19 +112,13 @@ class Rate(Task[Example, Stars]):
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()})
 
-    def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
-    ) -> list[Stars]:
-        found = []
-        for rows, feature in zip(outputs, features, strict=True):
+    def answers(self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module) -> list[Stars]:
+        answers = []
+        for item in outputs:
+            (rows,) = item.outputs
             more = 1 / (1 + np.exp(-rows[0]))
-            number = 1 + int((more > 0.5).sum())
-            found.append(Stars(number, more.tolist(), feature.encoding.truncated))
-        return found
+            answers.append(Stars(1 + int((more > 0.5).sum()), more.tolist(), item.truncated))
+        return answers
 
     def score(self, answers: Sequence[Stars], examples: Sequence[Example]) -> dict[str, float]:
         off = np.array([a.stars - stars(e) for a, e in zip(answers, examples, strict=True)])

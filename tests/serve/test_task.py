@@ -27,7 +27,7 @@ from bertkit.recipes.export import export
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.serve.registry import ModelRegistry
 from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -96,15 +96,10 @@ class Letters(Task[Example, LengthAnswer]):
         return Loss(loss, {self.head: loss.detach()})
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[LengthAnswer]:
         return [
-            LengthAnswer(float(rows[0, 0]), example.pair or "")
-            for rows, example in zip(outputs, examples, strict=True)
+            LengthAnswer(float(item.outputs[0][0, 0]), item.example.pair or "") for item in outputs
         ]
 
     def score(

@@ -37,7 +37,7 @@ from bertkit.tasks.answer import (
     QuestionAnswer,
     best_spans,
 )
-from bertkit.tasks.task import Feature, Outputs, Reading
+from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
@@ -207,7 +207,7 @@ def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]
     for logits, feature in zip(outputs, found, strict=True):
         if feature.target == (0, 0):
             logits[:] = 0.0
-    answers = task.answers(outputs, found, examples, nn.Identity())
+    answers = task.answers(by_example(examples, group(found), outputs), nn.Identity())
     for answer, example in zip(answers, examples, strict=True):
         check(answer, example)
         text, start = example.answers[0]
@@ -218,7 +218,7 @@ def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]
     assert sum(map(splits_words, examples)) <= 12
     assert task.score(answers, examples)["exact"] >= 0.96
     moved = [np.roll(logits, 1, axis=0) for logits in outputs]  # a control
-    wrong = task.answers(moved, found, examples, nn.Identity())
+    wrong = task.answers(by_example(examples, group(found), moved), nn.Identity())
     assert task.score(wrong, examples)["exact"] < 0.1
 
 
@@ -228,7 +228,7 @@ def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
     example = Question("a", context, (("k", len(context) - 1),))
     start = time.process_time()
     found = windows(Answer(), tokenizer, [example], 384, labelled=True)
-    answers = Answer().answers(oracle(found), found, [example], nn.Identity())
+    answers = Answer().answers(by_example([example], group(found), oracle(found)), nn.Identity())
     assert time.process_time() - start < 15.0
     assert len(context) > 1_000_000
     assert len(found) > 500
@@ -295,7 +295,7 @@ def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer,
                     score = float(logits[i, 0] + logits[j, 1])
                     scores[span] = max(scores.get(span, -np.inf), score)
     expected = sorted(scores, key=lambda span: -scores[span])[:5]
-    [answer] = task.answers(outputs, found, [example], nn.Identity())
+    [answer] = task.answers(by_example([example], group(found), outputs), nn.Identity())
     check(answer, example)
     assert [(s.start, s.end) for s in answer.best] == expected
     null = min(float(logits[0].sum()) for logits in outputs)
@@ -318,7 +318,7 @@ def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
 
     def said(**options: Any) -> QuestionAnswer:
         task = Answer((), Options(**options))
-        return task.answers([logits], found, [example], nn.Identity())[0]
+        return task.answers(by_example([example], group(found), [logits]), nn.Identity())[0]
 
     assert said(no_answer=True).answer == ""
     assert said(no_answer=True).null_score == pytest.approx(1.5)
@@ -350,7 +350,7 @@ def certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
     start, end = feature.target
     logits = np.zeros((len(feature.encoding), 2), dtype=np.float32)
     logits[start, 0] = logits[end, 1] = 9.0
-    [found] = task.answers([logits], [feature], [example], nn.Identity())
+    [found] = task.answers(by_example([example], [[feature]], [logits]), nn.Identity())
     assert context[found.start : found.end] == found.answer
     offsets = feature.encoding.offsets
     return found.answer, context[offsets[start, 0] : offsets[end, 1]]
@@ -378,7 +378,7 @@ def test_answers_of_every_kind_of_tokenizer_are_slices(
     ]
     task = Answer((), Options(best=50))
     found = windows(task, trained, examples, 64)
-    answers = task.answers(noise(found, seed), found, examples, nn.Identity())
+    answers = task.answers(by_example(examples, group(found), noise(found, seed)), nn.Identity())
     for answer, example in zip(answers, examples, strict=True):
         check(answer, example)
         assert len(answer.best) > 25
@@ -388,7 +388,7 @@ def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
     task = Answer((), Options(question_tokens=2))
     examples = [Question("a b", "c " * 30), Question("a b c", "d")]
     found = windows(task, tokenizer, examples, 16)
-    answers = task.answers(noise(found), found, examples, nn.Identity())
+    answers = task.answers(by_example(examples, group(found), noise(found)), nn.Identity())
     assert [answer.truncated for answer in answers] == [False, True]
 
 
@@ -496,12 +496,8 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
         optimizer.step()
     assert sum(loss.total.item() for loss in losses) < 0.05
     assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
-    answers = task.answers(
-        task.run(Engine(model, precision=None, max_batch_tokens=64), found),
-        found,
-        examples,
-        nn.Identity(),
-    )
+    outputs = task.run(Engine(model, precision=None, max_batch_tokens=64), found)
+    answers = task.answers(by_example(examples, group(found), outputs), nn.Identity())
     assert task.score(answers, examples)["exact"] == 1.0
     for answer, example in zip(answers, examples, strict=True):
         check(answer, example)

@@ -26,7 +26,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import ChoiceAnswer, Choose, Example
-from bertkit.tasks.task import Feature, Reading
+from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -63,7 +63,7 @@ def answered(
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
     outputs = TASK.run(Engine(model, precision=None, max_batch_tokens=budget), features)
-    return TASK.answers(outputs, features, examples, model.heads["choose"])
+    return TASK.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 
 QUESTIONS = [
@@ -209,7 +209,9 @@ def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) 
     assert pieces == ["[CLS]", *("abcdefghij" * 4)[:25], "[SEP]", *"nokl", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 27 + [1] * 5
     outputs = [np.zeros((1, 1), np.float32)] * 4
-    answers = TASK.answers(outputs, features, [long, QUESTIONS[1]], torch.nn.Identity())
+    answers = TASK.answers(
+        by_example([long, QUESTIONS[1]], group(features), outputs), torch.nn.Identity()
+    )
     assert [a.truncated for a in answers] == [True, False]
 
 

@@ -16,7 +16,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError
 from bertkit.tasks.classify import Classify, Columns, Example, Options, choose_columns
-from bertkit.tasks.task import Feature, Reading
+from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 
 
@@ -210,7 +210,9 @@ def answered(task: Classify, rows: list[list[float]]) -> list[Any]:
     encoding = Encoding(*[np.zeros(3, dtype=np.int64)] * 3, [None] * 3, [None] * 3, False)
     features = [Feature(encoding, place) for place in range(len(rows))]
     outputs = [np.array([row], dtype=np.float32) for row in rows]
-    return task.answers(outputs, features, labelled(*["x"] * len(rows)), nn.Identity())
+    return task.answers(
+        by_example(labelled(*["x"] * len(rows)), group(features), outputs), nn.Identity()
+    )
 
 
 def test_scores_are_those_of_the_task() -> None:

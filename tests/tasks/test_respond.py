@@ -23,7 +23,7 @@ from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import Example
 from bertkit.tasks.respond import Options, Respond, ResponseAnswer
-from bertkit.tasks.task import Feature, Reading
+from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -61,7 +61,7 @@ def answered(
     task = Respond()
     features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
-    return task.answers(outputs, features, examples, model.heads["choose"])
+    return task.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 
 # ---- readers

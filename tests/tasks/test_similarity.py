@@ -30,7 +30,7 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import similarity
 from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
-from bertkit.tasks.task import Reading
+from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
 
@@ -380,7 +380,7 @@ def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> No
     features = task.features(
         pairs(3), bertkit.load(base).tokenizer, 32, long="error", labelled=False
     )
-    answers = task.answers(outputs, features, pairs(3), torch.nn.Identity())
+    answers = task.answers(by_example(pairs(3), group(features), outputs), torch.nn.Identity())
     assert [answer.rank for answer in answers] == [2, 3, 1]
     assert task.score(answers, pairs(3))["mrr"] == pytest.approx((1 / 2 + 1 / 3 + 1) / 3)
 

@@ -26,7 +26,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.summarize import Example, Options, Summarize, oracle
-from bertkit.tasks.task import Reading
+from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 
 LENGTH = 24
@@ -151,7 +151,7 @@ def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) 
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
-    [answer] = task().answers(outputs, features, [Example(document)], model())
+    [answer] = task().answers(by_example([Example(document)], group(features), outputs), model())
     assert answer.truncated
 
 
@@ -292,7 +292,7 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
         losses.append(loss.item())
     assert losses[-1] < 0.05 < losses[0]
     outputs = ours.run(Engine(net.eval(), precision=None, max_batch_tokens=1_000), features)
-    answers = ours.answers(outputs, features, examples, net.heads["tag"])
+    answers = ours.answers(by_example(examples, group(features), outputs), net.heads["tag"])
     assert [answer.text for answer in answers] == about
     scores = ours.score(answers, examples)
     assert scores[ours.metric] == scores["rouge1"] == scores["rouge2"] == 1.0
@@ -370,7 +370,7 @@ def test_answers_slice_the_document(tokenizer: Tokenizer) -> None:
     features = ours.features([one], tokenizer, LENGTH, long="window", labelled=False)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
-    [answer] = ours.answers(outputs, features, [one], model())
+    [answer] = ours.answers(by_example([one], group(features), outputs), model())
     assert answer.text == "A dog\nran home quickly! The dog ate."
     assert [DOCUMENT[c.start : c.end] for c in answer.sentences] == [
         c.text for c in answer.sentences
@@ -492,7 +492,7 @@ def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
     ours = task()
     features = ours.features([one], tokenizer, 512, long="window", labelled=True)
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
-    [answer] = ours.answers(outputs, features, [one], model())
+    [answer] = ours.answers(by_example([one], group(features), outputs), model())
     assert time.monotonic() - began < 30
     assert sum(len(f.token_indices) for f in features) == 27_000
     assert len(answer.sentences) == 1  # all others share its trigrams
@@ -517,5 +517,5 @@ def test_mails_and_their_subjects(data_folder: Path) -> None:
     assert sum(len(f.token_indices) for f in features) == sum(len(one.sentences) for one in some)
     assert sum(f.target.sum() for f in features) == sum(map(len, best))
     wanted = [np.where(f.target == 1, 9.0, -9.0).astype(np.float32)[:, None] for f in features]
-    scores = ours.score(ours.answers(wanted, features, some, model()), some)
+    scores = ours.score(ours.answers(by_example(some, group(features), wanted), model()), some)
     assert scores["rouge1"] > scores["lead_rouge1"] + 0.05  # the oracle is better than the lead

@@ -32,7 +32,7 @@ from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.tasks import find
 from bertkit.tasks.tag import Example, Options, Tag, TagAnswer, TaggedEntity
-from bertkit.tasks.task import Feature, Reading
+from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import word_windows
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.text.train import train
@@ -98,7 +98,7 @@ def answered(
 ) -> list[TagAnswer]:
     features = task.features(examples, tokenizer, length, long="window", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=512), features)
-    return task.answers(outputs, features, examples, model.heads[task.head])
+    return task.answers(by_example(examples, group(features), outputs), model.heads[task.head])
 
 
 # ---- reading
@@ -353,7 +353,9 @@ def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
     features = task.features(examples, tokenizer, 64, long="window", labelled=False)
     rows = np.eye(5, dtype=np.float32)[[3, 4]] * 9
     outputs = [rows, rows[:0], rows[:0]]
-    first, second, third = task.answers(outputs, features, examples, torch.nn.Identity())
+    first, second, third = task.answers(
+        by_example(examples, group(features), outputs), torch.nn.Identity()
+    )
     [entity] = first.entities
     assert (entity.text, entity.type, entity.start, entity.end) == ("a \x00 b", "PER", 0, 5)
     assert entity.score > 0.99
@@ -361,7 +363,7 @@ def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
     assert (second.tags, third.tags) == (["O"], [])
     speech = Tag(("NN", "VB"), Options(scheme="none"))
     outputs = [rows[:, 3:], rows[:0, 3:], rows[:0, 3:]]
-    first = speech.answers(outputs, features, examples, torch.nn.Identity())[0]
+    first = speech.answers(by_example(examples, group(features), outputs), torch.nn.Identity())[0]
     assert first.tags == ["NN", "NN", "VB", "NN"]
     assert first.entities == []
 
@@ -445,7 +447,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     example = Tag.example("a bc j d " * PIECE, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=4096), features)
-    [answer] = task.answers(outputs, features, [example], model.heads["crf"])
+    [answer] = task.answers(by_example([example], group(features), outputs), model.heads["crf"])
     crf = model.heads["crf"].crf
     exact = marginals(crf, np.concatenate(outputs).astype(np.float64))
     tags = [IOB2.index(tag) for tag in answer.tags]
@@ -564,7 +566,7 @@ def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str,
     examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
     features = task.features(examples, shared(), 64, long="window", labelled=False)
     outputs = [np.eye(5, dtype=np.float32)[tags] for tags in said]
-    answers = task.answers(outputs, features, examples, torch.nn.Identity())
+    answers = task.answers(by_example(examples, group(features), outputs), torch.nn.Identity())
     scores = task.score(answers, examples)
     raw = [[tag for _, tag in one] for one in pairs]
     for tags in (raw, [answer.tags for answer in answers]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -17,7 +16,7 @@ from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
 from bertkit.tasks import Task, name_in, recorded
-from bertkit.tasks.task import Item, group
+from bertkit.tasks.task import Item, by_example, group
 from bertkit.text.long import Long
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -73,13 +72,10 @@ class Answer(ModelPipeline, Generic[A]):
 
     def run(self, works: Sequence[Work]) -> list[A]:
         """An answer for each."""
-        features = [
-            replace(feature, example=place)
-            for place, work in enumerate(works)
-            for feature in work.features
-        ]
-        outputs = self.task.run(self.engine, features)
-        return self.task.answers(outputs, features, [work.item for work in works], self.head)
+        groups = [work.features for work in works]
+        outputs = self.task.run(self.engine, [feature for own in groups for feature in own])
+        examples = [work.item for work in works]
+        return self.task.answers(by_example(examples, groups, outputs), self.head)
 
     def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
         features = self.task.features(

@@ -23,7 +23,7 @@ from bertkit.config import Count, Settings
 from bertkit.data.questions import Question, read_questions
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -203,31 +203,19 @@ class Answer(Task[Question, QuestionAnswer]):
     # ---- what it answers
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Question],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Question]], head: nn.Module
     ) -> list[QuestionAnswer]:
         """The spans whose two logits add up to most, over all windows.
 
         The same characters in two windows are one answer, with the better of its two scores.
         """
-        found, place = [], 0
-        for windows, example in zip(group(features), examples, strict=True):
-            found.append(
-                self._answer(outputs[place : place + len(windows)], windows, example.context)
-            )
-            place += len(windows)
-        return found
+        return [self._answer(item) for item in outputs]
 
-    def _answer(
-        self, outputs: Sequence[Outputs], windows: Sequence[Feature], context: str
-    ) -> QuestionAnswer:
-        options = self.options
+    def _answer(self, item: ExampleOutput[Question]) -> QuestionAnswer:
+        options, context = self.options, item.example.context
         visible = _visible(context)
         parts = []
-        for logits, window in zip(outputs, windows, strict=True):
+        for logits, window in zip(item.outputs, item.features, strict=True):
             tokens = window.encoding.span(1)
             starts, ends, seen = _trimmed(window.encoding.offsets[tokens], visible)
             scores, first, last = best_spans(
@@ -242,20 +230,20 @@ class Answer(Task[Question, QuestionAnswer]):
             if len(best) == options.best:
                 break
             best.setdefault((int(starts[i]), _whole(context, int(ends[i]))), float(scores[i]))
-        null = min(float(logits[0].sum()) for logits in outputs)
-        truncated = windows[0].encoding.truncated
+        null = min(float(logits[0].sum()) for logits in item.outputs)
+        truncated = item.truncated
         if not best:  # only white space has tokens
             return QuestionAnswer("", 0, 0, 1.0, [], 0.0, truncated)
         numbers = np.array([*best.values(), *([null] if options.no_answer else [])])
-        chances = np.exp(numbers - numbers.max())
-        chances /= chances.sum()
+        probabilities = np.exp(numbers - numbers.max())
+        probabilities /= probabilities.sum()
         spans = [
-            AnswerSpan(context[start:end], start, end, chance)
-            for (start, end), chance in zip(best, chances.tolist(), strict=False)
+            AnswerSpan(context[start:end], start, end, probability)
+            for (start, end), probability in zip(best, probabilities.tolist(), strict=False)
         ]
         above = float(null - numbers[0])
         if options.no_answer and above > (options.null_threshold or 0.0):
-            return QuestionAnswer("", 0, 0, float(chances[-1]), spans, above, truncated)
+            return QuestionAnswer("", 0, 0, float(probabilities[-1]), spans, above, truncated)
         top = spans[0]
         return QuestionAnswer(top.text, top.start, top.end, top.score, spans, above, truncated)
 

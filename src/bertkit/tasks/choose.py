@@ -20,7 +20,7 @@ from bertkit.data.readers import json_object, numbered, read_text, suffix
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -127,16 +127,12 @@ class ChoiceTask(Task[Example, A], Generic[A]):
         correct = (logits.argmax(-1) == targets).sum()
         return Loss(loss, {self.head: loss.detach()}, {self.head: correct})
 
-    def chances(
-        self, outputs: Sequence[Outputs], features: Sequence[Feature]
-    ) -> Iterator[tuple[NDArray[np.float64], bool]]:
-        """For each example the probabilities of its choices, and whether any was cut."""
-        place = 0
-        for choices in group(features):
-            scores = np.concatenate(outputs[place : place + len(choices)])[:, 0].astype(np.float64)
-            place += len(choices)
-            likely = np.exp(scores - scores.max())
-            yield likely / likely.sum(), any(c.encoding.truncated for c in choices)
+    def probabilities(self, item: ExampleOutput[Example]) -> NDArray[np.float64]:
+        """Of an example's choices."""
+        scores = np.concatenate(item.outputs)[:, 0].astype(np.float64)
+        likely = np.exp(scores - scores.max())
+        probabilities: NDArray[np.float64] = likely / likely.sum()
+        return probabilities
 
 
 class Choose(ChoiceTask[ChoiceAnswer]):
@@ -177,20 +173,15 @@ class Choose(ChoiceTask[ChoiceAnswer]):
         return found, f"{path}: {said}; {len(found):,} questions of {most} choices"
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[ChoiceAnswer]:
-        found = []
-        for example, (scores, cut) in zip(examples, self.chances(outputs, features), strict=True):
-            best = int(scores.argmax())
-            choice = ChoiceAnswer(
-                best, example.choices[best], float(scores[best]), scores.tolist(), cut
-            )
-            found.append(choice)
-        return found
+        answers = []
+        for item in outputs:
+            scores = self.probabilities(item).tolist()
+            best = scores.index(max(scores))
+            text = item.example.choices[best]
+            answers.append(ChoiceAnswer(best, text, scores[best], scores, item.truncated))
+        return answers
 
     def score(
         self, answers: Sequence[ChoiceAnswer], examples: Sequence[Example]

@@ -23,7 +23,7 @@ from bertkit.data.readers import suffix
 from bertkit.data.tables import NO_TAB, Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -421,22 +421,19 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         return Loss(loss, {self.head: loss.detach()}, correct)
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[LabelAnswer | LabelsAnswer]:
         """Windows of one text are averaged, each as heavy as it is long."""
-        owner = [feature.example for feature in features]
-        rows = averaged(np.concatenate(outputs), [f.encoding for f in features], owner)
-        found = torch.from_numpy(rows)
+        features = [feature for item in outputs for feature in item.features]
+        owner = [place for place, item in enumerate(outputs) for _ in item.features]
+        rows = np.concatenate([rows for item in outputs for rows in item.outputs])
+        scores = torch.from_numpy(averaged(rows, [f.encoding for f in features], owner))
         if self.options.multi_label:
-            found = torch.sigmoid(found)
+            scores = torch.sigmoid(scores)
         elif not self.options.regression:
-            found = torch.softmax(found, -1)
-        cut = [len(own) == 1 and own[0].encoding.truncated for own in group(features)]
-        return list(map(self._answer, found.tolist(), cut))
+            scores = torch.softmax(scores, -1)
+        cut = [len(item.features) == 1 and item.truncated for item in outputs]
+        return list(map(self._answer, scores.tolist(), cut))
 
     def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
         scores = dict(zip(self.labels, row, strict=True))

@@ -25,7 +25,7 @@ from bertkit.tasks.choose import (
     place_of,
     refuse_columns,
 )
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -119,18 +119,18 @@ class Respond(ChoiceTask[ResponseAnswer]):
         return replace(example, choices=(right, *wrong[: self.options.negatives]), answer=0)
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[ResponseAnswer]:
-        found = []
-        for example, (scores, cut) in zip(examples, self.chances(outputs, features), strict=True):
-            order = np.argsort(-scores, kind="stable").tolist()
-            best, score = example.choices[order[0]], float(scores[order[0]])
-            found.append(ResponseAnswer(best, order[0], score, scores.tolist(), order, cut))
-        return found
+        answers = []
+        for item in outputs:
+            likely = self.probabilities(item)
+            order, scores = np.argsort(-likely, kind="stable").tolist(), likely.tolist()
+            first = order[0]
+            text = item.example.choices[first]
+            answers.append(
+                ResponseAnswer(text, first, scores[first], scores, order, item.truncated)
+            )
+        return answers
 
     def score(
         self, answers: Sequence[ResponseAnswer], examples: Sequence[Example]

@@ -27,7 +27,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
@@ -338,15 +338,12 @@ class Similarity(Task[Example, SimilarityAnswer]):
     # ---- what it answers
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[SimilarityAnswer]:
-        if not examples:
+        if not outputs:
             return []
-        vectors = np.stack(outputs).reshape(len(examples), 2, -1)
+        examples = [item.example for item in outputs]
+        vectors = np.stack([item.outputs for item in outputs]).reshape(len(outputs), 2, -1)
         norms = np.linalg.norm(vectors, axis=2, keepdims=True)
         first, second = (vectors / np.maximum(norms, 1e-12)).transpose(1, 0, 2)
         scores = (first * second).sum(1)
@@ -354,12 +351,9 @@ class Similarity(Task[Example, SimilarityAnswer]):
         labelled = all(example.label is not None for example in examples)
         if len(examples) > 1 and not (labelled and self.options.loss in (None, *SCORED)):
             ranks = list(_ranks(first, second))
-        cut = [f.encoding.truncated for f in features]
         return [
-            SimilarityAnswer(score, rank, short)
-            for score, rank, short in zip(
-                scores.tolist(), ranks, map(max, cut[::2], cut[1::2]), strict=True
-            )
+            SimilarityAnswer(score, rank, item.truncated)
+            for score, rank, item in zip(scores.tolist(), ranks, outputs, strict=True)
         ]
 
     def score(

@@ -27,7 +27,7 @@ from bertkit.data.sentences import split
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -214,27 +214,20 @@ class Summarize(Task[Example, SummaryAnswer]):
         return Loss(loss, {self.head: loss.detach()})
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[SummaryAnswer]:
         """The likeliest sentences, of equally likely ones the first."""
-        found = []
-        each = iter(outputs)
-        for windows, example in zip(group(features), examples, strict=True):
-            logits = np.concatenate(list(islice(each, len(windows))))[:, 0]
-            scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
-            chosen = [
-                SummarySentence(
-                    example.sentences[place], *example.places[place], float(scores[place])
-                )
-                for place in self.choose(example.sentences, scores)
-            ]
-            truncated = any(window.encoding.truncated for window in windows)
-            found.append(SummaryAnswer(" ".join(c.text for c in chosen), chosen, truncated))
-        return found
+        return [self._answer(item) for item in outputs]
+
+    def _answer(self, item: ExampleOutput[Example]) -> SummaryAnswer:
+        example = item.example
+        logits = np.concatenate(item.outputs)[:, 0]
+        scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
+        chosen = [
+            SummarySentence(example.sentences[place], *example.places[place], float(scores[place]))
+            for place in self.choose(example.sentences, scores)
+        ]
+        return SummaryAnswer(" ".join(c.text for c in chosen), chosen, item.truncated)
 
     def choose(self, texts: Sequence[str], scores: NDArray[np.floating[Any]]) -> list[int]:
         """Which sentences make the summary, in order. Source: Liu & Lapata 2019, section 4.2."""

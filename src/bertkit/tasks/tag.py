@@ -27,7 +27,7 @@ from bertkit.data.tags import read_tagged, read_untagged, untagged
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, Feature, Outputs, Reading, Task, group
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Task
 from bertkit.text.encoding import Encoding, word_windows
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -284,28 +284,27 @@ class Tag(Task[Example, TagAnswer]):
     # ---- what it answers
 
     def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[Example],
-        head: nn.Module,
+        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[TagAnswer]:
         """The likeliest tag of each word, read leniently, or the likeliest sequence (`crf`).
 
         An entity's score is the mean probability of its words' tags; those of a CRF are marginal.
         """
         seen = [
-            [cast(int, f.encoding.words[p]) for f in several for p in _places(f).tolist()]
-            for several in group(features)
+            [cast(int, f.encoding.words[p]) for f in item.features for p in _places(f).tolist()]
+            for item in outputs
         ]
         lengths = [len(words) for words in seen]
-        tags, chances = self._decode(np.concatenate(outputs), lengths, head)
-        found, done = [], 0
-        for example, words in zip(examples, seen, strict=True):
+        logits = np.concatenate([rows for item in outputs for rows in item.outputs])
+        tags, scores = self._decode(logits, lengths, head)
+        answers, done = [], 0
+        for item, words in zip(outputs, seen, strict=True):
             own = slice(done, done + len(words))
-            found.append(self._answer(example, words, tags[own].tolist(), chances[own].tolist()))
+            answers.append(
+                self._answer(item.example, words, tags[own].tolist(), scores[own].tolist())
+            )
             done += len(words)
-        return found
+        return answers
 
     def _decode(
         self, logits: Outputs, lengths: Sequence[int], head: nn.Module
@@ -320,11 +319,11 @@ class Tag(Task[Example, TagAnswer]):
         sequences = crf.decode(emissions, lengths)
         tags = np.concatenate(sequences)
         pieces = [size for sequence in sequences for size in crf.pieces(sequence)]
-        chances = crf.marginals(emissions, pieces).numpy()
-        return tags, chances[np.arange(len(tags)), tags]
+        marginals = crf.marginals(emissions, pieces).numpy()
+        return tags, marginals[np.arange(len(tags)), tags]
 
     def _answer(
-        self, example: Example, seen: list[int], tags: list[int], chances: list[float]
+        self, example: Example, seen: list[int], tags: list[int], scores: list[float]
     ) -> TagAnswer:
         """`seen` are the words that have a tag and its probability; they may lack some."""
         words, names = example.words, [self.labels[tag] for tag in tags]
@@ -340,7 +339,7 @@ class Tag(Task[Example, TagAnswer]):
                 example.word_spans[entity.start][0],
                 example.word_spans[entity.end - 1][1],
             )
-            score = fmean(chances[start:end])
+            score = fmean(scores[start:end])
             found.append(TaggedEntity(example.text[first:after], kind, first, after, score))
             whole.append(entity)
         return TagAnswer(found, words, self.scheme.encode(whole, len(words)))

@@ -104,6 +104,23 @@ A = TypeVar("A", bound=msgspec.Struct)
 """An answer: typed, and JSON-serialisable."""
 
 
+@dataclass(frozen=True)
+class ExampleOutput(Generic[E]):
+    """An example with its features and what the head says of each.
+
+    Shapes: outputs[i] belongs to features[i]: (rows, L).
+    """
+
+    example: E
+    features: Sequence[Feature]
+    outputs: Sequence[Outputs]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether any of its features was cut."""
+        return any(feature.encoding.truncated for feature in self.features)
+
+
 class Task(ABC, Generic[E, A]):
     """The base of every task; a subclass in a file of its own says the rest.
 
@@ -256,7 +273,7 @@ class Task(ABC, Generic[E, A]):
 
     @property
     def single_label(self) -> bool:
-        """Whether a row of outputs chooses one of the labels: softmax gives their chances."""
+        """Whether a row of outputs chooses one of the labels: softmax gives their probabilities."""
         return False
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
@@ -272,17 +289,8 @@ class Task(ABC, Generic[E, A]):
     # ---- what it answers
 
     @abstractmethod
-    def answers(
-        self,
-        outputs: Sequence[Outputs],
-        features: Sequence[Feature],
-        examples: Sequence[E],
-        head: nn.Module,
-    ) -> list[A]:
-        """An answer for each example. `head` is for those that decode with its weights (CRF).
-
-        Shapes: outputs[i] belongs to features[i]: (rows, L).
-        """
+    def answers(self, outputs: Sequence[ExampleOutput[E]], head: nn.Module) -> list[A]:
+        """An answer for each example. `head` is for those that decode with its weights (CRF)."""
 
     def uncalibrated(self) -> Settings:
         """The options without what `calibrated` set for this model: those of another to learn."""
@@ -314,9 +322,20 @@ class Task(ABC, Generic[E, A]):
 
 def group(features: Iterable[Feature]) -> list[list[Feature]]:
     """The features of each example; they stand in the order of the examples."""
-    found: list[list[Feature]] = []
+    groups: list[list[Feature]] = []
     for feature in features:
-        while len(found) <= feature.example:
-            found.append([])
-        found[feature.example].append(feature)
-    return found
+        while len(groups) <= feature.example:
+            groups.append([])
+        groups[feature.example].append(feature)
+    return groups
+
+
+def by_example(
+    examples: Sequence[E], groups: Sequence[Sequence[Feature]], outputs: Sequence[Outputs]
+) -> list[ExampleOutput[E]]:
+    """The outputs of all features, in order, dealt to their examples."""
+    rows = iter(outputs)
+    return [
+        ExampleOutput(example, features, [next(rows) for _ in features])
+        for example, features in zip(examples, groups, strict=True)
+    ]

@@ -14,7 +14,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
-from bertkit.tasks.task import Feature, Task
+from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
 
@@ -122,11 +122,13 @@ class Epochs:
     def _answer(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
         """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
         engine = Engine(model, max_batch_tokens=self.max_batch_tokens)
-        outputs, head = task.run(engine, self.features), engine.model.heads[task.head]
-        answers = task.answers(outputs, self.features, self.examples, head)
+        head = engine.model.heads[task.head]
+        rows = task.run(engine, self.features)
+        outputs = by_example(self.examples, group(self.features), rows)
+        answers = task.answers(outputs, head)
         tuned = task.calibrated(answers, self.examples)
         if tuned is not task:
-            answers = tuned.answers(outputs, self.features, self.examples, head)
+            answers = tuned.answers(outputs, head)
         return tuned, answers
 
     def _score(self, record: Record) -> float:

@@ -15,7 +15,7 @@ from bertkit.data.order import Permutation
 from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.tasks.task import Feature, Task
+from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 
@@ -63,8 +63,8 @@ def fit(
             if step.number % per_epoch == 0:
                 model.eval()
                 engine = Engine(model, precision=None, max_batch_tokens=MAX_BATCH_TOKENS)
-                outputs = task.run(engine, dev)
-                scores = task.score(task.answers(outputs, dev, examples, head), examples)
+                outputs = by_example(examples, group(dev), task.run(engine, dev))
+                scores = task.score(task.answers(outputs, head), examples)
                 best = max(best or scores, scores, key=lambda each: each[task.metric])
                 bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")
     return best
