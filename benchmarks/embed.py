@@ -32,6 +32,7 @@ from benchmarks.graphs import Runtime, Vectors
 from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
+from bertkit.engine.quantize import unavailable
 from bertkit.families import BERT
 from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
@@ -72,8 +73,9 @@ ALL_PEERS: tuple[tuple[str, Numbers], ...] = (
 
 
 def precisions() -> tuple[Numbers, ...]:
-    """Those that this processor has instructions for; integers need none of their own."""
-    return ("fp32", "bf16", "int8") if bf16_here() else ("fp32", "int8")
+    """Those that this processor has instructions for, and this build of torch can compute."""
+    there: dict[Numbers, bool] = {"fp32": True, "bf16": bf16_here(), "int8": unavailable() is None}
+    return tuple(precision for precision, can in there.items() if can)
 
 
 def peers() -> list[tuple[str, Numbers]]:
@@ -89,6 +91,8 @@ def main(options: Options) -> None:
     book = options.book("embed")
     if not bf16_here():
         book.leave_out(NO_BF16)
+    if reason := unavailable():
+        book.leave_out(f"no int8 rows: {reason}")
     drawn = text.sentences((96 if quick else 1024) + CALIBRATION)
     sentences, seen = drawn[:-CALIBRATION], drawn[-CALIBRATION:]
     for what, target in (("embed", TARGETS), ("BERT-base, 512 tokens", {})):
@@ -133,6 +137,8 @@ def prepare(
     """
     for runtime in graphs.NAMES:
         graphs.make(folder, place, runtime, seen, alone=alone)
+    if "int8" not in precisions():
+        return
     texts = place / "seen.txt"
     texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
     quantize(folder, [texts], out=place / "int8", lowest=lowest)

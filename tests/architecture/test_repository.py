@@ -22,6 +22,8 @@ EXECUTES = {"eval", "exec", "__import__"}
 
 HOMES: dict[str, str] = {
     "checkpoint/int8.py": "recipes/test_quantize.py",
+    "data/choices.py": "tasks/test_choose.py",
+    "data/paths.py": "data/test_readers.py",
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",

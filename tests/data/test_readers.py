@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data import readers
-from bertkit.data.readers import Document, Span, documents, files, read, spans
+from bertkit.data.paths import files
+from bertkit.data.readers import Document, Span, documents, read, spans
 from bertkit.errors import DataError
 
 TEXT = st.text(st.sampled_from("ab.?é”\n\n\n \r\t𝄞"), max_size=200)

@@ -19,13 +19,14 @@ from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
+from bertkit.data.choices import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.choose import ChoiceAnswer, Choose, Example
+from bertkit.tasks.choose import ChoiceAnswer, Choose
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ def model(tokenizer: Tokenizer) -> Model:
 
 def read(
     tokenizer: Tokenizer,
-    examples: Sequence[Example],
+    examples: Sequence[ChoiceQuestion],
     *,
     long: Long = "error",
     labelled: bool = False,
@@ -59,7 +60,7 @@ def packed(features: Sequence[Feature]) -> Batch:
 
 
 def answered(
-    model: Model, tokenizer: Tokenizer, examples: Sequence[Example], budget: int = 10**6
+    model: Model, tokenizer: Tokenizer, examples: Sequence[ChoiceQuestion], budget: int = 10**6
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
     outputs = TASK.run(Engine(model, precision=None, max_batch_tokens=budget), features)
@@ -67,9 +68,9 @@ def answered(
 
 
 QUESTIONS = [
-    Example("a b c", ("d e", "f", "g h i j"), 2, "k"),
-    Example("e f", ("a", "b c d e f g"), 0),
-    Example("p", ("o n m l", "k", "j i", "h", "g f e d c b a"), 1, "a b"),
+    ChoiceQuestion("a b c", ("d e", "f", "g h i j"), 2, "k"),
+    ChoiceQuestion("e f", ("a", "b c d e f g"), 0),
+    ChoiceQuestion("p", ("o n m l", "k", "j i", "h", "g f e d c b a"), 1, "a b"),
 ]
 
 
@@ -136,7 +137,7 @@ def test_a_few_questions_are_learned_by_heart(tokenizer: Tokenizer) -> None:
     model = tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1)  # learns fast
     letters = random.Random(0)
     questions = [
-        Example(
+        ChoiceQuestion(
             " ".join(letters.sample("abcdefgh", 4)), tuple(letters.sample("ijklmnop", n)), n - 2
         )
         for n in (2, 3, 3, 4, 5, 4, 2, 3)
@@ -199,7 +200,7 @@ def test_answers_are_json_and_verdicts_say_how_wrong(model: Model, tokenizer: To
 
 
 def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) -> None:
-    long = Example(" ".join("abcdefghij" * 4), ("k l", "m"), 0, "n o", "quiz.jsonl:7")
+    long = ChoiceQuestion(" ".join("abcdefghij" * 4), ("k l", "m"), 0, "n o", "quiz.jsonl:7")
     with pytest.raises(DataError, match=r"quiz\.jsonl:7: 47 tokens with choice 1, .* reads 32"):
         read(tokenizer, [long])
     features = read(tokenizer, [long, QUESTIONS[1]], long="truncate")
@@ -216,7 +217,7 @@ def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) 
 
 
 def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None:
-    huge = Example("a b", (" ".join("cdef" * 10), "g"))
+    huge = ChoiceQuestion("a b", (" ".join("cdef" * 10), "g"))
     features = read(tokenizer, [huge], long="truncate")
     assert tokenizer.pieces(features[0].encoding.ids) == [
         *("[CLS]", "[SEP]"),
@@ -230,7 +231,7 @@ def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None
 
 def test_an_example_needs_two_choices() -> None:
     assert find("choose") is Choose
-    assert Choose.example("a", ["b", "c"]) == Example("a", ("b", "c"))
+    assert Choose.example("a", ["b", "c"]) == ChoiceQuestion("a", ("b", "c"))
     for text, choices, said in [
         ("a", [], "give two choices or more"),
         ("a", ["b"], "give two choices or more"),
@@ -287,9 +288,9 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
     loaded = load(tmp_path / "theirs", heads=("choose",))
     assert not loaded.report.fresh
     examples = [
-        Example("a b c", ("d e", "f", "g h i j"), 2, "k"),
-        Example("e f", ("a", "b c d e f g", "h"), 0),
-        Example("p a a b b", ("o n m l", "k", "j i"), 1),
+        ChoiceQuestion("a b c", ("d e", "f", "g h i j"), 2, "k"),
+        ChoiceQuestion("e f", ("a", "b c d e f g", "h"), 0),
+        ChoiceQuestion("p a a b b", ("o n m l", "k", "j i"), 1),
     ]
     features = read(tokenizer, examples, labelled=True)
     labels = torch.tensor([e.answer for e in examples])
@@ -349,7 +350,7 @@ def written(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def examples_of(path: Path, *, labelled: bool = True) -> list[Example]:
+def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
     return Choose.read(path, Reading(), labelled=labelled)[0]
 
 
@@ -357,7 +358,7 @@ def test_swag_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, "s.csv", SWAG + '7,"A cat, grey, sits.",It,purrs.,flies.,sings.,0\n')
     found, said = Choose.read(path, Reading(), labelled=True)
     choices = ("purrs.", "flies.", "sings.")
-    assert found == [Example("A cat, grey, sits.", choices, 0, "It", f"{path}:2")]
+    assert found == [ChoiceQuestion("A cat, grey, sits.", choices, 0, "It", f"{path}:2")]
     assert "SWAG" in said
     assert said.endswith("1 questions of 3 choices")
     # the published file numbers its rows in a column without a name, its tests have no labels
@@ -392,7 +393,7 @@ def test_dream_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, "d.json", json.dumps(dialogues))
     found, said = Choose.read(path, Reading(), labelled=True)
     text = "W: Hello.\nM: I sing."
-    assert found == [Example(text, ("Ann.", "Bob."), 1, "Who sings?", f"{path}: 1-1")]
+    assert found == [ChoiceQuestion(text, ("Ann.", "Bob."), 1, "Who sings?", f"{path}: 1-1")]
     assert "DREAM" in said
 
 
@@ -524,4 +525,6 @@ def test_arc_itself(data_folder: Path) -> None:
 
 def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:
     with pytest.raises(DataError, match="f:2: no right choice is marked"):
-        Choose().check([Example("a", ("b", "c"), 0), Example("a", ("b", "c"), where="f:2")])
+        Choose().check(
+            [ChoiceQuestion("a", ("b", "c"), 0), ChoiceQuestion("a", ("b", "c"), where="f:2")]
+        )

@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
-from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError
-from bertkit.tasks.classify import Classify, Columns, Example, Options, choose_columns
+from bertkit.tasks.classify import Classify, Example, Options
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 
@@ -24,66 +23,6 @@ def table(tmp_path: Path, *lines: str) -> Path:
     path = tmp_path / "rows.tsv"
     path.write_text("".join(line.replace("|", "\t") + "\n" for line in lines), encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize(
-    ("lines", "columns"),
-    [
-        (["text|label", "a day|x"], Columns("text", "label")),
-        (["label|text", "x|a day"], Columns("text", "label")),
-        (["idx|sentence|label", "1|a day|x"], Columns("sentence", "label")),
-        (
-            ["sentence1|sentence2|label", "a|b|x"],
-            Columns("sentence1", "label", "sentence2"),
-        ),
-        (["question|sentence|label", "a|b|x"], Columns("question", "label", "sentence")),
-        (["question1|question2|label", "a|b|x"], Columns("question1", "label", "question2")),
-        (
-            ["premise|hypothesis|gold_label", "a|b|x"],
-            Columns("premise", "gold_label", "hypothesis"),
-        ),
-        (
-            ["Quality|#1 ID|#2 ID|#1 String|#2 String", "1|7|8|a|b"],
-            Columns("#1 String", "Quality", "#2 String"),
-        ),
-        # without a header: fewest different values is the label, most letters the text
-        (["a fine day of rain|yes", "a grim day|no", "a day|no"], Columns("1", "2")),
-        (["yes|a fine day of rain", "no|a grim day", "no|a day"], Columns("2", "1")),
-    ],
-)
-def test_columns_are_guessed(lines: list[str], columns: Columns, tmp_path: Path) -> None:
-    assert choose_columns(rows(table(tmp_path, *lines))) == columns
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        # fewest different values would be the language
-        (
-            ["text|intent|lang", "where is it|find|en", "book it|order|en", "wo|find|de"],
-            r"which column is the label: it could be 'intent' or 'lang'; name it with --label",
-        ),
-        (
-            ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
-            r"which column is the label: it could be 'relatedness_score' or 'entailment_judgment'",
-        ),
-        (
-            ["qtext|label|atext", "who was it ?|0|it was a man", "who was she ?|1|no one at all"],
-            r"which column is the text: it could be 'qtext' or 'atext'; name it with --text",
-        ),
-        (
-            ["title|text|label", "a very fine title|x|0"],
-            r"'title' beside 'text' could be the second text of a pair; name it with --pair, or",
-        ),
-        (
-            ["gj04|1|*|he went to it", "cj99|0||she saw it there"],
-            r"label: it could be '1' or '2' or",
-        ),
-    ],
-)
-def test_nothing_is_guessed_among_several(lines: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
-        choose_columns(rows(table(tmp_path, *lines)))
 
 
 def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
@@ -102,39 +41,6 @@ def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -
     reading = Reading(text="6", pair="7", label="5", header=False)
     found, _ = Classify.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
     assert len(found) == 1500
-
-
-def test_the_only_column_that_is_left_is_the_label(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "id|text|intent", "1|where is it|find", "2|book it|order"))
-    assert choose_columns(found) == Columns("text", "intent")
-    found = rows(table(tmp_path, "qtext|label|atext", "who was it ?|0|it was a man"))
-    assert choose_columns(found, text="qtext", pair="atext") == Columns("qtext", "label", "atext")
-    assert choose_columns(found, text="atext") == Columns("atext", "label")
-
-
-def test_named_columns_win(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text|text2|label|score", "a|b|x|1.5"))
-    assert choose_columns(found, text="text2") == Columns("text2", "label")
-    assert choose_columns(found, label="score", pair="text2") == Columns("text", "score", "text2")
-    assert choose_columns(found, labelled=False) == Columns("text", None)
-
-
-def test_what_was_guessed_can_be_said() -> None:
-    assert str(Columns("a", "b", "c")) == "text = 'a', pair = 'c', label = 'b'"
-    assert str(Columns("a", None)) == "text = 'a'"
-
-
-def test_a_column_that_is_not_there(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text|label", "a|x"))
-    for role in ("text", "pair", "label"):
-        with pytest.raises(DataError, match=r"rows\.tsv: no column 'labl'; did you mean 'label'"):
-            choose_columns(found, **{role: "labl"})
-
-
-def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text", "a"))
-    with pytest.raises(DataError, match=r"which column is the label: .*name it with --label"):
-        choose_columns(found)
 
 
 def test_examples_keep_their_line(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.factories import tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
+from bertkit.data.choices import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.choose import Example
 from bertkit.tasks.respond import Options, Respond, ResponseAnswer
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def dialogues(folder: Path, *pairs: Sequence[tuple[str, str]]) -> Path:
     return written(folder, "talk.json", json.dumps([{"meta": [], "dialogue": p} for p in pairs]))
 
 
-def examples_of(path: Path, *, labelled: bool = True) -> list[Example]:
+def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
     return Respond.read(path, Reading(), labelled=labelled)[0]
 
 
@@ -56,7 +56,7 @@ def packed(task: Respond, features: Sequence[Feature]) -> Batch:
 
 
 def answered(
-    model: Model, tokenizer: Tokenizer, examples: Sequence[Example]
+    model: Model, tokenizer: Tokenizer, examples: Sequence[ChoiceQuestion]
 ) -> list[ResponseAnswer]:
     task = Respond()
     features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
@@ -140,7 +140,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
     ]
     path = written(tmp_path, "r.jsonl", "\n".join(map(json.dumps, rows)))
     found = examples_of(path)
-    assert found[0] == Example("A day .\nSo ?", ("No .", "Fine ."), 1, where=f"{path}:1")
+    assert found[0] == ChoiceQuestion("A day .\nSo ?", ("No .", "Fine ."), 1, where=f"{path}:1")
     assert found[1].text == "One .\nTwo ."
     assert set(found[1].choices) == {"Three .", "Fine ."}
     bare = [{"context": "Hello .", "candidates": ["Hi .", "Bye ."]}]
@@ -210,7 +210,7 @@ def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
 
 
 def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> None:
-    example = Example("a b\nc\nd\ne", ("f", "g"), 1)
+    example = ChoiceQuestion("a b\nc\nd\ne", ("f", "g"), 1)
     task = Respond((), Options(turns=3))
     features = task.features([example], tokenizer, 32, long="error", labelled=False)
     pieces = tokenizer.pieces(features[0].encoding.ids)
@@ -225,7 +225,7 @@ def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> Non
 
 
 def test_learning_takes_the_first_wrong_ones(tokenizer: Tokenizer) -> None:
-    example = Example("a", tuple("bcdefghijk"), 2)
+    example = ChoiceQuestion("a", tuple("bcdefghijk"), 2)
     for negatives in (1, 3, 9):
         task = Respond((), Options(negatives=negatives))
         features = task.features([example], tokenizer, 32, long="error", labelled=True)
@@ -300,7 +300,7 @@ def test_order_and_company_change_no_answer(
 
 
 def test_scores_are_ranks_and_ties_gain_nothing() -> None:
-    examples = [Example("a", ("b", "c", "d"), n) for n in (0, 1, 2)]
+    examples = [ChoiceQuestion("a", ("b", "c", "d"), n) for n in (0, 1, 2)]
     task = Respond()
     ranked = [ResponseAnswer("b", 0, 0.5, [0.5, 0.3, 0.2], [0, 1, 2])] * 3
     scores = task.score(ranked, examples)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.config import Settings
-from bertkit.data.readers import Span, blocks, files, json_object, read_text, suffix
+from bertkit.data.paths import files, suffix
+from bertkit.data.readers import Span, blocks, json_object, read_text
 from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bertkit.data.readers import json_object, numbered, suffix
+from bertkit.data.paths import suffix
+from bertkit.data.readers import json_object, numbered
 from bertkit.data.smart import is_smart, read_smart_judgments, read_smart_queries
 from bertkit.errors import DataError, did_you_mean
 

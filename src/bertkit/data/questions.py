@@ -15,7 +15,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bertkit.data.readers import read_text, suffix
+from bertkit.data.paths import suffix
+from bertkit.data.readers import read_text
 from bertkit.data.tables import rows
 from bertkit.errors import DataError
 

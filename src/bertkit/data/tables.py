@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from bertkit.data.readers import json_object, read_text, suffix
+from bertkit.data.paths import suffix
+from bertkit.data.readers import json_object, read_text
 from bertkit.errors import DataError, did_you_mean
 
 TABLES = (".tsv", ".csv", ".jsonl")

@@ -15,7 +15,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.readers import json_object, read_text, suffix
+from bertkit.data.paths import suffix
+from bertkit.data.readers import json_object, read_text
 from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.tables import rows
 from bertkit.errors import DataError, did_you_mean

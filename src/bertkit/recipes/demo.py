@@ -20,8 +20,8 @@ from bertkit.console import quietly, say
 from bertkit.data import local_text
 from bertkit.data.corpus import Corpus
 from bertkit.data.order import Permutation
+from bertkit.data.paths import files
 from bertkit.data.readers import documents as read_documents
-from bertkit.data.readers import files
 from bertkit.data.sentences import split
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT

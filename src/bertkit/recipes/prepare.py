@@ -29,7 +29,8 @@ from bertkit.data.corpus import (
     shard_name,
     write_manifest,
 )
-from bertkit.data.readers import BlankLines, Span, files, spans
+from bertkit.data.paths import files
+from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError

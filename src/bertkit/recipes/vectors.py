@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.console import say
-from bertkit.data.readers import files
+from bertkit.data.paths import files
 from bertkit.data.words import read_word_pairs
 from bertkit.metrics import regression
 from bertkit.storage import refuse_used

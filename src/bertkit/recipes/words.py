@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit import metrics
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.data.readers import suffix
+from bertkit.data.paths import suffix
 from bertkit.data.words import WIC, Range, read_in_context, read_word_pairs
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import word_states

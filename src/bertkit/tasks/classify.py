@@ -19,64 +19,13 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings, Share
-from bertkit.data.readers import suffix
-from bertkit.data.tables import NO_TAB, Table, rows
+from bertkit.data.columns import Roles, choose_columns
+from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
-
-TEXTS = (
-    "text",
-    "text_a",
-    "sentence1",
-    "sentence_a",
-    "premise",
-    "question1",
-    "question",
-    "#1 string",
-    "review",
-    "sentence",
-)
-"""Usual names of the text, `sentence` last: beside a question it is the pair (QNLI)."""
-PAIRS = (
-    "pair",
-    "text_b",
-    "sentence2",
-    "sentence_b",
-    "hypothesis",
-    "question2",
-    "passage",
-    "#2 string",
-    "sentence",
-)
-LABELS = (
-    "score",
-    "quality",
-    "class",
-    "gold_label",
-    "relatedness_score",
-    "entailment_judgment",
-    "target",
-)
-"""Usual names of the label, where no column is called so."""
-
-NUMBERS = frozenset({"id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
-"""Usual names of columns that number the rows or their texts."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of a file hold what; `pair` is None for single texts."""
-
-    text: str
-    label: str | None
-    pair: str | None = None
-
-    def __str__(self) -> str:
-        parts = (("text", self.text), ("pair", self.pair), ("label", self.label))
-        return ", ".join(f"{role} = {name!r}" for role, name in parts if name is not None)
 
 
 @dataclass(frozen=True)
@@ -90,87 +39,19 @@ class Example:
     """File and line, for messages."""
 
 
-def choose_columns(
-    table: Table,
-    *,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    labelled: bool = True,
-) -> Columns:
-    """Columns as named, or told by usual names and by what they hold; never one of several.
-
-    Without a usual name the label is the one column that is left, and the text the one that reads
-    like one; of two columns that both may be either, the label has fewer different values.
-    Raises: DataError when a named column is not there, or it cannot be told which is which.
-    """
-    for name in filter(None, (text, pair, label)):
-        if name not in table.columns:
-            raise DataError(
-                f"{table.file}: no column {name!r}; {did_you_mean(name, table.columns)}"
-            )
-    left = [c for c in table.columns if c.lower() not in NUMBERS and c not in (text, pair, label)]
-    single = text is not None and pair is None
-
-    def usual(names: Sequence[str]) -> list[str]:
-        lower = {column.lower(): column for column in left}
-        return [lower[name] for name in names if name in lower]
-
-    def take(role: str, found: Sequence[str]) -> str:
-        if len(found) != 1:
-            several = f"it could be {' or '.join(map(repr, found))}; " if found else ""
-            if len(table.columns) == 1 and suffix(table.file) == ".tsv":
-                several = f"{NO_TAB}; "
-            raise DataError(
-                f"{table.file}: cannot tell which column is the {role}: {several}name it with "
-                f"--{role} (columns: {', '.join(table.columns)})"
-            )
-        (chosen,) = found
-        left.remove(chosen)
-        return chosen
-
-    if labelled and label is None and (found := usual(["label"]) or usual(LABELS)):
-        label = take("label", found)
-    if text is None and (found := usual(TEXTS)):
-        text = take("text", found[:1])
-    if text is not None and not single and pair is None and (found := usual(PAIRS)):
-        pair = take("pair", found[:1])
-    if text is None and labelled and label is None and len(left) == 2:
-        short = [c for c in left if not _reads_as_text(table, c)]
-        fewest = min(reversed(left), key=lambda c: len({row[c] for row in table.rows}))
-        label = take("label", short if len(short) == 1 else [fewest])
-    if text is None:
-        text = take("text", [c for c in left if _reads_as_text(table, c)] or left)
-    if labelled and not single and pair is None:
-        second = next((c for c in left if _reads_as_text(table, c)), None)
-        if second is not None:
-            raise DataError(
-                f"{table.file}: {second!r} beside {text!r} could be the second text of a pair; "
-                "name it with --pair, or the only text with --text"
-            )
-    if labelled and label is None:
-        label = take("label", left)
-    return Columns(text, label, pair)
-
-
-def _reads_as_text(table: Table, column: str) -> bool:
-    """Whether its values have three words on average."""
-    return sum(row[column].count(" ") for row in table.rows) >= 2 * len(table.rows)
-
-
-def examples(table: Table, columns: Columns) -> list[Example]:
+def examples(table: Table, roles: Roles) -> list[Example]:
     """The rows of a table as examples. Raises: DataError at an empty text or label."""
     found = []
     for row, line in zip(table.rows, table.lines, strict=True):
         where = f"{table.file}:{line}"
-        label = row[columns.label].strip() if columns.label is not None else None
+        label = row[roles.label].strip() if roles.label is not None else None
         if label == "":
             raise DataError(f"{where}: no label; give one or remove the row")
-        pair = row[columns.pair] if columns.pair is not None else None
-        for text in (row[columns.text], pair):
+        pair = row[roles.pair] if roles.pair is not None else None
+        for text in (row[roles.text], pair):
             if text is not None and not text.strip():
                 raise DataError(f"{where}: the text is empty; remove the row")
-        found.append(Example(row[columns.text], pair, label, where))
+        found.append(Example(row[roles.text], pair, label, where))
     return found
 
 
@@ -241,10 +122,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             separator=reading.separator,
             named=named if all_named else (),
         )
-        columns = choose_columns(
+        roles = choose_columns(
             table, text=reading.text, pair=reading.pair, label=reading.label, labelled=labelled
         )
-        return examples(table, columns), f"{table.said}; {len(table.rows):,} rows; {columns}"
+        return examples(table, roles), f"{table.said}; {len(table.rows):,} rows; {roles}"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:

@@ -14,17 +14,12 @@ from torch import nn
 
 from bertkit import metrics
 from bertkit.config import Count, Settings
+from bertkit.data.choices import ChoiceQuestion, checked, json_rows, place_of
 from bertkit.data.order import Purpose, generator
-from bertkit.data.readers import read_text, suffix
+from bertkit.data.paths import suffix
+from bertkit.data.readers import read_text
 from bertkit.errors import DataError
-from bertkit.tasks.choose import (
-    ChoiceTask,
-    Example,
-    checked,
-    json_rows,
-    place_of,
-    refuse_columns,
-)
+from bertkit.tasks.choose import ChoiceTask, refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -71,7 +66,9 @@ class Respond(ChoiceTask[ResponseAnswer]):
     cut_text = "start"
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[ChoiceQuestion], str]:
         """Dialogues as .json, [{"dialogue": [[turn, response], ...]}, ...], or .jsonl rows
         {context, response, candidates}: a context is a list of turns, or a text with one on each
         line, and candidates hold the response too.
@@ -94,7 +91,7 @@ class Respond(ChoiceTask[ResponseAnswer]):
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[ChoiceQuestion],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -112,14 +109,14 @@ class Respond(ChoiceTask[ResponseAnswer]):
             read.append(replace(example, text=between.join(turns)))
         return super().features(read, tokenizer, length, long=long, labelled=labelled)
 
-    def _learned(self, example: Example) -> Example:
+    def _learned(self, example: ChoiceQuestion) -> ChoiceQuestion:
         assert example.answer is not None
         right = example.choices[example.answer]
         wrong = [c for place, c in enumerate(example.choices) if place != example.answer]
         return replace(example, choices=(right, *wrong[: self.options.negatives]), answer=0)
 
     def answers(
-        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
+        self, outputs: Sequence[ExampleOutput[ChoiceQuestion]], head: nn.Module
     ) -> list[ResponseAnswer]:
         answers = []
         for item in outputs:
@@ -133,13 +130,13 @@ class Respond(ChoiceTask[ResponseAnswer]):
         return answers
 
     def score(
-        self, answers: Sequence[ResponseAnswer], examples: Sequence[Example]
+        self, answers: Sequence[ResponseAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
         """recall@1, @2, @5 and the mean reciprocal rank, among the fewest candidates there are."""
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 
-    def error_record(self, answer: ResponseAnswer, example: Example) -> ErrorRecord:
+    def error_record(self, answer: ResponseAnswer, example: ChoiceQuestion) -> ErrorRecord:
         assert example.answer is not None
         right = _rank(answer, example) == 1
         return ErrorRecord(
@@ -150,7 +147,7 @@ class Respond(ChoiceTask[ResponseAnswer]):
         )
 
 
-def _rank(answer: ResponseAnswer, example: Example) -> int:
+def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
     """The place of the right response, from 1; behind those as good, so that a model which cannot
     tell them apart gains nothing."""
     assert example.answer is not None
@@ -222,7 +219,7 @@ def _rows(path: Path, labelled: bool) -> Iterator[_Pair]:
         yield _Pair(turns, row.response, row.candidates, number, where)
 
 
-def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[Example]:
+def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:
     pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
     found = []
     for place, pair in enumerate(pairs):
@@ -237,7 +234,7 @@ def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[Example]:
         elif labelled:
             assert pair.response is not None
             answer = place_of(pair.response, choices, pair.where)
-        example = Example(text, choices, answer if labelled else None, where=pair.where)
+        example = ChoiceQuestion(text, choices, answer if labelled else None, where=pair.where)
         found.append(checked(example))
     return found
 

@@ -20,13 +20,13 @@ from bertkit import metrics
 from bertkit.batch import Batch, Packed, cut_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.console import say
+from bertkit.data.columns import LABELS, PAIRS, TEXTS, Columns
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.classify import LABELS, PAIRS, TEXTS
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
@@ -119,26 +119,15 @@ class Similarity(Task[Example, SimilarityAnswer]):
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
         table = rows(path, header=reading.header, separator=reading.separator)
-        lower = {column.lower(): column for column in table.columns}
-        taken: list[str] = []
-
-        def find(named: str | None, names: Sequence[str]) -> str | None:
-            if named is not None and named not in table.columns:
-                raise DataError(
-                    f"{table.file}: no column {named!r}; it has {', '.join(table.columns)}"
-                )
-            usual = (lower[n] for n in names if n in lower and lower[n] not in taken)
-            found = named or next(usual, None)
-            taken.extend([found] if found else [])
-            return found
-
-        text = find(reading.text, (*ANCHORS, *TEXTS))
-        pair = find(reading.pair, (*POSITIVES, *PAIRS))
-        label = find(reading.label, ("label", *LABELS))
-        negatives = [lower[name] for name in lower if name.startswith(NEGATIVE)]
+        columns = Columns(table, reading.text, reading.pair, reading.label)
+        text = reading.text or columns.first((*ANCHORS, *TEXTS))
+        pair = reading.pair or columns.first((*POSITIVES, *PAIRS))
+        label = reading.label or columns.first(("label", *LABELS))
+        negatives = [c for c in table.columns if c.lower().startswith(NEGATIVE)]
         if text is None and len(table.columns) <= 2:
-            text, *others = table.columns
-            pair = pair or next(iter(others), None)
+            others = (column for column in table.columns if column not in (pair, label))
+            text = next(others, None)
+            pair = pair or next(others, None)
         if text is None:
             raise DataError(
                 f"{table.file}: cannot tell which column is the text; name it with --text, and its "
@@ -146,16 +135,16 @@ class Similarity(Task[Example, SimilarityAnswer]):
             )
         if negatives and pair is None:
             raise DataError(f"{table.file}: negatives without a pair; name it with --pair")
-        columns = [text, *([pair] if pair else []), *negatives]
-        found = []
+        chosen = [text, *([pair] if pair else []), *negatives]
+        examples = []
         for row, line in zip(table.rows, table.lines, strict=True):
             where = f"{table.file}:{line}"
-            texts = tuple(row[column] for column in columns)
+            texts = tuple(row[column] for column in chosen)
             if not all(one.strip() for one in texts):
                 raise DataError(f"{where}: a text is empty; remove the row")
-            found.append(Example(texts, _number(row[label], where) if label else None, where))
-        said = ", ".join(map(repr, columns)) + (f", label = {label!r}" if label else "")
-        return found, f"{table.said}; {len(found):,} rows; texts = {said}"
+            examples.append(Example(texts, _number(row[label], where) if label else None, where))
+        said = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
+        return examples, f"{table.said}; {len(examples):,} rows; texts = {said}"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:

@@ -23,9 +23,10 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
+from bertkit.data.columns import Columns
 from bertkit.data.sentences import split
-from bertkit.data.tables import Table, rows
-from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
+from bertkit.data.tables import rows
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
@@ -122,23 +123,25 @@ class Summarize(Task[Example, SummaryAnswer]):
         if reading.pair is not None:
             raise ConfigError("pair: a document has no second text; leave it out")
         table = rows(path, header=reading.header, separator=reading.separator)
-        text = _column(table, "text", reading.text, TEXTS)
-        columns = []
+        columns = Columns(table, reading.text, reading.label)
+        text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
+        summaries = []
         if labelled:
-            columns = [_column(table, "label", reading.label, SUMMARIES)]
+            usual = columns.usual(SUMMARIES)[:1]
+            summaries = [reading.label or columns.only("label", usual, "summary")]
             if reading.label is None and MORE in table.columns:
-                columns.append(MORE)
+                summaries.append(MORE)
         found = []
         for row, line in zip(table.rows, table.lines, strict=True):
             where = f"{path}:{line}"
             if not row[text].strip():
                 raise DataError(f"{where}: the document is empty; remove the row")
-            references = tuple(text for name in columns for text in _several(row[name]))
+            references = tuple(text for name in summaries for text in _several(row[name]))
             if labelled and not (references and all(map(str.strip, references))):
                 raise DataError(f"{where}: a summary is lacking; give one or remove the row")
             found.append(Example(row[text], references, where))
         said = f"{table.said}; {len(found):,} rows; text = {text!r}"
-        return found, said + "".join(f", summary = {name!r}" for name in columns)
+        return found, said + "".join(f", summary = {name!r}" for name in summaries)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:
@@ -338,24 +341,6 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
 
 
 # ---- texts
-
-
-def _column(table: Table, role: str, named: str | None, usual: Sequence[str]) -> str:
-    """The column with this name, or with a usual one. Raises: DataError when there is none."""
-    if named is not None:
-        if named not in table.columns:
-            near = did_you_mean(named, table.columns)
-            raise DataError(f"{table.file}: no column {named!r}; {near}")
-        return named
-    lower = {column.lower(): column for column in table.columns}
-    found = next((lower[name] for name in usual if name in lower), None)
-    if found is None:
-        what = "document" if role == "text" else "summary"
-        raise DataError(
-            f"{table.file}: cannot tell which column is the {what}; name it with --{role} "
-            f"(columns: {', '.join(table.columns)})"
-        )
-    return found
 
 
 def _several(cell: str) -> list[str]:

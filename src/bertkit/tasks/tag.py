@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
-from bertkit.data.readers import suffix
+from bertkit.data.paths import suffix
 from bertkit.data.schemes import BIOES, SCHEMES, Entity, Scheme, scheme_of, scheme_of_labels, spans
 from bertkit.data.tags import TaggedText as Example
 from bertkit.data.tags import read_tagged, read_untagged, untagged

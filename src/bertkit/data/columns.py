@@ -1,0 +1,148 @@
+"""Which column of a labelled file holds what: as named, or told by usual names and by values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertkit.data.paths import suffix
+from bertkit.data.tables import NO_TAB, Table
+from bertkit.errors import DataError, did_you_mean
+
+TEXTS = (
+    "text",
+    "text_a",
+    "sentence1",
+    "sentence_a",
+    "premise",
+    "question1",
+    "question",
+    "#1 string",
+    "review",
+    "sentence",
+)
+"""Usual names of the text, `sentence` last: beside a question it is the pair (QNLI)."""
+PAIRS = (
+    "pair",
+    "text_b",
+    "sentence2",
+    "sentence_b",
+    "hypothesis",
+    "question2",
+    "passage",
+    "#2 string",
+    "sentence",
+)
+LABELS = (
+    "score",
+    "quality",
+    "class",
+    "gold_label",
+    "relatedness_score",
+    "entailment_judgment",
+    "target",
+)
+"""Usual names of the label, where no column is called so."""
+
+NUMBERS = frozenset({"id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
+"""Usual names of columns that number the rows or their texts."""
+
+
+class Columns:
+    """The columns of a table that have no role yet; one that is chosen has one."""
+
+    def __init__(self, table: Table, *named: str | None) -> None:
+        """Those `named` have a role already. Raises: DataError for one that is not there."""
+        for name in filter(None, named):
+            if name not in table.columns:
+                near = did_you_mean(name, table.columns)
+                raise DataError(f"{table.file}: no column {name!r}; {near}")
+        self.table = table
+        self.left = [c for c in table.columns if c.lower() not in NUMBERS and c not in named]
+
+    def usual(self, names: Sequence[str]) -> list[str]:
+        """Those left that are called so, in the order of the names and in any case."""
+        lower = {column.lower(): column for column in self.left}
+        return [lower[name] for name in names if name in lower]
+
+    def first(self, names: Sequence[str]) -> str | None:
+        """Choose the first with a usual name, if there is one."""
+        chosen = next(iter(self.usual(names)), None)
+        if chosen is not None:
+            self.left.remove(chosen)
+        return chosen
+
+    def only(self, option: str, candidates: Sequence[str], what: str | None = None) -> str:
+        """Choose the one candidate. Raises: DataError where it is none or several, which names the
+        `option` that says it; `what` is the column's content, by default called as the option."""
+        if len(candidates) == 1:
+            (chosen,) = candidates
+            self.left.remove(chosen)
+            return chosen
+        table, several = self.table, ""
+        if len(table.columns) == 1 and suffix(table.file) == ".tsv":
+            several = f": {NO_TAB}"
+        elif candidates:
+            several = f": it could be {' or '.join(map(repr, candidates))}"
+        raise DataError(
+            f"{table.file}: cannot tell which column is the {what or option}{several}; name it "
+            f"with --{option} (columns: {', '.join(table.columns)})"
+        )
+
+    def texts(self) -> list[str]:
+        """Those left whose values have three words on average."""
+        rows = self.table.rows
+        return [c for c in self.left if sum(row[c].count(" ") for row in rows) >= 2 * len(rows)]
+
+    def fewest_values(self) -> str:
+        """Of those left, the one with the fewest different values; of several the last."""
+        return min(reversed(self.left), key=lambda c: len({row[c] for row in self.table.rows}))
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of labelled texts; `pair` is None for single texts."""
+
+    text: str
+    label: str | None
+    pair: str | None = None
+
+    def __str__(self) -> str:
+        parts = (("text", self.text), ("pair", self.pair), ("label", self.label))
+        return ", ".join(f"{role} = {name!r}" for role, name in parts if name is not None)
+
+
+def choose_columns(
+    table: Table,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    labelled: bool = True,
+) -> Roles:
+    """Columns as named, or told by usual names and by what they hold; never one of several.
+
+    Without a usual name the label is the one column that is left, and the text the one that reads
+    like one; of two columns that both may be either, the label has fewer different values.
+    Raises: DataError when a named column is not there, or it cannot be told which is which.
+    """
+    columns = Columns(table, text, pair, label)
+    alone = text is not None and pair is None
+    if labelled and label is None and (usual := columns.usual(["label"]) or columns.usual(LABELS)):
+        label = columns.only("label", usual)
+    text = text or columns.first(TEXTS)
+    if text is not None and not alone and pair is None:
+        pair = columns.first(PAIRS)
+    if text is None and labelled and label is None and len(columns.left) == 2:
+        short = [column for column in columns.left if column not in columns.texts()]
+        label = columns.only("label", short if len(short) == 1 else [columns.fewest_values()])
+    if text is None:
+        text = columns.only("text", columns.texts() or columns.left)
+    if labelled and not alone and pair is None and (second := columns.texts()):
+        raise DataError(
+            f"{table.file}: {second[0]!r} beside {text!r} could be the second text of a pair; "
+            "name it with --pair, or the only text with --text"
+        )
+    if labelled and label is None:
+        label = columns.only("label", columns.left)
+    return Roles(text, label, pair)
