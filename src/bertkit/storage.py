@@ -126,6 +126,12 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file's content in one go."""
+    with writing(path) as partial:
+        partial.write_bytes(content)
+
+
 def write_json(path: Path, data: Any) -> None:
     """Replace a JSON file in one go, its keys in the order given."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

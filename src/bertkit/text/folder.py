@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertkit.errors import BertkitError, TokenizerError
 from bertkit.storage import SETTINGS as MOST
 from bertkit.storage import VOCABULARY, read_bytes, read_json
+from bertkit.text.marian import Numbering, Side, open_marian
 
 ROLES = {
     "pad": ("[PAD]", "<pad>"),
@@ -35,14 +36,23 @@ SETTINGS = (
     "add_prefix_space",
     "trim_offsets",
     "model_max_length",
+    "source_lang",
+    "target_lang",
+    "separate_vocabs",
 )
 """The keys of tokenizer_config.json that are read and kept; code is never taken from one."""
 
 AS_THE_FILE_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of `transformers` that take tokenizer.json as it is; others rebuild its normalizer."""
 
-Opened = tuple[tokenizers.Tokenizer, dict[str, Any], Path]
-"""A tokenizer, the settings beside it, and what to name in messages about it."""
+
+class Opened(NamedTuple):
+    """A tokenizer, the settings beside it, and what to name in messages about it."""
+
+    core: tokenizers.Tokenizer
+    settings: dict[str, Any]
+    source: Path
+    numbering: Numbering | None = None
 
 
 MOST_PIECES = 1 << 22
@@ -64,7 +74,7 @@ def usable(source: str) -> Iterator[None]:
         ) from None
 
 
-def open_tokenizer(path: Path) -> Opened:
+def open_tokenizer(path: Path, side: Side = "source") -> Opened:
     if not path.exists():
         raise TokenizerError(
             f"{path}: no such file or folder; name a folder with tokenizer.json or vocab.txt"
@@ -76,7 +86,10 @@ def open_tokenizer(path: Path) -> Opened:
         if (path / name).is_file():
             return _open_file(path / name, settings)
     if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        return _byte_level(path, settings), settings, path
+        return Opened(_byte_level(path, settings), settings, path)
+    if (path / "source.spm").is_file():
+        core, numbering = open_marian(path, settings, side)
+        return Opened(core, settings, path, numbering)
     for sentencepiece in sorted(path.glob("*.model")):
         raise TokenizerError(_not_readable(sentencepiece))
     raise TokenizerError(
@@ -87,14 +100,14 @@ def open_tokenizer(path: Path) -> Opened:
 
 def _open_file(path: Path, settings: dict[str, Any]) -> Opened:
     if path.suffix == ".txt":
-        return _word_piece(path, settings), settings, path
+        return Opened(_word_piece(path, settings), settings, path)
     if path.suffix != ".json":
         raise TokenizerError(_not_readable(path))
     text = _read(path)
     with usable(str(path)):
         core = tokenizers.Tokenizer.from_str(text)
     _apply(settings, core, path.parent)
-    return core, settings, path
+    return Opened(core, settings, path)
 
 
 def _not_readable(path: Path) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import models
 
 from bertkit.errors import DataError, TokenizerError
-from bertkit.storage import write_text
+from bertkit.storage import write_bytes, write_text
 from bertkit.text.encoding import (
     Encoding,
     Text,
@@ -42,6 +43,7 @@ from bertkit.text.folder import (
     usable,
     usual_class,
 )
+from bertkit.text.marian import Numbering, Side
 
 NO_LIMIT = 10**9
 """`transformers` writes 1e30 for a tokenizer without a limit."""
@@ -54,11 +56,16 @@ class Tokenizer:
     """
 
     def __init__(
-        self, core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str = "tokenizer"
+        self,
+        core: tokenizers.Tokenizer,
+        settings: Mapping[str, Any],
+        source: str = "tokenizer",
+        numbering: Numbering | None = None,
     ) -> None:
         """Takes over `core` (limits and padding baked into it are removed).
 
-        `settings` are keys of tokenizer_config.json; `source` is named in error messages.
+        `settings` are keys of tokenizer_config.json; `source` is named in error messages;
+        `numbering` gives the ids where they are not those of `core`.
         """
         core.no_truncation()
         core.no_padding()
@@ -66,10 +73,15 @@ class Tokenizer:
         """The `tokenizers` object; nothing here changes it after construction."""
         self.source = source
         self._settings = {key: settings[key] for key in SETTINGS if key in settings}
-        self._specials = find_specials(core, settings, source)
+        self._numbering = numbering
+        known = core.get_vocab() if numbering is None else numbering.ids
+        specials = find_specials(core, settings, source)
+        self._specials = {role: token for role, token in specials.items() if token in known}
         core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
-        pieces = core.get_vocab()
+        pieces = core.get_vocab() if numbering is None else numbering.ids
         self._vocab_size = max(pieces.values()) + 1
+        if numbering is not None:
+            return
         framed = max((*core.encode("").ids, *core.encode("", "").ids), default=0)
         if framed >= self._vocab_size or self._vocab_size > MOST_PIECES:
             raise TokenizerError(
@@ -78,40 +90,55 @@ class Tokenizer:
             )
 
     @staticmethod
-    def load(path: str | Path) -> Tokenizer:
+    def load(path: str | Path, *, side: Side = "source") -> Tokenizer:
         """Read a Hugging Face folder, its tokenizer.json, or a Google vocab.txt.
 
         A folder gives tokenizer.json if it has one, else vocab.txt, else vocab.json with
-        merges.txt. Where tokenizer_config.json names lower-casing, accents or Chinese characters,
-        it wins over tokenizer.json, as in `transformers`. Where nothing names lower-casing, a
-        vocab.txt is taken as cased if any piece but the `[...]` ones has a capital: an uncased
-        vocabulary cannot hold one.
+        merges.txt, else Marian's source.spm and vocab.json; `side` is which texts it is for, where
+        a translator has a model for each of its languages. Where tokenizer_config.json names
+        lower-casing, accents or Chinese characters, it wins over tokenizer.json, as in
+        `transformers`. Where nothing names lower-casing, a vocab.txt is taken as cased if any piece
+        but the `[...]` ones has a capital: an uncased vocabulary cannot hold one.
         Raises: TokenizerError naming the file, if it is missing or damaged, or lacks a token that
         it names, or that frames a text.
         """
         with usable(str(path)):
-            core, settings, source = open_tokenizer(Path(path))
-            return Tokenizer(core, settings, str(source))
+            core, settings, source, numbering = open_tokenizer(Path(path), side)
+            return Tokenizer(core, settings, str(source), numbering)
 
     def remade(self, core: tokenizers.Tokenizer) -> Tokenizer:
-        """The same settings and special tokens over another `core`, which is taken over."""
+        """The same settings and special tokens over another `core`, which is taken over.
+
+        Raises: TokenizerError where ids are not those of a core (Marian).
+        """
+        if self._numbering is not None:
+            raise TokenizerError(
+                f"{self.source}: the pieces of two SentencePiece models share its ids; it cannot "
+                "be changed, only trained anew"
+            )
         roles = {f"{role}_token": token for role, token in self._specials.items()}
         return Tokenizer(core, {**self._settings, **roles}, self.source)
 
     def save(self, folder: str | Path, *, segments: bool = True) -> None:
-        """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt.
+        """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; of Marian's
+        its own files.
 
         `transformers` opens the folder and gives the same ids; without `segments` it gives no
         segment of each token, for a model that knows none. Each file is replaced whole.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "tokenizer.json", self.core.to_str())
+        if self._numbering is None:
+            write_text(folder / "tokenizer.json", self.core.to_str())
+        else:
+            for name, content in self._numbering.files.items():
+                write_bytes(folder / name, content)
         if isinstance(self.core.model, models.WordPiece):
             lines = (self.core.id_to_token(i) or f"[hole{i}]" for i in range(self.vocab_size))
             write_text(folder / "vocab.txt", "".join(piece + "\n" for piece in lines))
         config = {**self._settings, **normalizer_settings(self.core)}
-        config.setdefault("tokenizer_class", usual_class(self.core))
+        usual = usual_class(self.core) if self._numbering is None else "MarianTokenizer"
+        config.setdefault("tokenizer_class", usual)
         config |= {f"{role}_token": token for role, token in self._specials.items()}
         if not segments:
             config["model_input_names"] = ["input_ids", "attention_mask"]
@@ -167,15 +194,27 @@ class Tokenizer:
 
     def _id(self, role: str) -> int:
         token = required(self._specials, role, self.source)
+        return self._number(token)
+
+    def _number(self, token: str) -> int:
+        if self._numbering is not None:
+            return self._numbering.ids[token]
         return int(self.core.token_to_id(token))  # type: ignore[arg-type]
+
+    def _piece(self, number: int) -> str | None:
+        if self._numbering is not None:
+            return self._numbering.pieces.get(number)
+        return self.core.id_to_token(number) if number >= 0 else None
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that stand for no text: those of roles, and whatever else is marked special."""
-        marked = self.core.get_added_tokens_decoder().items()
-        return frozenset(i for i, token in marked if token.special) | {
-            self._id(role) for role in self._specials
-        }
+        return frozenset(map(self._number, self._special_tokens))
+
+    @cached_property
+    def _special_tokens(self) -> set[str]:
+        marked = self.core.get_added_tokens_decoder().values()
+        return {token.content for token in marked if token.special} | {*self._specials.values()}
 
     @property
     def max_length(self) -> int | None:
@@ -200,6 +239,8 @@ class Tokenizer:
             "specials": {r: t for r, t in self._specials.items() if r not in ("bos", "eos")},
             "template": [[e.ids, e.type_ids] for e in template],
         }
+        if self._numbering is not None:
+            canon["ids"] = dict(self._numbering.ids)
         text = json.dumps(_without_defaults(canon), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -212,7 +253,7 @@ class Tokenizer:
         continues it.
         Shapes: (V,). Raises: TokenizerError if the pieces do not show where words begin.
         """
-        pieces = [self.core.id_to_token(i) or "" for i in range(self.vocab_size)]
+        pieces = [self._piece(i) or "" for i in range(self.vocab_size)]
         model = self.core.model
         spec = str(self.core.pre_tokenizer)
         if isinstance(model, models.WordPiece):
@@ -234,7 +275,7 @@ class Tokenizer:
         """The vocabulary's spelling of each id."""
         pieces = []
         for i in map(int, ids):
-            piece = self.core.id_to_token(i) if i >= 0 else None
+            piece = self._piece(i)
             if piece is None:
                 raise DataError(f"id {i} is not in the vocabulary (0 to {self.vocab_size - 1})")
             pieces.append(piece)
@@ -242,7 +283,14 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         """Readable text of these ids, without special tokens."""
-        return self.core.decode([int(i) for i in ids])
+        numbers = [int(i) for i in ids]
+        with usable(self.source):
+            if self._numbering is None:
+                return self.core.decode(numbers)
+            assert self.core.decoder is not None
+            kept = self.pieces([number for number in numbers if number not in self.special_ids])
+            text: str = self.core.decoder.decode(kept)
+            return text.strip()
 
     def encode(
         self,
@@ -304,7 +352,16 @@ class Tokenizer:
         columns = [texts] if pairs is None else [texts, pairs]
         each = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
         for raw, prompt, *row in zip(each, prompts, *columns, strict=True):
-            yield from_raw(raw, len(prompt), row if spaced else None)
+            encoding = from_raw(raw, len(prompt), row if spaced else None)
+            if self._numbering is not None:
+                encoding = replace(encoding, ids=self._numbered(raw))
+            yield encoding
+
+    def _numbered(self, raw: tokenizers.Encoding) -> NDArray[np.int64]:
+        if self._numbering is None:
+            return np.array(raw.ids, dtype=np.int64)
+        ids, unknown = self._numbering.ids, self.unk
+        return np.array([ids.get(piece, unknown) for piece in raw.tokens], dtype=np.int64)
 
     @cached_property
     def _words_lose_their_space(self) -> bool:
@@ -317,7 +374,7 @@ class Tokenizer:
         that an article about "[MASK]" does not plant one. No limit applies.
         """
         encodings = encode_raw(self._literal, texts, None, plain=True)
-        return [np.array(each.ids, dtype=np.int64) for each in encodings]
+        return [self._numbered(each) for each in encodings]
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
@@ -325,8 +382,9 @@ class Tokenizer:
         spec = json.loads(self.core.to_str())
         if spec["model"]["type"] == "Unigram":  # a lattice finds any piece, at the special's 0.0
             vocab = spec["model"]["vocab"]
-            for i in self.special_ids:
-                if i >= len(vocab):
+            for token in self._special_tokens:
+                i = self.core.token_to_id(token)
+                if i is None or i >= len(vocab):
                     continue  # added behind the vocabulary: no piece of the lattice
                 vocab[i][0] = f" {i}"  # white space is gone before the lattice
             spec["added_tokens"] = [t for t in spec["added_tokens"] if not t["special"]]

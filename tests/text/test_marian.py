@@ -1,0 +1,175 @@
+"""Marian's folders: the ids of transformers, whatever a text holds, and the same text back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.errors import TokenizerError
+from bertkit.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
+ODD = [
+    "",
+    " ",
+    "  two  spaces ",
+    ">>de<< A dog.",
+    "a tab\there",
+    "ﬁne Ⅳ ½ e\u0301 n\u0303",
+    "日本 ß ñ 🙂🙂 dog🙂",
+    "a</s>b <unk> <pad> <s> [CLS]",
+    "a new\nline",
+    "\u200b zero",
+    "a dog >>xx",
+]
+
+
+def sentences(english: list[str]) -> list[str]:
+    lines = " ".join(" ".join(english).split()).split(". ")
+    lines = [line for line in lines if 20 < len(line) < 300]
+    # of a line of asterisks many cuts score alike, and which is first differs by rounding
+    return [line for line in lines if not re.search(r"([^\w\s])\1\1", line)]
+
+
+def write_folder(folder: Path, texts: list[str], rule: str) -> Path:
+    """Two models, of the texts and of the same in capitals; every fiftieth piece has no id."""
+    folder.mkdir()
+    pieces: set[str] = set()
+    for side, own in (("source", texts), ("target", [text.upper() for text in texts])):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(own),
+            model_prefix=str(folder / side),
+            vocab_size=600,
+            normalization_rule_name=rule,
+            minloglevel=2,
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        (folder / f"{side}.vocab").unlink()
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        pieces |= {model.id_to_piece(i) for i in range(model.get_piece_size())}
+    numbered = [p for i, p in enumerate(sorted(pieces - {"<s>", "</s>", "<unk>"})) if i % 50]
+    names = ["</s>", "<unk>", *numbered, ">>de<<", "<pad>"]
+    ids = {piece: i for i, piece in enumerate(names)}
+    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["nmt_nfkc", "identity"])
+def folder(
+    request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("marian") / "model"
+    return write_folder(path, sentences(english)[:1500], request.param)
+
+
+def test_ids_and_texts_are_those_of_transformers(folder: Path, english: list[str]) -> None:
+    peer = transformers.MarianTokenizer.from_pretrained(folder)
+    source, target = Tokenizer.load(folder), Tokenizer.load(folder, side="target")
+    own = sentences(english)[1400:1700]
+    texts = [*own, *(text.upper() for text in own), *ODD]
+    others = 0
+    for text in texts:
+        ids = source.encode(text).ids.tolist()
+        assert ids == peer(text)["input_ids"]
+        assert source.decode(ids) == peer.decode(ids, skip_special_tokens=True)
+        ids = target.encode(text).ids.tolist()
+        assert ids == peer(text_target=text)["input_ids"]
+        assert target.decode(ids) == peer.decode(
+            ids, skip_special_tokens=True, use_source_tokenizer=False
+        )
+        others += ids != source.encode(text).ids.tolist()
+    assert others > len(texts) / 2  # a control: each side has pieces of its own
+    assert any(source.unk in encoding.ids for encoding in source.encode_batch(texts))
+
+
+def test_known_text_comes_back(folder: Path, english: list[str]) -> None:
+    tokenizer = Tokenizer.load(folder)
+    known = 0
+    for text in sentences(english)[:300]:
+        encoding = tokenizer.encode(text)
+        if tokenizer.unk not in encoding.ids:
+            known += 1
+            assert tokenizer.decode(encoding.ids) in (text, unicodedata.normalize("NFKC", text))
+    assert known > 50
+    assert tokenizer.decode([tokenizer.eos, tokenizer.pad]) == ""
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=100)
+def test_offsets_stay_inside_the_text_and_in_order(text: str, folder: Path) -> None:
+    encoding = Tokenizer.load(folder).encode(text)
+    spans = [
+        tuple(span) for span, s in zip(encoding.offsets, encoding.sequence, strict=True) if s == 0
+    ]
+    assert all(0 <= start <= end <= len(text) for start, end in spans)
+    assert spans == sorted(spans)
+    assert encoding.ids[-1] == Tokenizer.load(folder).eos
+
+
+def test_offsets_are_of_the_characters_that_a_piece_stands_for(folder: Path) -> None:
+    text = "the list of names"
+    tokenizer = Tokenizer.load(folder)
+    encoding = tokenizer.encode(text)
+    for piece, (start, end) in zip(tokenizer.pieces(encoding.ids), encoding.offsets, strict=True):
+        if piece not in ("</s>", "<unk>"):
+            assert unicodedata.normalize("NFKC", text[start:end]).strip() in piece
+
+
+def test_a_saved_folder_is_the_same(folder: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.save(tmp_path)
+    again, text = Tokenizer.load(tmp_path), "the list of names"
+    assert again.fingerprint == tokenizer.fingerprint
+    assert Tokenizer.load(folder, side="target").fingerprint != tokenizer.fingerprint
+    peer = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    assert peer(text)["input_ids"] == again.encode(text).ids.tolist()
+    assert (tmp_path / "source.spm").read_bytes() == (folder / "source.spm").read_bytes()
+
+
+def test_roles_are_those_that_have_an_id(folder: Path) -> None:
+    tokenizer = Tokenizer.load(folder)
+    assert (tokenizer.eos, tokenizer.unk, tokenizer.pad) == (0, 1, tokenizer.vocab_size - 1)
+    for role in ("bos", "cls", "mask"):  # <s> is a piece, and has no id
+        with pytest.raises(TokenizerError, match=f"has no {role} token"):
+            tokenizer.need(role)
+    [ids] = tokenizer.ids(["a</s>"])
+    assert tokenizer.eos not in ids
+    assert tokenizer.starts_word[tokenizer.encode("the list").ids[0]]
+    with pytest.raises(TokenizerError, match="two SentencePiece models share its ids"):
+        tokenizer.remade(tokenizer.core)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("target.spm", None, r"target\.spm: no such file; fetch the whole folder again"),
+        ("source.spm", b"nothing\xff", r"source\.spm: no SentencePiece model"),
+        ("source.spm", b"", r"source\.spm: not a Unigram model"),
+        ("vocab.json", b"[]", r"vocab\.json: does not number its pieces from 0"),
+        ("vocab.json", b'{"a": 0, "b": 0}', r"vocab\.json: does not number its pieces from 0"),
+        ("vocab.json", b'{"a": 0, "b": "1"}', r"vocab\.json: does not number its pieces from 0"),
+        ("vocab.json", b'{"a": 0}', r"vocab\.json: has no </s>; fetch"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_file(
+    name: str, content: bytes | None, message: str, folder: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (damaged / name).unlink()
+    if content is not None:
+        (damaged / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=message):
+        Tokenizer.load(damaged)
