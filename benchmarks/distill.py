@@ -31,7 +31,7 @@ from benchmarks.harness import Options, bf16_here, compare
 from benchmarks.kept import How
 from bertkit.checkpoint.folder import load
 from bertkit.console import quietly
-from bertkit.models.layers import keep_layers
+from bertkit.models.surgery import keep_layers
 from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.distill import distill

@@ -29,7 +29,6 @@ HOMES: dict[str, str] = {
     "data/collate.py": "data/test_segments.py",
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
-    "models/layers.py": "recipes/test_prune.py",
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",
@@ -218,8 +217,8 @@ def test_every_source_file_has_its_test_file() -> None:
 
 
 def test_a_home_that_does_not_know_the_file_is_caught() -> None:
-    assert holds(ROOT / "tests/recipes/test_prune.py", "models/layers.py")
-    assert not holds(ROOT / "tests/test_errors.py", "models/layers.py")
+    assert holds(ROOT / "tests/nn/test_kernels.py", "nn/rectangles.py")
+    assert not holds(ROOT / "tests/test_errors.py", "nn/rectangles.py")
     assert holds(ROOT / "tests/serve/test_run.py", "commands/serve.py")
     assert not holds(ROOT / "tests/serve/test_run.py", "commands/pretrain.py")
 

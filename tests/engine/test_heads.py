@@ -8,8 +8,8 @@ from tests.factories import tiny_model
 from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
-from bertkit.models.layers import without_heads
 from bertkit.models.model import Model
+from bertkit.models.surgery import without_heads
 
 
 def model() -> Model:

@@ -16,7 +16,7 @@ from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
 from bertkit.families import ALBERT
-from bertkit.models.layers import keep_layers, without_heads
+from bertkit.models.surgery import keep_layers, without_heads
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import importance, least, prune, spare

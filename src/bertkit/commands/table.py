@@ -41,7 +41,7 @@ COMMANDS = {
     "view": "commands.serve:view",
     "explain": "commands.view:explain",
     "info": "commands.view:info",
-    "extend-positions": "recipes.positions:extend_positions",
+    "extend-positions": "recipes.extend:extend_positions",
     "export": "recipes.export:export",
     "quantize": "recipes.quantize:quantize",
     "tune": "recipes.tune:tune",

@@ -9,7 +9,7 @@ from typing import Literal
 
 from bertkit.checkpoint.folder import load
 from bertkit.console import say
-from bertkit.models.layers import read_head
+from bertkit.models.surgery import read_head
 from bertkit.recipes.info import info as describe
 from bertkit.view.explain import explain as explain_text
 from bertkit.view.page import refuse_place, write_page

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bertkit.models.model import Model
+from bertkit.models.surgery import alive
 from bertkit.nn.attention import Attention
 
 
@@ -36,13 +37,6 @@ def without_dead_heads(model: Model) -> Model:
             part.out = _linear(mixing, part.out.bias)
             part.heads = part.kv_heads = len(living)
     return model
-
-
-def alive(part: Attention) -> list[int]:
-    """The heads that something is made of; the first, where there is none."""
-    columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
-    indices: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
-    return indices or [0]
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

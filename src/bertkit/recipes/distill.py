@@ -11,7 +11,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import Count, plain
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError
-from bertkit.models.layers import keep_layers
+from bertkit.models.surgery import keep_layers
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering

@@ -1,24 +1,18 @@
-"""Give a model words of its own field: new pieces, whose vectors start from their old pieces."""
+"""Give a model words of its own field, or more positions; what is new starts from what there is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from torch import Tensor
+from typing import Any, Literal
 
 from bertkit.checkpoint.folder import load, resave
 from bertkit.data.readers import documents, read_text
 from bertkit.errors import ConfigError
-from bertkit.models.model import empty
+from bertkit.models.surgery import with_positions, with_vocabulary
 from bertkit.storage import refuse_used
 from bertkit.text.extend import choose, extended, fertility
 from bertkit.text.train import count_words
-
-ROWS = ("encoder.embedding.tokens.weight", "heads.mlm.bias")
-"""Weights with a row for each piece."""
 
 
 def extend(
@@ -65,18 +59,8 @@ def extend(
             "is nothing to add"
         )
     larger, made = extended(tokenizer, chosen)
-    config = loaded.model.config
-    grown = empty(
-        msgspec.structs.replace(config, vocab=max(config.vocab, larger.vocab_size)),
-        tuple(loaded.model.heads),
-        labels=loaded.labels,
-    )
-    weights = dict(loaded.model.state_dict())
-    for name in ROWS:
-        if name in weights:
-            weights[name] = _grown(weights[name], grown.config.vocab, made)
-    grown.to_empty(device="cpu")
-    grown.load_state_dict(weights)
+    size = max(loaded.model.config.vocab, larger.vocab_size)
+    grown = with_vocabulary(loaded.model, size, made)
     resave(loaded, grown, out, tokenizer=larger)
     before, after = (fertility(t, counts) for t in (tokenizer, larger))
     return {
@@ -86,10 +70,24 @@ def extend(
     }
 
 
-def _grown(rows: Tensor, size: int, made: Mapping[int, Sequence[int]]) -> Tensor:
-    """The same rows; new ones are the mean of those that a word was made of before."""
-    out = rows.new_zeros(size, *rows.shape[1:])
-    out[: len(rows)] = rows
-    for place, old in made.items():
-        out[place] = rows[list(old)].mean(0)
-    return out
+def extend_positions(
+    model: str | Path, /, *, length: int, out: Path, how: Literal["tile", "interpolate"] = "tile"
+) -> dict[str, Any]:
+    """Let a model read longer texts.
+
+    `tile` repeats those there are (Beltagy et al. 2020, section 5), so that texts as short as
+    before read the same; `interpolate` stretches them. Either way the new ones are a start: go on
+    with `adapt` on long texts.
+    Raises: ConfigError for a model without learned positions or with as many already.
+
+    Args:
+        model: A model folder or hub id.
+        length: Tokens of the longest sequence.
+        out: The folder of the longer model, to be made. Go on with adapt, on long texts.
+        how: Repeat the positions there are, or stretch them.
+    """
+    refuse_used(out)
+    loaded = load(model)
+    longer = with_positions(loaded.model, length, how)
+    resave(loaded, longer, out, length=length)
+    return {"positions": {"before": loaded.model.config.max_positions, "after": length}}

@@ -16,10 +16,17 @@ from torch import Tensor, nn
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import resave
 from bertkit.config import Count
-from bertkit.engine.heads import alive
 from bertkit.errors import ConfigError
-from bertkit.models.layers import Head, attentions, keep_layers, read_head, without_heads
 from bertkit.models.model import Model
+from bertkit.models.surgery import (
+    Head,
+    attentions,
+    dead,
+    keep_layers,
+    read_head,
+    spare,
+    without_heads,
+)
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.evaluate import evaluate
@@ -100,21 +107,6 @@ def prune(
     found["after"] = evaluate(Answer(ready.task, loaded), rows)
     resave(loaded, lighter, out)
     return found
-
-
-def spare(model: Model) -> int:
-    """How many heads can go."""
-    return len(model.encoder.blocks) * (model.config.heads - 1) - len(dead(model))
-
-
-def dead(model: Model) -> list[Head]:
-    """The heads that are gone already."""
-    heads = range(model.config.heads)
-    return [
-        (number, head + 1)
-        for number, part in enumerate(attentions(model), 1)
-        for head in sorted({*heads} - {*alive(part)})
-    ]
 
 
 def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.memory import freeze_objects
-from bertkit.models.layers import check_heads, read_head
+from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
     Answer,

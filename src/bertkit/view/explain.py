@@ -21,7 +21,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError, TokenizerError
 from bertkit.models.embedding import Embedding
 from bertkit.models.heads import MaskedLM
-from bertkit.models.layers import Head, without_heads
+from bertkit.models.surgery import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
 from bertkit.pipelines import Candidate, FillMask

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.factories import tiny_folder
+from tests.factories import tiny_folder, tiny_model
+from torch import nn
 
 from bertkit import cli
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError
 from bertkit.families import BERT, MODERNBERT, ROBERTA, Family
-from bertkit.recipes.positions import extend_positions, interpolated
+from bertkit.models.surgery import interpolated, keep_layers, with_vocabulary, without_heads
+from bertkit.recipes.extend import extend_positions
 from bertkit.text.train import train
 
 
@@ -59,7 +61,7 @@ def test_refusals_leave_nothing(english: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has 16 positions already"):
         extend_positions(folder, length=16, out=tmp_path / "out")
     modern = made(MODERNBERT, english, tmp_path / "modern")
-    with pytest.raises(ConfigError, match="a modernbert model turns by its positions"):
+    with pytest.raises(ConfigError, match="the model has no learned positions"):
         extend_positions(modern, length=32, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="exists already"):
@@ -74,3 +76,31 @@ def test_the_command(
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 0
     assert json.loads(capsys.readouterr().out)["positions"]["after"] == 24
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 2
+
+
+def test_a_copy_shares_nothing_and_its_heads_stay_tied() -> None:
+    model = tiny_model(20, "mlm", layers=3).eval()
+    model.heads["own"] = nn.Linear(model.config.hidden, 3)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    few = keep_layers(model, [1, 3])
+    assert (few.config.layers, model.config.layers) == (2, 3)
+    assert not few.training
+    own = few.state_dict()
+    for name, weight in before.items():
+        if name.startswith("encoder.blocks.1."):
+            continue
+        assert torch.equal(own[name.replace("blocks.2.", "blocks.1.")], weight)
+    larger = with_vocabulary(model, 22, {20: [3, 4], 21: [5]})
+    rows = larger.encoder.embedding.tokens.weight
+    torch.testing.assert_close(rows[20], rows[[3, 4]].mean(0))
+    for copied in (few, larger):
+        for weight in copied.parameters():
+            weight.data.fill_(7.0)
+        assert copied.heads["mlm"].tied[0] is copied.encoder.embedding.tokens
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+def test_heads_that_share_values_do_not_go_alone() -> None:
+    model = tiny_model(20, hidden=8, heads=4, attention={"kv_heads": 2})
+    with pytest.raises(ConfigError, match="heads share keys and values"):
+        without_heads(model, [(1, 1)])

@@ -1,0 +1,191 @@
+"""Copies of a model with fewer layers or heads, or with more pieces or positions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from msgspec import structs
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertkit.errors import ConfigError
+from bertkit.models import model as models
+from bertkit.models.config import TransformerConfig
+from bertkit.models.heads import MaskedLM
+from bertkit.models.model import HeadMaker, Model, empty
+from bertkit.nn.attention import Attention
+
+Head = tuple[int, int]
+"""A layer and a head of it, from 1."""
+
+
+def keep_layers(model: Model, layers: Sequence[int]) -> Model:
+    """A copy with these layers alone, numbered from 1, in their order.
+
+    Raises: ConfigError for layers that are not there, or cannot stand alone.
+    """
+    config = model.config
+    if config.layer_sharing is not None or not config.norm.first:
+        raise ConfigError(
+            "layers: the model's layers share weights, or the first is unlike the others, so that "
+            "none can be taken alone"
+        )
+    if sorted(set(layers)) != list(layers) or not all(0 < n <= config.layers for n in layers):
+        raise ConfigError(
+            f"layers: {list(layers)}; name layers from 1 to {config.layers}, ascending, each once"
+        )
+    names = {f"encoder.blocks.{layer - 1}.": place for place, layer in enumerate(layers)}
+    taken = {
+        f"encoder.blocks.{names[block]}.{name.removeprefix(block)}": weight
+        for name, weight in model.state_dict().items()
+        for block in names
+        if name.startswith(block)
+    }
+    return _rebuilt(model, structs.replace(config, layers=len(layers)), taken)
+
+
+def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
+    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`."""
+
+    def grown(rows: Tensor) -> Tensor:
+        out = rows.new_zeros(size, *rows.shape[1:])
+        out[: len(rows)] = rows
+        for place, old in parts.items():
+            out[place] = rows[list(old)].mean(0)
+        return out
+
+    weights = model.state_dict()
+    rows = {name: grown(weights[name]) for name in VOCABULARY if name in weights}
+    return _rebuilt(model, structs.replace(model.config, vocab=size), rows)
+
+
+VOCABULARY = ("encoder.embedding.tokens.weight", "heads.mlm.bias")
+"""Weights with a row for each piece."""
+
+
+def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"]) -> Model:
+    """A copy with `length` learned positions: those there are again and again, or stretched.
+
+    Raises: ConfigError for a model without learned positions, or with as many already.
+    """
+    old = model.encoder.embedding.positions
+    if old is None:
+        raise ConfigError("length: the model has no learned positions, and so none to extend")
+    rows = old.weight.detach()
+    if length <= len(rows):
+        raise ConfigError(f"length: {length}; the model has {len(rows)} positions already")
+    longer = tiled(rows, length) if how == "tile" else interpolated(rows, length)
+    config = structs.replace(model.config, max_positions=length)
+    return _rebuilt(model, config, {"encoder.embedding.positions.weight": longer})
+
+
+def tiled(rows: Tensor, length: int) -> Tensor:
+    """The rows again and again. Shapes: (T, E) -> (length, E)."""
+    return rows[torch.arange(length) % rows.shape[0]]
+
+
+def interpolated(rows: Tensor, length: int) -> Tensor:
+    """The rows stretched, first and last where they were. Shapes: (T, E) -> (length, E)."""
+    stretched = F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)
+    return stretched[0].T.contiguous()
+
+
+def _rebuilt(model: Model, config: TransformerConfig, changed: Mapping[str, Tensor]) -> Model:
+    """The same heads over an encoder of this configuration, with the weights of the same names
+    but those that are `changed`."""
+
+    def remade(name: str, part: nn.Module) -> HeadMaker:
+        if isinstance(part, MaskedLM):  # it shares the embedding
+            return lambda encoder: models.head(name, encoder)
+        return lambda encoder: copy.deepcopy(part)
+
+    makers = {name: remade(name, part) for name, part in model.heads.items()}
+    built = empty(config, makers, labels=()).to_empty(device="cpu")
+    weights = {**model.state_dict(), **changed}
+    built.load_state_dict({name: weights[name] for name in built.state_dict()})
+    return built.train(model.training)
+
+
+# ---- heads
+
+
+def without_heads(model: Model, heads: Sequence[Head]) -> Model:
+    """A copy with these heads pruned: their value and output weights are zero, so that they output
+    zero and get no gradient. Where layers share weights, the first that has them counts.
+
+    Raises: ConfigError as `check_heads` does.
+    """
+    check_heads(model, heads)
+    model = copy.deepcopy(model)
+    for number, attention in enumerate(attentions(model), 1):
+        with torch.no_grad():
+            for head in sorted({head for layer, head in heads if layer == number}):
+                for weight in _of_head(attention, head - 1):
+                    weight.zero_()
+    return model
+
+
+def check_heads(model: Model, heads: Sequence[Head]) -> None:
+    """Raises: ConfigError for a head that is not there or shares its values, and for all of a
+    layer."""
+    if model.config.kv_heads != model.config.heads:
+        raise ConfigError("heads: the model's heads share keys and values; none goes alone")
+    most, layers = model.config.heads, len(model.encoder.blocks)
+    for layer, head in heads:
+        if not (0 < layer <= layers and 0 < head <= most):
+            raise ConfigError(
+                f"heads: {layer}.{head}; name LAYER.HEAD, from 1.1 to {layers}.{most}"
+            )
+    for layer, _ in heads:
+        if len({head for one, head in heads if one == layer}) == most:
+            raise ConfigError(f"heads: all of layer {layer}; a layer keeps one at least")
+
+
+def _of_head(attention: Attention, head: int) -> list[Tensor]:
+    """What makes the values of a head, and what reads them: views."""
+    heads = attention.heads
+    found = [
+        attention.qkv.weight.unflatten(0, (3, heads, -1))[2, head],
+        attention.out.weight.unflatten(1, (heads, -1))[:, head],
+    ]
+    if attention.qkv.bias is not None:
+        found.append(attention.qkv.bias.unflatten(0, (3, heads, -1))[2, head])
+    return found
+
+
+def spare(model: Model) -> int:
+    """How many heads can go."""
+    return len(model.encoder.blocks) * (model.config.heads - 1) - len(dead(model))
+
+
+def dead(model: Model) -> list[Head]:
+    """The heads that are gone already."""
+    heads = range(model.config.heads)
+    return [
+        (number, head + 1)
+        for number, part in enumerate(attentions(model), 1)
+        for head in sorted({*heads} - {*alive(part)})
+    ]
+
+
+def alive(part: Attention) -> list[int]:
+    """The heads that something is made of; the first, where there is none."""
+    columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
+    indices: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
+    return indices or [0]
+
+
+def attentions(model: Model) -> list[Attention]:
+    """One for each set of weights."""
+    return [part for part in model.encoder.blocks.modules() if isinstance(part, Attention)]
+
+
+def read_head(name: str) -> Head:
+    """What "2.11" names. Raises: ConfigError for anything else."""
+    layer, _, head = name.partition(".")
+    if not (layer.isdecimal() and head.isdecimal()):
+        raise ConfigError(f"heads: {name[:40]!r}; write LAYER.HEAD, such as 2.11")
+    return int(layer), int(head)
