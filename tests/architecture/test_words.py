@@ -32,6 +32,7 @@ RETIRED = {
     r"\b(train|settings)\.clip\b": "max_grad_norm",
     r"\bsampling\.(short|across)\b|\bmasking\.(rate|cycle)\b": "short_seq_probability, "
     "cross_documents, mlm_probability, dupe_factor",
+    r"\bfound(: [\w\[\], .|]+)? [+|]?= |\bin found\b|return found\b": "what the variable holds",
 }
 """What must not be found, and what is said in its place."""
 
@@ -63,4 +64,7 @@ def test_a_retired_word_is_found() -> None:
     assert retired("batch.layout.owner") == [
         "'layout.owner': say sequence_ids, cu_seqlens, buckets"
     ]
-    assert not retired("sequence_ids of the layout")
+    assert retired("        found: list[Path] = []") == [
+        "'found: list[Path] = ': say what the variable holds"
+    ]
+    assert not retired("sequence_ids of the layout, found by a search")

@@ -191,19 +191,19 @@ def _read_dense(folder: Path) -> Dense:
     activation = ACTIVATIONS[config.get("activation_function", next(iter(ACTIVATIONS)))]
     bias = bool(config.get("bias", True))
     wanted = {"linear.weight": (width, hidden), **({"linear.bias": (width,)} if bias else {})}
-    found = read_tensors(folder)
-    if {name: tuple(tensor.shape) for name, tensor in found.items()} != wanted:
+    tensors = read_tensors(folder)
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != wanted:
         raise CheckpointError(f"{folder / FILE}: its weights are not those of {path}")
     dense = Dense(hidden, width, activation, bias=bias)
-    dense.load_state_dict({name: tensor.float() for name, tensor in found.items()})
+    dense.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return dense.requires_grad_(False).eval()
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: a {type(found).__name__}, not an object of settings")
-    return found
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: a {type(content).__name__}, not an object of settings")
+    return content
 
 
 def read_json(path: Path) -> Any:

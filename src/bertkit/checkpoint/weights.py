@@ -79,8 +79,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         save_file({name: t.detach().cpu() for name, t in tensors.items()}, path, {"format": "pt"})
     except SafetensorError as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        raise OSError(int(found.group(1)) if found else errno.EIO, str(error)) from None
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        raise OSError(int(code.group(1)) if code else errno.EIO, str(error)) from None
 
 
 def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -131,8 +131,8 @@ def heads_in(
         by_weights.setdefault(rows[head], head)
     said = {rows[head] for head in named_ones if head != "pooler"}
     kept = [r for r in by_weights if r in said or not any(s < r for s in said)]
-    found = {by_weights[r] for r in kept if not any(r < more for more in kept)}
-    return tuple(head for head in rows if head in found)
+    names = {by_weights[r] for r in kept if not any(r < more for more in kept)}
+    return tuple(head for head in rows if head in names)
 
 
 def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[str]:
@@ -152,17 +152,17 @@ def fill(
     """
     ours = dict(model.state_dict())
     shapes = {name: tensor.to("meta") for name, tensor in named.items()}  # before any is copied
-    found = family.read(ours, shapes, model.config)
+    read = family.read(ours, shapes, model.config)
     table = family.names(ours, model.config)
     may_lack = tuple(f"heads.{head}." for head in fresh)
-    missing = [name for name in ours if name not in found]
+    missing = [name for name in ours if name not in read]
     lacking = [n for n in missing if not n.startswith(may_lack)] if may_lack else missing
     wrong = [
-        f"{' + '.join(table[n])} has shape {_shape(found[n])}, config.json asks for {_shape(t)}"
+        f"{' + '.join(table[n])} has shape {_shape(read[n])}, config.json asks for {_shape(t)}"
         for n, t in ours.items()
-        if n in found and found[n].shape != t.shape
+        if n in read and read[n].shape != t.shape
     ]
-    used = {row for name in found for row in table[name]}
+    used = {row for name in read for row in table[name]}
     unused = sorted(set(named) - used)
     of_heads = {t for head in family.heads for t in family.head_weights(head)}
     unknown = [n for n in unused if n not in of_heads and not n.startswith("heads.")]

@@ -236,7 +236,7 @@ def _arc(
     """
     answers = {name: place for marks in (LETTERS, NUMBERS) for place, name in enumerate(marks)}
     marked = labelled or all(cells[-1].strip() in answers for _, cells in lines)
-    found, lost = [], 0
+    questions, lost = [], 0
     for where, cells in lines:
         question, *choices = cells[:-1] if marked else cells
         while choices and not choices[-1].strip():
@@ -250,6 +250,8 @@ def _arc(
         if answer is not None and answer >= len(choices):
             lost += 1
             continue
-        found.append(checked(ChoiceQuestion(question, tuple(choices), answer, where=where)))
+        questions.append(checked(ChoiceQuestion(question, tuple(choices), answer, where=where)))
     said = "ARC (question, choices, letter of the answer)"
-    return found, said + (f"; {lost:,} left out, whose right choice is not there" if lost else "")
+    return questions, said + (
+        f"; {lost:,} left out, whose right choice is not there" if lost else ""
+    )

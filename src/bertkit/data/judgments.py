@@ -24,7 +24,7 @@ def read_queries(path: Path) -> dict[str, str]:
     kind = suffix(path)
     if kind not in (".jsonl", ".tsv") and path.exists():
         raise DataError(f"{path}: queries are read from .jsonl and .tsv files, also .gz")
-    found: dict[str, str] = {}
+    queries: dict[str, str] = {}
     for line, raw in numbered(path):
         where = f"{path}:{line}"
         if kind == ".jsonl":
@@ -40,10 +40,10 @@ def read_queries(path: Path) -> dict[str, str]:
                 raise DataError(f"{where}: one column; write the query's id, a tab, and its text")
         if not text.strip():
             raise DataError(f"{where}: the query is empty; remove the line")
-        if number in found:
+        if number in queries:
             raise DataError(f"{where}: a second query with the id {number!r}; remove one")
-        found[number] = text.strip()
-    return found
+        queries[number] = text.strip()
+    return queries
 
 
 COLUMNS = {
@@ -73,7 +73,7 @@ def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, in
     places = (0, -2, -1)  # of query, document and grade, with TREC's 0 or without
     if not _is_number(first[-1]):
         places, rows = _named(first, f"{path}:{line}"), rows[1:]
-    found: dict[str, dict[str, int]] = {}
+    judgments: dict[str, dict[str, int]] = {}
     for line, cells in rows:
         if len(cells) != len(first) or len(cells) not in (3, 4):
             raise DataError(
@@ -89,8 +89,8 @@ def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, in
         if not _is_number(grade) or not float(grade).is_integer():
             raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number")
         value = int(float(grade))
-        found.setdefault(query, {})[document] = value if graded else int(value > 0)
-    return found
+        judgments.setdefault(query, {})[document] = value if graded else int(value > 0)
+    return judgments
 
 
 def _is_number(cell: str) -> bool:
@@ -103,11 +103,11 @@ def _is_number(cell: str) -> bool:
 def _named(header: Sequence[str], where: str) -> tuple[int, int, int]:
     """Where a first line says that query, document and grade are."""
     small = [name.lower() for name in header]
-    found = {
+    places = {
         role: [place for place, name in enumerate(small) if name in names]
         for role, names in COLUMNS.items()
     }
-    match list(found.values()):
+    match list(places.values()):
         case [[query], [document], [grade]]:
             return query, document, grade
     raise DataError(
@@ -123,11 +123,11 @@ def judged(
 
     Raises: DataError when no query has any.
     """
-    found = {
+    kept = {
         query: judgments[query]
         for query in queries
         if any(grade > 0 for grade in judgments.get(query, {}).values())
     }
-    if not found:
+    if not kept:
         raise DataError(f"{path}: no query of these has a document that answers it; check the ids")
-    return found
+    return kept

@@ -31,13 +31,13 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     Raises: DataError naming a path that is missing, empty, named twice, or of none of the kinds.
     """
     known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
-    found: list[Path] = []
+    chosen: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = [p for p in _inside(path) if suffix(p) in kinds]
             if not inside:
                 raise DataError(f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz)")
-            found += inside
+            chosen += inside
         elif not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
         elif suffix(path) not in kinds and not (
@@ -45,24 +45,24 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
         ):
             raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
         else:
-            found.append(path)
-    if not found:
+            chosen.append(path)
+    if not chosen:
         raise DataError("no text: name at least one file or folder")
     seen: set[Path] = set()
-    for path in found:
+    for path in chosen:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: the file is empty; leave it out")
         if path.resolve() in seen:
             raise DataError(f"{path}: named twice; name each file once")
         seen.add(path.resolve())
-    return found
+    return chosen
 
 
 def _inside(folder: Path) -> list[Path]:
-    found = folder.rglob("*")
+    inside = folder.rglob("*")
     return sorted(
         p
-        for p in found
+        for p in inside
         if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
     )
 

@@ -164,11 +164,11 @@ def _subjqa(file: Path, labelled: bool) -> Iterator[Question]:
         context = row["review"].removesuffix(NOT_FOUND).rstrip()
         answers: tuple[tuple[str, int], ...] = ()
         if labelled and row["human_ans_spans"] != NOT_FOUND:
-            found = re.fullmatch(r"\((\d+), ?(\d+)\)", row["human_ans_indices"])
-            if found is None:
+            span = re.fullmatch(r"\((\d+), ?(\d+)\)", row["human_ans_indices"])
+            if span is None:
                 indices = row["human_ans_indices"]
                 raise DataError(f"{where}: human_ans_indices is {indices!r}; write (start, end)")
-            start, end = map(int, found.groups())
+            start, end = map(int, span.groups())
             there, text = row["review"][start:end], context[start:end]
             letters = iter(there)  # each is found behind the one before
             words = row["human_ans_spans"].split()
@@ -191,8 +191,8 @@ def _checked(
     """The answers, each of which stands at its start. Raises: DataError for one that does not."""
     if answers is None:
         raise DataError(f"{where}: has no answers; write [] where the context holds none")
-    found = tuple((answer.text, answer.start) for answer in answers)
-    for text, start in found:
+    spans = tuple((answer.text, answer.start) for answer in answers)
+    for text, start in spans:
         there = context[start : start + len(text)]
         if not text.strip():
             raise DataError(f"{where}: an answer is empty; without one, write [] for all of them")
@@ -201,7 +201,7 @@ def _checked(
                 f"{where}: the answer {text!r} does not stand at character {start} of the "
                 f"context, where {there!r} stands; mend its start"
             )
-    return found
+    return spans
 
 
 def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
@@ -210,11 +210,11 @@ def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
         raise DataError(
             f"{path}: questions are read from .json (SQuAD), .jsonl and .csv (SubjQA), also .gz"
         )
-    found = list(READERS[suffix(path)](path, labelled))
-    if not found:
+    questions = list(READERS[suffix(path)](path, labelled))
+    if not questions:
         raise DataError(f"{path}: the file holds no question")
     seen: dict[str, str] = {}
-    for question in found:
+    for question in questions:
         if not (question.question.strip() and question.context.strip()):
             empty = "context" if question.question.strip() else "question"
             raise DataError(f"{question.where}: the {empty} is empty; leave it out")
@@ -224,8 +224,8 @@ def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
                 f"{seen[question.id]}); each question has its own"
             )
         seen[question.id] = question.where
-    said = f"{path}: {len(found):,} questions"
+    said = f"{path}: {len(questions):,} questions"
     if labelled:
-        without = sum(not question.answerable for question in found)
+        without = sum(not question.answerable for question in questions)
         said += f", {without:,} of them without an answer"
-    return found, said
+    return questions, said

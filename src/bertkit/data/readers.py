@@ -95,13 +95,13 @@ def spans(file: Path, size: int) -> list[Span]:
 def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[Document]:
     """The documents that begin in a span; one cut by its beginning comes as `continues`."""
     if suffix(span.file) == ".jsonl":
-        found = _json_documents(span, field)
+        pieces = _json_documents(span, field)
     elif blank_lines == "documents":
-        found = _blank_line_documents(span)
+        pieces = _blank_line_documents(span)
     else:
-        found = _one_document(span)
+        pieces = _one_document(span)
     empty = True
-    for document in found:
+    for document in pieces:
         empty = False
         yield document
     if empty and span.start == 0 and span.end == span.file.stat().st_size:
@@ -138,8 +138,8 @@ def numbered(path: Path) -> list[tuple[int, str]]:
     A newline alone ends a line: what else may separate lines (U+2028, a form feed) stands in texts.
     Raises: DataError as `read_text` does.
     """
-    found = enumerate(read_text(path).split("\n"), 1)
-    return [(number, line.removesuffix("\r")) for number, line in found if line.strip()]
+    lines = enumerate(read_text(path).split("\n"), 1)
+    return [(number, line.removesuffix("\r")) for number, line in lines if line.strip()]
 
 
 def blocks(span: Span) -> Iterator[_Block]:
@@ -231,8 +231,8 @@ def _text_end(data: bytes) -> int:
     at = max(data.rfind(b"\n\n", half) + 2, data.rfind(b"\n\r\n", half) + 3)
     if at > 3:
         return at
-    for found in reversed(list(_SENTENCE_END.finditer(data, max(half, len(data) - (1 << 16))))):
-        return found.end()
+    for sentence in reversed(list(_SENTENCE_END.finditer(data, max(half, len(data) - (1 << 16))))):
+        return sentence.end()
     for end in (b"\n", b" "):
         at = data.rfind(end, half) + 1
         if at:

@@ -120,7 +120,7 @@ def _table(
     else:
         columns = [str(i + 1) for i in range(len(first))]
         said = f"{path}: no header line; columns are called {', '.join(columns)}"
-    found = []
+    records = []
     needed = max((columns.index(name) + 1 for name in named if name in columns), default=None)
     for line, row in cells:
         if len(row) != len(columns) and (needed is None or len(row) < needed):
@@ -128,8 +128,8 @@ def _table(
                 f"{path}:{line}: expected {len(columns)} columns as in the first line, "
                 f"found {len(row)}; mend this line"
             )
-        found.append(dict(zip_longest(columns, row[: len(columns)], fillvalue="")))
-    return Table(path, columns, found, [line for line, _ in cells], said)
+        records.append(dict(zip_longest(columns, row[: len(columns)], fillvalue="")))
+    return Table(path, columns, records, [line for line, _ in cells], said)
 
 
 def _looks_like_header(cells: list[str]) -> bool:
@@ -140,7 +140,7 @@ def _looks_like_header(cells: list[str]) -> bool:
 
 
 def _json_table(path: Path, text: str) -> Table:
-    found, lines = [], []
+    records, lines = [], []
     columns: list[str] = []
     for number, raw in enumerate(text.split("\n"), 1):
         if not raw.strip():
@@ -153,9 +153,9 @@ def _json_table(path: Path, text: str) -> Table:
                 f"{path}:{number}: no field {missing[0]!r}, which the first row has; "
                 f"{did_you_mean(missing[0], row)}"
             )
-        found.append({name: _as_text(row[name]) for name in columns})
+        records.append({name: _as_text(row[name]) for name in columns})
         lines.append(number)
-    return Table(path, columns, found, lines, f"{path}: columns {', '.join(columns)}")
+    return Table(path, columns, records, lines, f"{path}: columns {', '.join(columns)}")
 
 
 def _as_text(value: object) -> str:

@@ -19,7 +19,7 @@ from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, read_text
 from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.tables import rows
-from bertkit.errors import DataError, did_you_mean
+from bertkit.errors import ConfigError, DataError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,16 @@ def _cells(line: str, tabs: bool) -> list[str]:
     if tabs:
         return [cell.strip(" ") for cell in line.split("\t")]
     return [cell for cell in line.replace("\t", " ").split(" ") if cell]
+
+
+def column_number(name: str, column: str) -> int:
+    """What names a column of tags. Raises: ConfigError for what is no number."""
+    try:
+        return int(column)
+    except ValueError:
+        raise ConfigError(
+            f"{name}: {column!r} is no column; they are counted from 0, or back from -1"
+        ) from None
 
 
 def _column(path: Path, column: int, count: int, what: str) -> int:

@@ -147,13 +147,13 @@ def check_heads(model: Model, heads: Sequence[Head]) -> None:
 def _of_head(attention: Attention, head: int) -> list[Tensor]:
     """What makes the values of a head, and what reads them: views."""
     heads = attention.heads
-    found = [
+    views = [
         attention.qkv.weight.unflatten(0, (3, heads, -1))[2, head],
         attention.out.weight.unflatten(1, (heads, -1))[:, head],
     ]
     if attention.qkv.bias is not None:
-        found.append(attention.qkv.bias.unflatten(0, (3, heads, -1))[2, head])
-    return found
+        views.append(attention.qkv.bias.unflatten(0, (3, heads, -1))[2, head])
+    return views
 
 
 def spare(model: Model) -> int:

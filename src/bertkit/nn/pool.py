@@ -58,8 +58,8 @@ class Dense(nn.Module):
         self.activation = activation
 
     def forward(self, pooled: Tensor) -> Tensor:
-        found = self.linear(pooled.to(self.linear.weight.dtype))
-        return ACTIVATIONS[self.activation](found.float())
+        projected = self.linear(pooled.to(self.linear.weight.dtype))
+        return ACTIVATIONS[self.activation](projected.float())
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ class RelativeBias(nn.Module):
         device = self.table.weight.device
         rows = torch.arange(queries, device=device)[:, None]
         numbers = bucketed(torch.arange(keys, device=device) - rows, self.table.num_embeddings)
-        found: Tensor = self.table(numbers.flatten()).unflatten(0, numbers.shape)
-        return found.permute(2, 0, 1).unsqueeze(0)
+        bias: Tensor = self.table(numbers.flatten()).unflatten(0, numbers.shape)
+        return bias.permute(2, 0, 1).unsqueeze(0)
 
 
 def bucketed(distance: Tensor, buckets: int) -> Tensor:

@@ -116,11 +116,11 @@ class Distillation:
         theirs, trace = (Trace(weights=False, projections=deep) for _ in range(2))
         head = model.heads[self.head]
         outputs = head(model.encoder(batch, trace), batch).float()
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         correct = {}
         if terms.labels:
             own = self.loss_of(outputs, batch, totals, head)
-            found["labels"], correct = terms.labels * own.total, dict(own.correct)
+            parts["labels"], correct = terms.labels * own.total, dict(own.correct)
         wanted = batch.targets.get(TEACHER_OUTPUTS)
         if deep or terms.states or (terms.outputs and wanted is None):
             with torch.no_grad():
@@ -129,17 +129,17 @@ class Distillation:
                     wanted = self.teacher.heads[self.head](taught, batch).float()
         if wanted is not None:
             rows = _rows(outputs, batch, totals)
-            found["outputs"] = terms.outputs * self._outputs(outputs, wanted) / rows
+            parts["outputs"] = terms.outputs * self._outputs(outputs, wanted) / rows
         if terms.states:
-            found["states"] = terms.states * self._states(model, trace, theirs) / totals.tokens
+            parts["states"] = terms.states * self._states(model, trace, theirs) / totals.tokens
         if terms.attention:
             gap = self._attention(trace, theirs, batch)
-            found["attention"] = terms.attention * gap / totals.sequences
+            parts["attention"] = terms.attention * gap / totals.sequences
         if terms.relations:
             gap = self._relations(trace, theirs, batch)
-            found["relations"] = terms.relations * gap / totals.sequences
-        total = torch.stack(list(found.values())).sum()
-        return Loss(total, {name: part.detach() for name, part in found.items()}, correct)
+            parts["relations"] = terms.relations * gap / totals.sequences
+        total = torch.stack(list(parts.values())).sum()
+        return Loss(total, {name: part.detach() for name, part in parts.items()}, correct)
 
     def _outputs(self, outputs: Tensor, wanted: Tensor) -> Tensor:
         """Summed over the rows of outputs."""

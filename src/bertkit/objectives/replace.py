@@ -104,13 +104,13 @@ def replaced_tokens(weight: float) -> Objective:
 @torch.no_grad()
 def _drawn(features: Tensor, head: MaskedLM, chance: torch.Generator | None) -> Tensor:
     """A piece for each masked place, drawn from the generator's chances. Shapes: (M, E) -> (M,)."""
-    found = []
+    sampled = []
     for rows in features.split(ROWS):
         chances = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
         sums = chances.cumsum(-1)
         # one random number a row; torch.multinomial takes one a piece
         draw = torch.rand(len(rows), 1, generator=chance, device=rows.device) * sums[:, -1:]
-        found.append(
+        sampled.append(
             torch.searchsorted(sums, draw, right=True).squeeze(1).clamp(max=len(head.bias) - 1)
         )
-    return torch.cat(found) if found else features.new_empty(0, dtype=torch.int64)
+    return torch.cat(sampled) if sampled else features.new_empty(0, dtype=torch.int64)

@@ -49,9 +49,9 @@ class FillMask(ModelPipeline):
     def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
         """For each text its masks in order. Raises: DataError when a text has none."""
         return [
-            found
+            answers
             for part in batched(texts, STREAM)
-            for found in self.run(self.prepare(part, top=top))
+            for answers in self.run(self.prepare(part, top=top))
         ]
 
     def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:

@@ -32,9 +32,9 @@ class NextSentence(ModelPipeline):
         self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:
         return [
-            found
+            answer
             for part in batched(zip(a, b, strict=True), PART)
-            for found in self.run(self.prepare(part, long=long))
+            for answer in self.run(self.prepare(part, long=long))
         ]
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:

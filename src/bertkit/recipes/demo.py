@@ -161,8 +161,8 @@ def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
     """(source, text) of every document; of a user's own text the folder or file is the source."""
     if text is None:
         return list(local_text.documents())
-    found = files(text)
-    by_folder = len({file.parent for file in found}) > 1
+    paths = files(text)
+    by_folder = len({file.parent for file in paths}) > 1
     joined: list[tuple[str, list[str]]] = []
     for document in read_documents(text):
         source = document.file.parent.name if by_folder else document.file.name.split(".")[0]
@@ -250,7 +250,7 @@ def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list
         for source, own in sentences.items()
     }
     wanted = sum(PER_LABEL.values())
-    enough = {s: found for s, found in by_source.items() if len(found) >= wanted}
+    enough = {s: examples for s, examples in by_source.items() if len(examples) >= wanted}
     labels = sorted(enough, key=lambda s: -len(enough[s]))[:LABELS]
     if len(labels) < 2:
         raise DataError(
@@ -259,9 +259,9 @@ def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list
         )
     train, dev = [], []
     for label in labels:
-        found = enough[label]
-        order = Permutation(len(found), 11, 0)(np.arange(wanted))
-        rows = [Example(found[int(i)], None, label) for i in order]
+        examples = enough[label]
+        order = Permutation(len(examples), 11, 0)(np.arange(wanted))
+        rows = [Example(examples[int(i)], None, label) for i in order]
         train += rows[: PER_LABEL["train"]]
         dev += rows[PER_LABEL["train"] :]
     return train, dev

@@ -129,10 +129,10 @@ def _check(paths: Sequence[Path], columns: Columns) -> set[str]:
     return seen
 
 
-def _parts(found: Iterator[Document]) -> Iterator[list[Document]]:
+def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
     part: list[Document] = []
     characters = 0
-    for document in found:
+    for document in documents:
         part.append(document)
         characters += len(document.text)
         if len(part) == PART_DOCUMENTS or characters >= PART_CHARACTERS:

@@ -57,8 +57,8 @@ def evaluate_retrieval(
     searcher = _searcher(store, rerank=rerank, model=model, precision=precision)
     texts, graded = _judged(searcher, queries, judgments)
     top = SCORED if searcher.rerank is None else CANDIDATES
-    found = dict(_asked(searcher, texts, hybrid, top))
-    scores = metrics.retrieval([[h.id for h in found[q]] for q in graded], list(graded.values()))
+    hits = dict(_asked(searcher, texts, hybrid, top))
+    scores = metrics.retrieval([[h.id for h in hits[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
 
 
@@ -159,8 +159,8 @@ def _asked(
         for start in range(0, len(names), PART):
             part = names[start : start + PART]
             texts = [queries[name] for name in part]
-            found = searcher.many(texts, top=top, hybrid=hybrid, long="truncate")
-            yield from zip(part, found, strict=True)
+            hits = searcher.many(texts, top=top, hybrid=hybrid, long="truncate")
+            yield from zip(part, hits, strict=True)
             bar.advance(task, len(part))
 
 

@@ -379,19 +379,9 @@ def _note(step: Step) -> str:
 
 
 def _log(step: Step, journal: Journal, board: Any) -> None:
-    record: dict[str, float] = {
-        "step": step.number,
-        "loss": step.loss,
-        **step.parts,
-        **{f"{name}_accuracy": value for name, value in step.accuracy.items()},
-        "gradient_norm": step.gradient_norm,
-        "learning_rate": step.learning_rate,
-        "tokens": step.tokens,
-        "tokens_per_second": step.tokens / step.seconds,
-    }
-    journal.write(record)
+    journal.write(step.record)
     if board is not None:
-        for name, value in record.items():
+        for name, value in step.record.items():
             board.add_scalar(name, value, step.number)
 
 

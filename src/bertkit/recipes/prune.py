@@ -95,18 +95,18 @@ def prune(
         )
     rows = _read(ready, dev, reading)
     weighing = [] if data is None else _read(ready, data, reading)
-    found: dict[str, Any] = {"before": evaluate(ready, rows)}
+    record: dict[str, Any] = {"before": evaluate(ready, rows)}
     if count is not None:
         ready.task.check(weighing)
         scores = importance(network, ready.task, _features(ready, weighing))
         taken = least(scores, count, dead(network))
         lighter = without_heads(network, taken)
-        found["importance"] = np.round(scores, 4).tolist()
-    found |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
+        record["importance"] = np.round(scores, 4).tolist()
+    record |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
     loaded = replace(ready.loaded, model=lighter)
-    found["after"] = evaluate(Answer(ready.task, loaded), rows)
+    record["after"] = evaluate(Answer(ready.task, loaded), rows)
     resave(loaded, lighter, out)
-    return found
+    return record
 
 
 def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:
@@ -117,7 +117,7 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     """
     model = copy.deepcopy(model).eval()
     parts = attentions(model)
-    found = torch.zeros(len(parts), model.config.heads, dtype=torch.double)
+    changes = torch.zeros(len(parts), model.config.heads, dtype=torch.double)
     mixed: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -138,8 +138,10 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
             sums = change.new_zeros(len(batch.layout.lengths), model.config.heads)
             sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
             # shared layers come up again and again
-            found[model.config.depths[layer]] += sums.abs().sum(0) * totals([batch])[task.head]
-    scores: NDArray[np.float64] = (found / found.norm(dim=1, keepdim=True).clamp(min=1e-30)).numpy()
+            changes[model.config.depths[layer]] += sums.abs().sum(0) * totals([batch])[task.head]
+    scores: NDArray[np.float64] = (
+        changes / changes.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    ).numpy()
     return scores
 
 

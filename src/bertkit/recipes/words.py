@@ -67,8 +67,10 @@ def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any
     first = states[:, np.array([place[word] for word, *_ in pairs])]
     second = states[:, np.array([place[word] for _, word, _ in pairs])]
     scores = [score for *_, score in pairs]
-    found = [metrics.regression(row, scores)["spearman"] for row in metrics.cosines(first, second)]
-    return {"spearman": found, "best_layer": int(np.argmax(found)), "pairs": len(pairs)}
+    spearman = [
+        metrics.regression(row, scores)["spearman"] for row in metrics.cosines(first, second)
+    ]
+    return {"spearman": spearman, "best_layer": int(np.argmax(spearman)), "pairs": len(pairs)}
 
 
 def word_in_context(
@@ -80,13 +82,13 @@ def word_in_context(
     that does not; with `train` also `accuracy`, by the cosine that tells its rows apart best.
     """
     near, same, missing = _in_context(loaded, engine, file)
-    found: dict[str, Any] = {"auc": [_auc(row, same) for row in near]}
+    record: dict[str, Any] = {"auc": [_auc(row, same) for row in near]}
     if train is not None:
         seen, known, _ = _in_context(loaded, engine, train)
         bounds = np.array([_bound(row, known) for row in seen])
-        found["accuracy"] = ((near >= bounds[:, None]) == same).mean(1).tolist()
-    best = int(np.argmax(found.get("accuracy", found["auc"])))
-    return {**found, "best_layer": best, "pairs": len(same), "missing": missing}
+        record["accuracy"] = ((near >= bounds[:, None]) == same).mean(1).tolist()
+    best = int(np.argmax(record.get("accuracy", record["auc"])))
+    return {**record, "best_layer": best, "pairs": len(same), "missing": missing}
 
 
 def _states(

@@ -35,7 +35,7 @@ def find(name: str) -> type[Task[Any, Any]]:
     if not module or module.startswith("."):
         raise ConfigError(f"task {name}: names no module; write module:Class")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        task = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the code of others raises
         if name in TASKS:
             raise
@@ -44,9 +44,9 @@ def find(name: str) -> type[Task[Any, Any]]:
             f"task {name}: cannot be imported ({kind}: {error}); mend it, or set PYTHONPATH to "
             "where it is"
         ) from None
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    if not (isinstance(task, type) and issubclass(task, Task)):
         raise ConfigError(f"task {name}: is no subclass of bertkit.tasks.task.Task")
-    return found
+    return task
 
 
 BY_HEAD = {

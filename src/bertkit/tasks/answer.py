@@ -144,7 +144,7 @@ class Answer(Task[Question, QuestionAnswer]):
         A window learns the first answer's place if it holds all of it, else [CLS], as the
         windows of a question without an answer do.
         """
-        found = []
+        built = []
         for begin in range(0, len(examples), PART):
             part = examples[begin : begin + PART]
             encodings = tokenizer.encode_batch(
@@ -160,8 +160,8 @@ class Answer(Task[Question, QuestionAnswer]):
                         tokens = _answer_tokens(window, example)
                         holds = len(tokens) == len(covering) > 0
                         target = (int(tokens[0]), int(tokens[-1])) if holds else (0, 0)
-                    found.append(Feature(window, place, target=target))
-        return found
+                    built.append(Feature(window, place, target=target))
+        return built
 
     def _windows(self, whole: Encoding, length: int, where: str) -> list[Encoding]:
         """Windows of at most `length` tokens. `truncated` where the question was cut."""
@@ -333,7 +333,7 @@ def _answer_tokens(encoding: Encoding, example: Question) -> NDArray[np.int64]:
 def _visible(text: str) -> NDArray[np.int64]:
     """The places of the characters that are no white space."""
     seen = np.ones(len(text), dtype=np.bool_)
-    seen[[found.start() for found in re.finditer(r"\s", text)]] = False
+    seen[[space.start() for space in re.finditer(r"\s", text)]] = False
     return np.flatnonzero(seen)
 
 

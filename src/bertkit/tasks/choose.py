@@ -72,7 +72,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         pairs = [(e.text, f"{e.stem} {c}" if e.stem else c) for e in examples for c in e.choices]
         texts, choices = [text for text, _ in pairs], [choice for _, choice in pairs]
         encodings = iter(tokenizer.encode_batch(texts, choices, max_length=NO_LIMIT))
-        found = []
+        built = []
         for number, example in enumerate(examples):
             for place in range(len(example.choices)):
                 encoding = next(encodings)
@@ -84,8 +84,8 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
                         )
                     encoding = _cut(encoding, length, self.cut_text)
                 right = place == example.answer if labelled else None
-                found.append(Feature(encoding, number, target=right))
-        return found
+                built.append(Feature(encoding, number, target=right))
+        return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """For each example of the batch, which of the batch's sequences is its right choice."""

@@ -41,7 +41,7 @@ class Example:
 
 def examples(table: Table, roles: Roles) -> list[Example]:
     """The rows of a table as examples. Raises: DataError at an empty text or label."""
-    found = []
+    read = []
     for row, line in zip(table.rows, table.lines, strict=True):
         where = f"{table.file}:{line}"
         label = row[roles.label].strip() if roles.label is not None else None
@@ -51,8 +51,8 @@ def examples(table: Table, roles: Roles) -> list[Example]:
         for text in (row[roles.text], pair):
             if text is not None and not text.strip():
                 raise DataError(f"{where}: the text is empty; remove the row")
-        found.append(Example(row[roles.text], pair, label, where))
-    return found
+        read.append(Example(row[roles.text], pair, label, where))
+    return read
 
 
 class Options(Settings, frozen=True):

@@ -83,11 +83,14 @@ class Respond(ChoiceTask[ResponseAnswer]):
                 raise DataError(f"{path}: dialogues are read from .json and .jsonl files, also .gz")
         if not pairs:
             raise DataError(f"{path}: no response in it")
-        found = _examples(pairs, labelled)
-        sizes = {len(example.choices) for example in found}
+        questions = _examples(pairs, labelled)
+        sizes = {len(example.choices) for example in questions}
         most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
         count = len({pair.dialogue for pair in pairs})
-        return found, f"{path}: {count:,} {said}; {len(found):,} responses, each among {most}"
+        return (
+            questions,
+            f"{path}: {count:,} {said}; {len(questions):,} responses, each among {most}",
+        )
 
     def features(
         self,
@@ -179,12 +182,12 @@ class _Dialogue(msgspec.Struct, frozen=True):
 
 def _dialogues(path: Path) -> Iterator[_Pair]:
     try:
-        found = msgspec.json.decode(read_text(path), type=list[_Dialogue])
+        dialogues = msgspec.json.decode(read_text(path), type=list[_Dialogue])
     except msgspec.DecodeError as error:
         raise DataError(
             f'{path}: not a JSON list of {{"dialogue": [[turn, response], ...]}} ({error})'
         ) from None
-    for number, row in enumerate(found):
+    for number, row in enumerate(dialogues):
         turns: list[str] = []
         for place, pair in enumerate(row.dialogue, 1):
             turn, response = map(_one_line, pair)
@@ -221,7 +224,7 @@ def _rows(path: Path, labelled: bool) -> Iterator[_Pair]:
 
 def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:
     pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
-    found = []
+    questions = []
     for place, pair in enumerate(pairs):
         text, answer = "\n".join(pair.turns), None
         choices = pair.candidates
@@ -235,8 +238,8 @@ def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:
             assert pair.response is not None
             answer = place_of(pair.response, choices, pair.where)
         example = ChoiceQuestion(text, choices, answer if labelled else None, where=pair.where)
-        found.append(checked(example))
-    return found
+        questions.append(checked(example))
+    return questions
 
 
 def _draw(

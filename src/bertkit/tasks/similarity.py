@@ -200,9 +200,9 @@ class Similarity(Task[Example, SimilarityAnswer]):
         elif prompts.known:
             say(f"prompt: none (the model has {prompts.known})")
         options = msgspec.structs.replace(options, pooling=mode, prompt=first, pair_prompt=second)
-        found = type(self)((), options)
-        found.held = prompts
-        return found
+        task = type(self)((), options)
+        task.held = prompts
+        return task
 
     @property
     def prompts(self) -> Prompts:
@@ -251,26 +251,26 @@ class Similarity(Task[Example, SimilarityAnswer]):
         if alone is not None and not labelled:
             raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
         first, second = self.options.prompt or "", self.options.pair_prompt or ""
-        found: list[tuple[int, int, str]] = []
+        rows: list[tuple[int, int, str]] = []
         prompts: list[str] = []
         for number, example in enumerate(examples):
             texts = example.texts if labelled else example.texts[:2]
             others = second
             if labelled and len(texts) == 1:  # its own second, under other draws of dropout
                 texts, others = (texts[0], texts[0]), first
-            found += [(number, place, text) for place, text in enumerate(texts)]
+            rows += [(number, place, text) for place, text in enumerate(texts)]
             prompts += [first, *[others] * (len(texts) - 1)]
         encodings, _ = encode(
             tokenizer,
-            [text for *_, text in found],
+            [text for *_, text in rows],
             length=length,
             long=long,
-            where=[examples[number].where for number, *_ in found],
+            where=[examples[number].where for number, *_ in rows],
             prompts=prompts,
         )
         return [
             Feature(encoding, number, target=(place, examples[number].label) if labelled else None)
-            for encoding, (number, place, _) in zip(encodings, found, strict=True)
+            for encoding, (number, place, _) in zip(encodings, rows, strict=True)
         ]
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
@@ -287,8 +287,8 @@ class Similarity(Task[Example, SimilarityAnswer]):
         if len(parts) == 1:
             return super().outputs(model, batch)
         ask = super().outputs
-        found = [checkpoint(ask, model, part, use_reentrant=False) for part in parts]
-        return torch.cat(found)
+        vectors = [checkpoint(ask, model, part, use_reentrant=False) for part in parts]
+        return torch.cat(vectors)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """The mean over examples, and over the `dimensions` that vectors may be cut to."""
@@ -352,11 +352,11 @@ class Similarity(Task[Example, SimilarityAnswer]):
         looked for, or there are none."""
         labels = [example.label for example in examples if example.label is not None]
         labelled = len(labels) == len(examples)
-        found = metrics.regression([a.score for a in answers], labels) if labelled else {}
-        if not labelled or self.metric not in found:
+        scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
+        if not labelled or self.metric not in scores:
             ranks = [answer.rank or 1 for answer in answers]
-            found |= metrics.ranking(ranks, of=len(ranks))
-        return found
+            scores |= metrics.ranking(ranks, of=len(ranks))
+        return scores
 
     def error_record(self, answer: SimilarityAnswer, example: Example) -> ErrorRecord:
         shown = " ⟷ ".join(example.texts[:2])
@@ -371,29 +371,29 @@ class Similarity(Task[Example, SimilarityAnswer]):
 
 def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]:
     """The place of each second among all for its first; behind those as near."""
-    found: list[int] = []
+    ranks: list[int] = []
     for start in range(0, len(first), 1024):
         scores = first[start : start + 1024] @ second.T
         own = scores[np.arange(len(scores)), np.arange(start, start + len(scores))]
-        found += (scores >= own[:, None]).sum(1).tolist()
-    return found
+        ranks += (scores >= own[:, None]).sum(1).tolist()
+    return ranks
 
 
 def _parts(batch: Batch) -> list[Batch]:
     """The batch's sequences in parts of at most the budget."""
-    layout, found = batch.layout, []
+    layout, parts = batch.layout, []
     for part in cut_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
         start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
         own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
-        found.append(Batch(batch.ids[start:end], batch.types[start:end], own))
-    return found
+        parts.append(Batch(batch.ids[start:end], batch.types[start:end], own))
+    return parts
 
 
 def _number(text: str, where: str) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = float("nan")
-    if not np.isfinite(found):
+        number = float("nan")
+    if not np.isfinite(number):
         raise DataError(f"{where}: the label {text!r} is no number; mend it or name another column")
-    return found
+    return number

@@ -52,12 +52,12 @@ class Example:
     def places(self) -> list[tuple[int, int]]:
         """[start, end) of each sentence, in characters of the document."""
         visible = [place for place, letter in enumerate(self.document) if not letter.isspace()]
-        found, first = [], 0
+        spans, first = [], 0
         for sentence in split(self.document):  # which changes white space alone
             last = first + len(sentence) - sentence.count(" ") - 1
-            found.append((visible[first], visible[last] + 1))
+            spans.append((visible[first], visible[last] + 1))
             first = last + 1
-        return found
+        return spans
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -131,7 +131,7 @@ class Summarize(Task[Example, SummaryAnswer]):
             summaries = [reading.label or columns.only("label", usual, "summary")]
             if reading.label is None and MORE in table.columns:
                 summaries.append(MORE)
-        found = []
+        examples = []
         for row, line in zip(table.rows, table.lines, strict=True):
             where = f"{path}:{line}"
             if not row[text].strip():
@@ -139,9 +139,9 @@ class Summarize(Task[Example, SummaryAnswer]):
             references = tuple(text for name in summaries for text in _several(row[name]))
             if labelled and not (references and all(map(str.strip, references))):
                 raise DataError(f"{where}: a summary is lacking; give one or remove the row")
-            found.append(Example(row[text], references, where))
-        said = f"{table.said}; {len(found):,} rows; text = {text!r}"
-        return found, said + "".join(f", summary = {name!r}" for name in summaries)
+            examples.append(Example(row[text], references, where))
+        said = f"{table.said}; {len(examples):,} rows; text = {text!r}"
+        return examples, said + "".join(f", summary = {name!r}" for name in summaries)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:
@@ -191,7 +191,7 @@ class Summarize(Task[Example, SummaryAnswer]):
             self.check(examples)
         texts = [sentence for example in examples for sentence in example.sentences]
         encoded = iter(tokenizer.encode_batch(texts, max_length=length, truncate="first"))
-        found = []
+        built = []
         for number, example in enumerate(examples):
             parts = list(islice(encoded, len(example.places)))
             starts = np.array([start for start, _ in example.places])
@@ -200,10 +200,10 @@ class Summarize(Task[Example, SummaryAnswer]):
                 wanted[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
             for window in cut_by_tokens([len(part) for part in parts], length):
                 encoding, places = _join(parts[window], starts[window])
-                found.append(
+                built.append(
                     Feature(encoding, number, places, wanted[window] if labelled else None)
                 )
-        return found
+        return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """Shapes: (P,), 1.0 for the sentences to choose."""
@@ -282,22 +282,22 @@ def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[i
     chosen: list[int] = []
     total, best = 0, 0.0
     while len(chosen) < most:
-        found = None
+        winner = None
         for place, counts in left.items():
             size = total + len(words[place])
             score = _f1(singles, counts, size)
             score += _f1(pairs, _new_pairs(words, chosen, place), size - 1)
             if score > best:
-                found, best = place, score
-        if found is None:
+                winner, best = place, score
+        if winner is None:
             break
         for overlap in singles:
-            overlap.add(left[found])
+            overlap.add(left[winner])
         for overlap in pairs:
-            overlap.add(_new_pairs(words, chosen, found))
-        del left[found]
-        total += len(words[found])
-        insort(chosen, found)
+            overlap.add(_new_pairs(words, chosen, winner))
+        del left[winner]
+        total += len(words[winner])
+        insort(chosen, winner)
     return chosen
 
 
@@ -334,10 +334,10 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
     at = bisect(chosen, place)
     before = words[chosen[at - 1]][-1:] if at else []
     after = words[chosen[at]][:1] if at < len(chosen) else []
-    found = Counter(pairwise([*before, *words[place], *after]))
+    pairs = Counter(pairwise([*before, *words[place], *after]))
     if before and after:
-        found[before[0], after[0]] -= 1
-    return found
+        pairs[before[0], after[0]] -= 1
+    return pairs
 
 
 # ---- texts
@@ -346,11 +346,11 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
 def _several(cell: str) -> list[str]:
     """The references of a cell: a text, or a JSON list of texts."""
     try:
-        found = json.loads(cell) if cell.startswith("[") else None
+        texts = json.loads(cell) if cell.startswith("[") else None
     except ValueError:  # a text may begin with a bracket
-        found = None
-    if isinstance(found, list) and all(isinstance(text, str) for text in found):
-        return found
+        texts = None
+    if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        return texts
     return [cell] if cell else []
 
 

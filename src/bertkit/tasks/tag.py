@@ -23,7 +23,7 @@ from bertkit.config import Settings
 from bertkit.data.paths import suffix
 from bertkit.data.schemes import BIOES, SCHEMES, Entity, Scheme, scheme_of, scheme_of_labels, spans
 from bertkit.data.tags import TaggedText as Example
-from bertkit.data.tags import read_tagged, read_untagged, untagged
+from bertkit.data.tags import column_number, read_tagged, read_untagged, untagged
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
@@ -118,8 +118,8 @@ class Tag(Task[Example, TagAnswer]):
                 raise ConfigError(
                     f"{name}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
-        word = 0 if reading.text is None else _number("text", reading.text)
-        tag = None if reading.label is None else _number("label", reading.label)
+        word = 0 if reading.text is None else column_number("text", reading.text)
+        tag = None if reading.label is None else column_number("label", reading.label)
         read = read_tagged if labelled else read_untagged
         return read(path, word=word, tag=tag)
 
@@ -203,23 +203,23 @@ class Tag(Task[Example, TagAnswer]):
         if labelled:
             self.check(examples)
         encodings = tokenizer.encode_batch([e.words for e in examples], max_length=NO_LIMIT)
-        found = []
+        built = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
             wanted = self._wanted(example, encoding) if labelled else None
             done = 0
             for window, places in word_windows(encoding, length):
                 if wanted is None:
-                    found.append(Feature(window, number, places))
+                    built.append(Feature(window, number, places))
                 elif len(places):
                     target = wanted[done : done + len(places)]
-                    found.append(Feature(window, number, places, target))
+                    built.append(Feature(window, number, places, target))
                 done += len(places)
-        if labelled and not found:
+        if labelled and not built:
             raise DataError(
                 f"{examples[0].where}: the tokenizer knows no piece of any word, here or in the "
                 "other examples; is it the right one?"
             )
-        return found
+        return built
 
     def _wanted(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
         """The labels of the words that have a piece, of which entities may lose some."""
@@ -332,7 +332,7 @@ class Tag(Task[Example, TagAnswer]):
             for word, name in zip(seen, names, strict=True):
                 given[word] = name
             return TagAnswer([], words, given)
-        found, whole = [], []
+        entities, whole = [], []
         for start, end, kind in spans(names):
             entity = Entity(seen[start], seen[end - 1] + 1, kind)
             first, after = (
@@ -340,9 +340,9 @@ class Tag(Task[Example, TagAnswer]):
                 example.word_spans[entity.end - 1][1],
             )
             score = fmean(scores[start:end])
-            found.append(TaggedEntity(example.text[first:after], kind, first, after, score))
+            entities.append(TaggedEntity(example.text[first:after], kind, first, after, score))
             whole.append(entity)
-        return TagAnswer(found, words, self.scheme.encode(whole, len(words)))
+        return TagAnswer(entities, words, self.scheme.encode(whole, len(words)))
 
     def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
         """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
@@ -373,8 +373,8 @@ class Tag(Task[Example, TagAnswer]):
             (example.word_spans[start][0], example.word_spans[end - 1][1], kind)
             for start, end, kind in spans(tags)
         }
-        found = {(e.start, e.end, e.type): e.score for e in answer.entities}
-        severity = len(gold - found.keys()) + sum(found[e] for e in found.keys() - gold)
+        scores = {(e.start, e.end, e.type): e.score for e in answer.entities}
+        severity = len(gold - scores.keys()) + sum(scores[e] for e in scores.keys() - gold)
         return ErrorRecord(
             example.text,
             ", ".join(f"{example.text[start:end]} ({kind})" for start, end, kind in sorted(gold)),
@@ -396,12 +396,3 @@ def _tags(example: Example) -> list[str]:
 def _places(feature: Feature) -> NDArray[np.int64]:
     assert feature.token_indices is not None
     return feature.token_indices
-
-
-def _number(name: str, column: str) -> int:
-    try:
-        return int(column)
-    except ValueError:
-        raise ConfigError(
-            f"{name}: {column!r} is no column; they are counted from 0, or back from -1"
-        ) from None

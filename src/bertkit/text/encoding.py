@@ -195,15 +195,15 @@ def with_prompts(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text
 
 def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
     """The same texts as strings, or as lists of words; all must be of one kind."""
-    found: list[Any] = []
+    checked: list[Any] = []
     for i, text in enumerate(texts):
         words = None if isinstance(text, str) else list(text) if _is_list(text) else [text]
         if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
             kind = type(text).__name__
             wanted = "a sequence of words, as the first text is" if split else "a string"
             raise DataError(f"text {i} is of type {kind}, not {wanted}; clean the input first")
-        found.append(words if split else text)
-    return found
+        checked.append(words if split else text)
+    return checked
 
 
 def _spaced(words: Sequence[str]) -> list[str]:

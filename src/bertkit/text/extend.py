@@ -23,8 +23,8 @@ def pieces(tokenizer: Tokenizer, word: str) -> list[int]:
 
 def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
     """Pieces a word, on the average of a text with these words."""
-    found = sum(count * len(pieces(tokenizer, word)) for word, count in counts.items())
-    return found / sum(counts.values())
+    total = sum(count * len(pieces(tokenizer, word)) for word, count in counts.items())
+    return total / sum(counts.values())
 
 
 def choose(

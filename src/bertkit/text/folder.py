@@ -1,9 +1,11 @@
-"""Tokenizer files as the ecosystem has them, opened as objects of the `tokenizers` library."""
+"""Tokenizer files as the ecosystem has them, as objects of the `tokenizers` library."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,17 +289,17 @@ def find_specials(
 
     Raises: TokenizerError for one that the folder names and the vocabulary lacks.
     """
-    found = {}
+    specials = {}
     for role, usual in ROLES.items():
         named = _name(settings, role)
         for token in usual if named is None else (named,):
             if core.token_to_id(token) is not None:
-                found[role] = token
+                specials[role] = token
                 break
         else:
             if named is not None and role not in LATE:
                 raise TokenizerError(lacks(role, source, named))
-    return found
+    return specials
 
 
 LATE = ("mask", "bos", "eos")
@@ -323,3 +325,53 @@ def lacks(role: str, source: str, named: str | None = None) -> str:
 def is_special(core: tokenizers.Tokenizer, token: str) -> bool:
     added = core.get_added_tokens_decoder().values()
     return any(t.content == token and t.special for t in added)
+
+
+def word_starts(core: tokenizers.Tokenizer, pieces: Sequence[str], source: str) -> list[bool]:
+    """For each piece, whether it begins a word.
+
+    Raises: TokenizerError if the pieces do not show it.
+    """
+    model, spec = core.model, str(core.pre_tokenizer)
+    if isinstance(model, models.WordPiece):
+        prefix = model.continuing_subword_prefix
+        return [not piece.startswith(prefix) or piece == prefix for piece in pieces]
+    if "ByteLevel" in spec:
+        return [piece.startswith(("Ġ", "Ċ", "ĉ", "č")) for piece in pieces]
+    if "Metaspace" in spec:
+        return [piece.startswith("▁") for piece in pieces]
+    raise TokenizerError(
+        f"{source}: its pieces do not show where words begin; mask tokens, not words"
+    )
+
+
+def fingerprint(
+    core: tokenizers.Tokenizer, specials: Mapping[str, str], ids: Mapping[str, int] | None
+) -> str:
+    """SHA-256 over everything that decides ids; `ids` are those of pieces, if not those of core."""
+    spec = json.loads(core.to_str())
+    normalizer = spec["normalizer"] or {}
+    if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
+        normalizer["strip_accents"] = normalizer["lowercase"]
+    template = [core.encode("", pair) for pair in (None, "")]
+    canon = {
+        "model": spec["model"],
+        "normalizer": normalizer,
+        "pre_tokenizer": spec["pre_tokenizer"],
+        "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
+        # bos and eos are left out: they decide no ids, and older fingerprints had none
+        "specials": {r: t for r, t in specials.items() if r not in ("bos", "eos")},
+        "template": [[e.ids, e.type_ids] for e in template],
+    }
+    if ids is not None:
+        canon["ids"] = dict(ids)
+    text = json.dumps(_without_defaults(canon), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_defaults(value: Any) -> Any:
+    """Drop what is null or false, so that a newer library's new options change no fingerprint."""
+    if isinstance(value, dict):
+        kept = {k: _without_defaults(v) for k, v in value.items()}
+        return {k: v for k, v in kept.items() if v is not None and v is not False}
+    return value

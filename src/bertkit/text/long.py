@@ -34,7 +34,7 @@ def encode(
     Raises: DataError for a text that is too long, where `long` is error.
     """
     if long == "window":
-        found, owner = [], []
+        encodings, owner = [], []
         for place, text in enumerate(texts):
             windows = tokenizer.windows(
                 text,
@@ -44,9 +44,9 @@ def encode(
                 slide="first" if pairs is None else "second",
                 prompt=prompts[place] if prompts else "",
             )
-            found += windows
+            encodings += windows
             owner += [place] * len(windows)
-        return found, owner
+        return encodings, owner
     limit = length if long == "truncate" else NO_LIMIT
     encodings = tokenizer.encode_batch(
         texts, pairs, max_length=limit, truncate="longest", prompts=prompts

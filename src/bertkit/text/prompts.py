@@ -33,9 +33,9 @@ class Prompts(msgspec.Struct, frozen=True):
         if given is None:
             names = ((self.default,) if self.default else ()) if usual is None else usual
             # sentence-transformers writes an empty "document" beside a "passage" it did not make
-            found = next((text for name in names if (text := self.named.get(name))), "")
+            text = next((named for name in names if (named := self.named.get(name))), "")
         elif given in self.named:
-            found = self.named[given]
+            text = self.named[given]
         elif re.fullmatch(r"[\w.-]+", given, re.ASCII) and given not in self.named.values():
             known = ", ".join(self.named) or "none"
             raise ConfigError(
@@ -43,14 +43,14 @@ class Prompts(msgspec.Struct, frozen=True):
                 'or give the text itself, as in "query: "'
             )
         else:
-            found = given
-        if found and not self.pooled:
+            text = given
+        if text and not self.pooled:
             raise CheckpointError(
-                f"prompt: {found!r}; this model leaves a prompt's tokens out of its vectors "
+                f"prompt: {text!r}; this model leaves a prompt's tokens out of its vectors "
                 "(include_prompt is false in its 1_Pooling/config.json), and bertkit has them in; "
                 'embed without a prompt ("")'
             )
-        return found
+        return text
 
     @property
     def known(self) -> str:
@@ -70,11 +70,11 @@ class Prompter:
     def __call__(self, given: str | None = None) -> str:
         """Raises: ConfigError, CheckpointError as `Prompts.find` does."""
         asked = given is not None or self.usual is None
-        found = self.prompts.find(given) if asked else self.usual or ""
-        if found not in self._told:
-            self._told.add(found)
-            if found:
-                say(f"prompt: {found!r}")
+        prompt = self.prompts.find(given) if asked else self.usual or ""
+        if prompt not in self._told:
+            self._told.add(prompt)
+            if prompt:
+                say(f"prompt: {prompt!r}")
             elif self.prompts.known:
                 say(f"prompt: none (the model has {self.prompts.known})")
-        return found
+        return prompt

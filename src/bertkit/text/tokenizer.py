@@ -6,7 +6,6 @@ so threads and calls with different limits do not disturb each other.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,12 +35,14 @@ from bertkit.text.folder import (
     MOST_PIECES,
     SETTINGS,
     find_specials,
+    fingerprint,
     is_special,
     normalizer_settings,
     open_tokenizer,
     required,
     usable,
     usual_class,
+    word_starts,
 )
 from bertkit.text.marian import Numbering, Side
 
@@ -225,24 +226,8 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides ids: equal for two copies of one vocabulary."""
-        spec = json.loads(self.core.to_str())
-        normalizer = spec["normalizer"] or {}
-        if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
-            normalizer["strip_accents"] = normalizer["lowercase"]
-        template = [self.core.encode("", pair) for pair in (None, "")]
-        canon = {
-            "model": spec["model"],
-            "normalizer": normalizer,
-            "pre_tokenizer": spec["pre_tokenizer"],
-            "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
-            # bos and eos are left out: they decide no ids, and older fingerprints had none
-            "specials": {r: t for r, t in self._specials.items() if r not in ("bos", "eos")},
-            "template": [[e.ids, e.type_ids] for e in template],
-        }
-        if self._numbering is not None:
-            canon["ids"] = dict(self._numbering.ids)
-        text = json.dumps(_without_defaults(canon), sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        ids = None if self._numbering is None else self._numbering.ids
+        return fingerprint(self.core, self._specials, ids)
 
     @cached_property
     def starts_word(self) -> NDArray[np.bool_]:
@@ -254,20 +239,7 @@ class Tokenizer:
         Shapes: (V,). Raises: TokenizerError if the pieces do not show where words begin.
         """
         pieces = [self._piece(i) or "" for i in range(self.vocab_size)]
-        model = self.core.model
-        spec = str(self.core.pre_tokenizer)
-        if isinstance(model, models.WordPiece):
-            prefix = model.continuing_subword_prefix
-            starts = [not piece.startswith(prefix) or piece == prefix for piece in pieces]
-        elif "ByteLevel" in spec:
-            starts = [piece.startswith(("Ġ", "Ċ", "ĉ", "č")) for piece in pieces]
-        elif "Metaspace" in spec:
-            starts = [piece.startswith("▁") for piece in pieces]
-        else:
-            raise TokenizerError(
-                f"{self.source}: its pieces do not show where words begin; mask tokens, not words"
-            )
-        begins = np.array(starts, dtype=np.bool_)
+        begins = np.array(word_starts(self.core, pieces, self.source), dtype=np.bool_)
         begins[list(self.special_ids)] = True
         return begins
 
@@ -424,11 +396,3 @@ class Tokenizer:
                 f"overlap of {overlap}; raise max_length, lower the overlap or shorten the others"
             )
         return whole.windows(which, max_length, overlap)
-
-
-def _without_defaults(value: Any) -> Any:
-    """Drop what is null or false, so that a newer library's new options change no fingerprint."""
-    if isinstance(value, dict):
-        kept = {k: _without_defaults(v) for k, v in value.items()}
-        return {k: v for k, v in kept.items() if v is not None and v is not False}
-    return value

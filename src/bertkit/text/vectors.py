@@ -36,10 +36,10 @@ def tokens(text: str) -> list[str]:
     Lower-cased and without accents. Source: BERT's BasicTokenizer.
     """
     # No rule looks across a space, so chunks are split alone, and the frequent ones once.
-    found: list[str] = []
+    words: list[str] = []
     for chunk in text.split(" "):
-        found += _words(chunk) if len(chunk) > CACHED else _words_of_short(chunk)
-    return found
+        words += _words(chunk) if len(chunk) > CACHED else _words_of_short(chunk)
+    return words
 
 
 def _words(chunk: str) -> tuple[str, ...]:
@@ -243,8 +243,8 @@ def _parse(
                 return names, table
     except ValueError:  # or UnicodeDecodeError, which is one
         pass
-    found = [_parse_one(row, width, f"{path}:{line + i}") for i, row in enumerate(rows)]
-    return [word for word, _ in found], np.array([row for _, row in found], np.float32)
+    parsed = [_parse_one(row, width, f"{path}:{line + i}") for i, row in enumerate(rows)]
+    return [word for word, _ in parsed], np.array([row for _, row in parsed], np.float32)
 
 
 def _parse_one(row: bytes, width: int, where: str) -> tuple[str, NDArray[np.float32]]:

@@ -35,6 +35,20 @@ class Step:
     tokens: int
     seconds: float
 
+    @property
+    def record(self) -> dict[str, float]:
+        """What the journal says of it."""
+        return {
+            "step": self.number,
+            "loss": self.loss,
+            **self.parts,
+            **{f"{name}_accuracy": value for name, value in self.accuracy.items()},
+            "gradient_norm": self.gradient_norm,
+            "learning_rate": self.learning_rate,
+            "tokens": self.tokens,
+            "tokens_per_second": self.tokens / self.seconds,
+        }
+
 
 def steps(
     masters: Masters,

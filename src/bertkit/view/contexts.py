@@ -54,8 +54,8 @@ class ContextsPipeline:
                         f"{text[:40]!r}…: {len(text):,} characters, and {CHARACTERS:,} are the "
                         "most; give the sentences with the word"
                     )
-            found = [find(word, text) for text in texts]
-            for text, place in zip(texts, found, strict=True):
+            spans = [find(word, text) for text in texts]
+            for text, place in zip(texts, spans, strict=True):
                 if place is None:
                     raise DataError(
                         f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"
@@ -66,19 +66,19 @@ class ContextsPipeline:
             features = [Feature(encoding, 0) for encoding in encodings]
             layers = self.loaded.model.config.layers + 1
             size = NUMBER * layers * len(texts) ** 2
-            works.append(Work(features, (texts, found), answer_bytes=size))
+            works.append(Work(features, (texts, spans), answer_bytes=size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Contexts]:
         """The word of each compared."""
-        found = []
+        answers = []
         for work in works:
             texts, ranges = work.item
             encodings = [feature.encoding for feature in work.features]
-            found.append(
+            answers.append(
                 compared(word_states(self.engine, encodings, ranges, texts), texts, ranges)
             )
-        return found
+        return answers
 
 
 def compared(
@@ -103,8 +103,8 @@ def plane(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     centered = rows - rows.mean(0)
     left, sizes, _ = np.linalg.svd(centered, full_matrices=False)
-    found = np.zeros((len(rows), 2), dtype=np.float32)
+    points = np.zeros((len(rows), 2), dtype=np.float32)
     count = min(2, len(sizes))
-    found[:, :count] = (left * sizes)[:, :count]
-    turn = np.sign(found[np.abs(found).argmax(0), [0, 1]])
-    return np.asarray(found * np.where(turn == 0, 1, turn))
+    points[:, :count] = (left * sizes)[:, :count]
+    turn = np.sign(points[np.abs(points).argmax(0), [0, 1]])
+    return np.asarray(points * np.where(turn == 0, 1, turn))

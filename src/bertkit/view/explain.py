@@ -130,11 +130,11 @@ def rollout(mean: Tensor) -> Tensor:
     Source: Abnar and Zuidema 2020, section 3, equation 1.
     """
     past = torch.eye(mean.shape[-1], device=mean.device)
-    found, below = [], past
+    layers, below = [], past
     for layer in mean:
         below = (layer + past) / 2 @ below
-        found.append(below)
-    return torch.stack(found)
+        layers.append(below)
+    return torch.stack(layers)
 
 
 def similarity(states: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def _shape(loaded: Loaded, model: str | Path | Loaded) -> Shape:
 
 
 def _words(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
-    found = []
+    words = []
     owner = list(zip(encoding.sequence, encoding.words, strict=True))
     for (sequence, word), group in itertools.groupby(range(len(owner)), key=owner.__getitem__):
         if sequence is None or word is None:
@@ -201,8 +201,8 @@ def _words(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
         places = list(group)
         start, end = encoding.offsets[places[0], 0], encoding.offsets[places[-1], 1]
         spelled = texts[sequence][start:end].strip()
-        found.append(Word(spelled, sequence, places[0], places[-1] + 1))
-    return found
+        words.append(Word(spelled, sequence, places[0], places[-1] + 1))
+    return words
 
 
 def _tokens(tokenizer: Tokenizer, encoding: Encoding, words: Sequence[Word]) -> list[Token]:
@@ -276,12 +276,12 @@ def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
     for place, word in enumerate(words):
         if any(map(str.isalnum, word.text)):
             places.setdefault(word.text.casefold(), []).append(place)
-    found = []
+    repeats = []
     for text, every in sorted(places.items(), key=lambda item: (-len(item[0]), item[1])):
         if len(every) > 1:
             first = every[:OCCURRENCES]
             spans = [(words[place].first, words[place].end) for place in first]
             vectors = torch.stack([states[:, a:b].mean(1) for a, b in spans], 1)
             cosines = similarity(vectors).tolist()
-            found.append(Repeat(text, first, len(every) - len(first), cosines))
-    return found
+            repeats.append(Repeat(text, first, len(every) - len(first), cosines))
+    return repeats
