@@ -10,11 +10,15 @@ from typing import Any
 import torch
 
 from bertkit.checkpoint.folder import save
-from bertkit.families import BERT
+from bertkit.families import BERT, FAMILIES
 from bertkit.families.family import Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.text.tokenizer import Tokenizer
+
+ENCODERS = {name: family for name, family in FAMILIES.items() if "mlm" in family.heads}
+"""Families whose models read both ways; those of models that write have parity tests of their own.
+"""
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

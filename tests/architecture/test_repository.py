@@ -27,6 +27,7 @@ HOMES: dict[str, str] = {
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
+    "families/gpt2.py": "parity/test_decoders.py",
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
     "nn/context.py": "nn/test_attention.py",

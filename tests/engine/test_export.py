@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.factories import tiny_model
+from tests.factories import ENCODERS, tiny_model
 
 from bertkit.engine import export as exporting
 from bertkit.engine.engine import Engine
@@ -42,7 +42,7 @@ def encodings(rng: np.random.Generator, lengths: list[int]) -> list[Encoding]:
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(ENCODERS))
 @torch.inference_mode()
 def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
     model = model_of(family)

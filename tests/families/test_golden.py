@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.factories import tiny_config, tiny_tokenizer
+from tests.factories import ENCODERS, tiny_config, tiny_tokenizer
 
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import save
-from bertkit.families import FAMILIES, Family
+from bertkit.families import Family
 from bertkit.models.model import LABELLED, Model, build
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -86,10 +86,10 @@ def witnessed(family: Family, folder: Path) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_a_family_is_as_its_file_says(name: str, tmp_path: Path) -> None:
     expected = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-    found = witnessed(FAMILIES[name], tmp_path)
+    found = witnessed(ENCODERS[name], tmp_path)
     assert found["config"] == expected["config"]
     assert found["tensors"] == expected["tensors"]
     assert found["heads"].keys() == expected["heads"].keys()
@@ -104,7 +104,7 @@ def test_a_family_is_as_its_file_says(name: str, tmp_path: Path) -> None:
 def test_a_weight_that_changes_is_seen(tmp_path: Path) -> None:
     """The control: one number of one matrix, in the folder."""
     expected = json.loads((GOLDEN / "bert.json").read_text(encoding="utf-8"))
-    witnessed(FAMILIES["bert"], tmp_path)
+    witnessed(ENCODERS["bert"], tmp_path)
     path = tmp_path / "classify" / "model.safetensors"
     tensors = load_file(path)
     tensors["bert.encoder.layer.0.attention.self.key.weight"][3, 5] += 0.1
@@ -115,7 +115,7 @@ def test_a_weight_that_changes_is_seen(tmp_path: Path) -> None:
 
 
 def write() -> None:
-    for name, family in FAMILIES.items():
+    for name, family in ENCODERS.items():
         with tempfile.TemporaryDirectory() as folder:
             record = witnessed(family, Path(folder))
         text = json.dumps(record, indent=1, sort_keys=True)

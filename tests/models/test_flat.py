@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.factories import ENCODERS
 
 from bertkit.config import decode, plain
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT, FAMILIES, MODERNBERT, MPNET, Family
+from bertkit.families import ALBERT, BERT, MODERNBERT, MPNET, Family
 from bertkit.models.config import NormSettings, RotaryPositions, TransformerConfig, WindowSettings
 from bertkit.models.flat import flat, grouped
 from bertkit.recipes.run_file import complete, renamed
@@ -20,7 +21,7 @@ def config_of(family: Family) -> TransformerConfig:
     return family.config(SHAPE | ({"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}))
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS.values(), ids=ENCODERS)
 def test_flat_names_say_all_that_decides_a_vector(family: Family) -> None:
     config = config_of(family)
     names = flat(config)

@@ -26,7 +26,7 @@ def test_every_head_answers(head: str) -> None:
     layout = Packed.of([2, 3, 7])
     masked = torch.tensor([1, 6])
     batch = Batch(torch.arange(12), torch.zeros(12, dtype=torch.long), layout, masked)
-    shapes = {"mlm": (2, 3000), "nsp": (3, 2), "sop": (3, 2), "pooler": (3, 64)}
+    shapes = {"mlm": (2, 3000), "lm": (2, 3000), "nsp": (3, 2), "sop": (3, 2), "pooler": (3, 64)}
     shapes |= {
         "classify": (3, 3),
         "choose": (3, 1),

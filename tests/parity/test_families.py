@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
+from tests.factories import ENCODERS
 from torch import Tensor
 
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.config import at, decode, merged, nested, plain
-from bertkit.families import BERT, DISTILBERT, ELECTRA, FAMILIES, ROBERTA, Family
+from bertkit.families import BERT, DISTILBERT, ELECTRA, ROBERTA, Family
 from bertkit.models.config import FeedForwardSettings, TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.attention import Trace
@@ -50,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 CASES = [
     (family, heads)
-    for family in FAMILIES.values()
+    for family in ENCODERS.values()
     for heads in family.architectures
     if heads
     not in (frozenset(), {"crf"}, {"mlm", "sop"} if family.name in ("bert", "ernie") else None)
@@ -250,12 +251,12 @@ def test_control_another_dropout_fails(
 ) -> None:
     heads, changed = CHANGED[name]
     folder = tmp_path / "model"
-    gap, _ = dropped(FAMILIES[name], heads, tokenizer, folder, monkeypatch, changed)
+    gap, _ = dropped(ENCODERS[name], heads, tokenizer, folder, monkeypatch, changed)
     assert gap > 1e-3
 
 
 @pytest.mark.parametrize("wrong", ["activation", "heads", "dropped layer"])
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS.values(), ids=ENCODERS)
 def test_control_a_wrong_setting_fails(
     family: Family, wrong: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
@@ -322,7 +323,7 @@ def test_loss_and_gradients_equal_in_train_mode(
 def test_other_names_of_what_we_have_are_read(
     name: str, more: dict[str, Any], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    family, heads = FAMILIES[name], frozenset({"mlm"})
+    family, heads = ENCODERS[name], frozenset({"mlm"})
     theirs = their_model(family, heads, more)
     ours = opened(theirs, tokenizer, tmp_path / "model").model
     assert ours.config.feedforward.activation == "gelu_tanh"

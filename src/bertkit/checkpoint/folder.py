@@ -96,7 +96,7 @@ def load(
         family, weights, architecture=_architecture(settings), ours=_heads(settings, path)
     )
     wanted = heads if heads is not None else tuple(h for h in saved_heads if h in HEADS)
-    _check_names(wanted)
+    _check_names(wanted, family, folder)
     _check_sizes(config, weights, path)
     saved_labels = _labels(settings, family, weights, path)
     outputs = tuple(labels) or saved_labels
@@ -131,10 +131,17 @@ def load(
     )
 
 
-def _check_names(heads: Iterable[str] | Mapping[str, HeadMaker]) -> None:
+def _check_names(
+    heads: Iterable[str] | Mapping[str, HeadMaker], family: Family, folder: Path
+) -> None:
     for head in () if isinstance(heads, Mapping) else heads:
         if head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
+        if head not in family.heads:
+            known = ", ".join(family.heads)
+            raise CheckpointError(
+                f"{folder}: a {family.name} model has no {head} head here; it has {known}"
+            )
 
 
 def _tokenizer(folder: Path, family: Family, config: TransformerConfig) -> Tokenizer:
@@ -262,7 +269,7 @@ def _config_json(
     config = {
         "architectures": [family.architectures[known]],
         **family.write_config(model.config),
-        "pad_token_id": tokenizer.pad,
+        **{f"{role}_token_id": getattr(tokenizer, role) for role in family.written_roles},
         "dtype": "float32",
         **settings,
         "bertkit": {
@@ -378,7 +385,7 @@ def _labels(
     names = settings.get("id2label")
     if not names:
         rows = (weights.get(name) for name in family.outputs)
-        outputs = max(len(r) if r is not None and r.ndim else 0 for r in rows)
+        outputs = max((len(r) if r is not None and r.ndim else 0 for r in rows), default=0)
         return tuple(f"LABEL_{i}" for i in range(outputs))
     try:
         return tuple(str(names[key]) for key in sorted(names, key=int))

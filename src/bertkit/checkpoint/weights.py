@@ -99,7 +99,7 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
             )
         if bare and name not in of_heads and not name.startswith("heads."):
             name = family.prefix + name
-        if name not in family.ignored:
+        if not name.endswith(family.ignored):
             named[name] = tensor
     for copy, original in family.derived.items():
         if copy in named and original not in named:

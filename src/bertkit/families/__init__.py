@@ -9,6 +9,7 @@ from bertkit.families.bert import BERT, ERNIE
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
+from bertkit.families.gpt2 import GPT2
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
@@ -27,6 +28,7 @@ FAMILIES: Mapping[str, Family] = {
         ELECTRA,
         MODERNBERT,
         MPNET,
+        GPT2,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -48,7 +50,7 @@ OTHERS: Mapping[str, str] = {
             "xmod",
         ),
         "places on a page": ("layoutlm", "lilt", "markuplm"),
-        "a decoder": ("bart", "bert-generation", "gpt2", "mbart"),
+        "a decoder": ("bart", "bert-generation", "mbart"),
     }.items()
     for name in names
 }
@@ -63,6 +65,7 @@ __all__ = [
     "ELECTRA",
     "ERNIE",
     "FAMILIES",
+    "GPT2",
     "MODERNBERT",
     "MPNET",
     "OTHERS",

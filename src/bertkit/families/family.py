@@ -72,6 +72,8 @@ class Family:
     special: Special | None = None
     roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
     """Special tokens that its texts are framed and written with."""
+    written_roles: tuple[str, ...] = ("pad",)
+    """Those whose ids stand in `config.json`."""
     positions_after_pad: bool = False
     """Whether their positions count on from the padding piece's id: so many rows are unused."""
 
@@ -84,7 +86,9 @@ class Family:
     derived: Mapping[str, str]
     """Their tensors that duplicate another: checked for equality when read, and not kept."""
     ignored: tuple[str, ...] = ()
-    """Their tensors that are no weights, such as position ids."""
+    """How the names of their tensors end that are no weights, such as position ids."""
+    transposed: tuple[str, ...] = ()
+    """How the names of their matrices end that are stored as (in, out)."""
     architectures: Mapping[frozenset[str], str]
     """Their class for each set of heads."""
 
@@ -191,7 +195,8 @@ class Family:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Their weights with a row for each label."""
-        rows = (self.heads[head]["out.weight"] for head in ("classify", "tag"))
+        named = (head for head in ("classify", "tag") if head in self.heads)
+        rows = (self.heads[head]["out.weight"] for head in named)
         return tuple(row for row in rows if isinstance(row, str))
 
     def read(
@@ -204,7 +209,7 @@ class Family:
         read: dict[str, Tensor] = {}
         for name, rows in self.names(ours, config).items():
             if all(row in theirs for row in rows):
-                pieces = [theirs[row] for row in rows]
+                pieces = [self._turned(row, theirs[row]) for row in rows]
                 try:
                     read[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
                 except RuntimeError:
@@ -224,8 +229,12 @@ class Family:
         theirs = {}
         for name, rows in self.names(ours, config).items():
             for row, piece in zip(rows, ours[name].chunk(len(rows)), strict=True):
-                theirs[row] = piece.contiguous()
+                theirs[row] = self._turned(row, piece).contiguous()
         return theirs
+
+    def _turned(self, row: str, weight: Tensor) -> Tensor:
+        """Between their way of storing a matrix and ours."""
+        return weight.T if weight.ndim == 2 and row.endswith(self.transposed) else weight
 
 
 def module(ours: str, *theirs: str) -> dict[str, str | tuple[str, ...]]:

@@ -18,19 +18,17 @@ from bertkit.nn.feedforward import ACTIVATIONS
 from bertkit.nn.pool import POOLINGS
 
 
-class MaskedLM(nn.Module):
-    """Which piece stands at a masked place. Shapes: (N, D) -> (M, V), the masked places only.
+class LanguageModelHead(nn.Module):
+    """Which piece stands at a place, from its state. Shapes: (N, D) -> (P, V).
 
-    The output matrix is the token embedding itself (tied). Source: Devlin et al. 2019, section
-    3.1, task 1; the extra dense layer and norm are google-research/bert's `get_masked_lm_output`.
+    The output matrix is the token embedding itself (tied): Press & Wolf 2017.
     """
 
-    def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
+    bias: Tensor | None
+    """(V,), added to the logits."""
+
+    def __init__(self, tied: nn.Embedding) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
-        self.norm = norm_of(config.norm, config.width)
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
-        self.activation = ACTIVATIONS[config.feedforward.activation]
         self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
 
     @property
@@ -39,12 +37,45 @@ class MaskedLM(nn.Module):
         return self.tied[0].weight
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """The states at the masked places, ready for the output matrix. Shapes: (M, E)."""
-        out: Tensor = self.norm(self.activation(self.dense(_chosen(states, batch))))
-        return out
+        """The states at the chosen places, ready for the output matrix. Shapes: (P, E)."""
+        raise NotImplementedError
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         return F.linear(self.features(states, batch), self.weight, self.bias)
+
+
+class MaskedLM(LanguageModelHead):
+    """Which piece stands at a masked place. Shapes: (N, D) -> (M, V), the masked places only.
+
+    Source: Devlin et al. 2019, section 3.1, task 1; the extra dense layer and norm are
+    google-research/bert's `get_masked_lm_output`.
+    """
+
+    bias: Tensor
+
+    def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
+        super().__init__(tied)
+        self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
+        self.norm = norm_of(config.norm, config.width)
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.activation = ACTIVATIONS[config.feedforward.activation]
+
+    def features(self, states: Tensor, batch: Batch) -> Tensor:
+        """Shapes: (M, E)."""
+        out: Tensor = self.norm(self.activation(self.dense(_chosen(states, batch))))
+        return out
+
+
+class CausalLM(LanguageModelHead):
+    """Which piece comes next: the states times the token embedding. Shapes: (N, D) -> (P, V).
+
+    Source: Radford et al. 2018, equation 2.
+    """
+
+    bias = None
+
+    def features(self, states: Tensor, batch: Batch) -> Tensor:
+        return _chosen(states, batch)
 
 
 class Transform(nn.Module):

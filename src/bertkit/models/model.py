@@ -12,6 +12,7 @@ from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.models.config import TransformerConfig
 from bertkit.models.heads import (
+    CausalLM,
     Classifier,
     CRFTagger,
     MaskedLM,
@@ -23,11 +24,10 @@ from bertkit.models.heads import (
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
 
-HEADS = ("mlm", "nsp", "sop", "rtd", "pooler", "classify", "choose", "answer", "tag", "crf")
-"""The heads bertkit knows by name: masked words, next sentence, sentence order, replaced tokens, a
-pooled [CLS];
-labels (or one number) of a text or pair, a score of a choice, the span of an answer, labels of
-words, and those with a CRF over them."""
+HEADS = ("mlm", "lm", "nsp", "sop", "rtd", "pooler", "classify", "choose", "answer", "tag", "crf")
+"""The heads bertkit knows by name: masked words, the next word, next sentence, sentence order,
+replaced tokens, a pooled [CLS]; labels (or one number) of a text or pair, a score of a choice, the
+span of an answer, labels of words, and those with a CRF over them."""
 
 LABELLED = ("classify", "tag", "crf")
 """Those whose outputs have names."""
@@ -150,6 +150,8 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
     match name:
         case "mlm":
             return MaskedLM(config, encoder.embedding.tokens)
+        case "lm":
+            return CausalLM(encoder.embedding.tokens)
         case "nsp":
             return Classifier(config, 2)
         case "sop":

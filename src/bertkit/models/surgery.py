@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bertkit.errors import ConfigError
 from bertkit.models import model as models
 from bertkit.models.config import TransformerConfig
-from bertkit.models.heads import MaskedLM
+from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import HeadMaker, Model, empty
 from bertkit.nn.attention import Attention
 
@@ -98,7 +98,7 @@ def _rebuilt(model: Model, config: TransformerConfig, changed: Mapping[str, Tens
     but those that are `changed`."""
 
     def remade(name: str, part: nn.Module) -> HeadMaker:
-        if isinstance(part, MaskedLM):  # it shares the embedding
+        if isinstance(part, LanguageModelHead):  # it shares the embedding
             return lambda encoder: models.head(name, encoder)
         return lambda encoder: copy.deepcopy(part)
 

@@ -1,0 +1,84 @@
+"""GPT-2: a stack in which a token sees those before it alone. Radford et al. 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import POSITIONS, Family, Special, module
+from bertkit.models.config import TransformerConfig
+
+_LAYER = "transformer.h.{}."
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError where the two dropouts of states differ."""
+    embedding, residual = (theirs.get(f"{name}_pdrop", 0.1) for name in ("embd", "resid"))
+    if embedding != residual:
+        raise ValueError(
+            f"embd_pdrop = {embedding!r} and resid_pdrop = {residual!r}: gpt2 is read with one "
+            "value for both"
+        )
+    width = theirs.get("n_inner")
+    if width is None:
+        hidden = theirs.get("n_embd", 768)
+        width = 4 * hidden if isinstance(hidden, int) else hidden
+    return {"intermediate": width, "dropout": embedding}
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    if config.dropout != config.rate("head.dropout"):
+        raise ConfigError("model.head.dropout: a gpt2 folder has one dropout; leave it out")
+    dropout = dict.fromkeys(("embd_pdrop", "resid_pdrop"), config.dropout)
+    return {"n_inner": config.intermediate, **dropout}
+
+
+GPT2 = Family(
+    name="gpt2",
+    vocab=50_257,
+    settings={
+        "vocab": "vocab_size",
+        "hidden": "n_embd",
+        "layers": "n_layer",
+        "heads": "n_head",
+        "max_positions": "n_positions",
+        "norm.eps": "layer_norm_epsilon",
+        "attention_dropout": "attn_pdrop",
+    },
+    fixed={
+        "token_types": 0,
+        "norm.place": "pre",
+        "norm.embedding": False,
+        "norm.final": True,
+        "attention.causal": True,
+    },
+    defaults={"max_positions": 1024, "norm.eps": 1e-5, "feedforward.activation": "gelu_tanh"},
+    activation="activation_function",
+    must_be={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    special=Special(("intermediate", "dropout"), _read, _write),
+    roles=("eos",),
+    written_roles=("eos",),
+    body={
+        "encoder.embedding.tokens.weight": "transformer.wte.weight",
+        POSITIONS: "transformer.wpe.weight",
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}ln_1"),
+        **module("encoder.blocks.{}.attention.qkv", f"{_LAYER}attn.c_attn"),
+        **module("encoder.blocks.{}.attention.out", f"{_LAYER}attn.c_proj"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}ln_2"),
+        **module("encoder.blocks.{}.feedforward.up", f"{_LAYER}mlp.c_fc"),
+        **module("encoder.blocks.{}.feedforward.down", f"{_LAYER}mlp.c_proj"),
+        **module("encoder.norm", "transformer.ln_f"),
+    },
+    prefix="transformer.",
+    heads={"lm": {}},
+    derived={"lm_head.weight": "transformer.wte.weight"},
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"),
+    architectures={frozenset(): "GPT2Model", frozenset({"lm"}): "GPT2LMHeadModel"},
+)
