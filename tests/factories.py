@@ -52,7 +52,8 @@ def tiny_config(
     size = {"hidden": hidden, "layers": layers, "heads": heads}
     size |= {"intermediate": intermediate, "max_positions": length}
     if isinstance(vocab, Tokenizer):
-        size |= {"vocab": vocab.vocab_size, "pad_id": vocab.pad}
+        size |= {"vocab": vocab.vocab_size}
+        size |= {"pad_id": vocab.pad} if "pad" in family.roles else {}
     else:
         size |= {"vocab": vocab}
     rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}

@@ -30,6 +30,8 @@ HOMES: dict[str, str] = {
     "families/gpt2.py": "parity/test_decoders.py",
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
+    "models/stepper.py": "models/test_generate.py",
+    "nn/cache.py": "models/test_generate.py",
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",

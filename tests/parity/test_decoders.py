@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from msgspec import structs
@@ -15,7 +16,9 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.families.gpt2 import GPT2
+from bertkit.models.generate import Decoding, generate
 from bertkit.models.model import Model, build
+from bertkit.models.stepper import CausalStepper, Request
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
@@ -83,3 +86,57 @@ def test_transformers_opens_what_we_save(gpt2: tuple[Any, Loaded], tmp_path: Pat
     text = "They walked along the river."
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer(text)["input_ids"] == loaded.tokenizer.encode(text).ids.tolist()
+
+
+def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:
+    rng = np.random.default_rng(3)
+    return [Request(rng.integers(0, loaded.tokenizer.vocab_size - 1, size)) for size in sizes]
+
+
+CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
+    "greedy": (Decoding(), {}),
+    "no repeat": (Decoding(no_repeat=2), {"no_repeat_ngram_size": 2}),
+    "at least": (Decoding(min_tokens=9), {"min_new_tokens": 9}),
+    "beams": (Decoding(beams=4, best=3), {"num_beams": 4, "num_return_sequences": 3}),
+    "early": (Decoding(beams=3, early_stopping=True), {"num_beams": 3, "early_stopping": True}),
+    "long": (Decoding(beams=5, length_penalty=2.0), {"num_beams": 5, "length_penalty": 2.0}),
+    "short": (Decoding(beams=2, length_penalty=-1.0), {"num_beams": 2, "length_penalty": -1.0}),
+    "beams, no repeat": (
+        Decoding(beams=3, no_repeat=1, min_tokens=5),
+        {"num_beams": 3, "no_repeat_ngram_size": 1, "min_new_tokens": 5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("room", [9, 30])
+def test_the_same_tokens_are_chosen(gpt2: tuple[Any, Loaded], name: str, room: int) -> None:
+    """Prompts of many lengths at once; theirs one by one, as padding changes their results."""
+    theirs, loaded = gpt2
+    decoding, settings = CHOICES[name]
+    asked, end = requests(loaded), ENDS[name]
+    stepper = CausalStepper(loaded.model)
+    decoding = structs.replace(decoding, max_tokens=room)
+    found = generate(stepper, asked, decoding, ends=end)
+    for request, texts in zip(asked, found, strict=True):
+        prompt = torch.from_numpy(request.prompt)[None]
+        expected = theirs.generate(
+            prompt, attention_mask=torch.ones_like(prompt),
+            max_new_tokens=room, do_sample=False, eos_token_id=end, pad_token_id=0,
+            return_dict_in_generate=True, output_scores=True, **settings,
+        )  # fmt: skip
+        rows = expected.sequences[:, len(request.prompt) :].tolist()
+        assert len(texts) <= len(rows)
+        for text, row in zip(texts, rows, strict=False):
+            whole = [*text.ids, *row[len(text.ids) : len(text.ids) + (text.ended == "end")]]
+            assert row[: len(whole)] == whole
+            assert set(row[len(whole) :]) <= {0}
+            assert (text.ended == "end") == (whole[-1] in end)
+        if decoding.beams > 1:
+            scores = [text.score for text in texts]
+            theirs_are = expected.sequences_scores[: len(texts)].tolist()
+            assert scores == pytest.approx(theirs_are, rel=1e-5)
+
+
+ENDS = {name: [*range(40)] if name in ("greedy", "early") else [7] for name in CHOICES}
+"""Tokens that end a text: some tests want many that end early."""

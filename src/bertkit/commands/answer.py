@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.config import Count
 from bertkit.console import lines
 from bertkit.errors import ConfigError
+from bertkit.models.generate import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.tasks.examples import read_examples
@@ -69,6 +70,36 @@ def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) 
         top: How many pieces.
     """
     yield from pipeline("fill-mask", model)(text or list(lines()), top=top)
+
+
+def generate(
+    model: str,
+    prompt: list[str] | None = None,
+    /,
+    *,
+    decoding: Decoding | None = None,
+    stops: list[str] | None = None,
+    stream: bool = False,
+    precision: Inference = "fp32",
+) -> Iterator[Any] | None:
+    """What a model writes behind a prompt.
+
+    Args:
+        model: A model folder or hub id with a language-model head (GPT-2).
+        prompt: By default the lines of stdin.
+        stops: A text ends before this string; may be repeated.
+        stream: Write the text itself while it comes, and a line break after each.
+        precision: Of the numbers the model computes with.
+    """
+    writer = pipeline("generate", model, precision=precision)
+    prompts = prompt or list(lines())
+    if not stream:
+        return iter(writer(prompts, decoding, stop=stops or ()))
+    for one in prompts:
+        for piece in writer.stream(one, decoding, stop=stops or ()):
+            print(piece, end="", flush=True)
+        print()
+    return None
 
 
 def next_sentence(model: str, a: str, b: str, /) -> Any:

@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate words": "recipes.words:evaluate_words",
     "predict": "commands.answer:predict",
     "fill-mask": "commands.answer:fill_mask",
+    "generate": "commands.answer:generate",
     "next-sentence": "commands.answer:next_sentence",
     "embed": "recipes.embed:embed",
     "index": "recipes.index:index",

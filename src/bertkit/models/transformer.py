@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,6 +12,7 @@ from bertkit.models.block import Block, Memory, norm_of
 from bertkit.models.config import RelativePositions, RotaryPositions, TransformerConfig
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
+from bertkit.nn.cache import Step
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.relative import RelativeBias
 from bertkit.nn.rotary import Rotary
@@ -19,6 +22,7 @@ class Transformer(nn.Module):
     """Tokens in, last states out. Shapes: a batch of N tokens -> (N, D).
 
     With `attention.cross` it is a decoder, which reads the states `memory` of the batch's source.
+    With a `step` of a cache its layers read what the cache holds of each row, and not that again.
     A `trace` collects all layers' states, exact attention weights and each head's output.
     """
 
@@ -34,7 +38,11 @@ class Transformer(nn.Module):
         self.norm = norm_of(config.norm, config.hidden) if config.norm.final else None
 
     def forward(
-        self, batch: Batch, trace: Trace | None = None, memory: Tensor | None = None
+        self,
+        batch: Batch,
+        trace: Trace | None = None,
+        memory: Tensor | None = None,
+        step: Step | None = None,
     ) -> Tensor:
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
@@ -47,6 +55,8 @@ class Transformer(nn.Module):
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
             context = everywhere if windows[layer] is None else nearby
+            if step is not None:
+                context = replace(context, recall=step.layer(layer))
             x = self.blocks[place](x, context, trace, recalled)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)

@@ -13,6 +13,13 @@ from bertkit.batch import Bucket, Packed
 from bertkit.nn.rotary import Rotary
 
 
+class Recall(Protocol):
+    """Attention of new tokens to all of their rows. Shapes: q (Rq, H, K), kv (Rq, 2, Hkv, K) ->
+    (Rq, H, K)."""
+
+    def __call__(self, q: Tensor, kv: Tensor, scale: float) -> Tensor: ...
+
+
 class Bias(Protocol):
     """Numbers that are added to scaled scores, with a gradient of their own.
 
@@ -40,6 +47,9 @@ class AttentionContext:
     """What products of queries and keys are multiplied by; 1 / √K by default."""
     bias: Bias | None = None
     rotary: Rotary | None = None
+    recall: Recall | None = None
+    """Where keys and values of tokens that were read before lie: the new tokens' go there, and
+    their queries read all."""
 
     def __post_init__(self) -> None:
         if self.cross is None:

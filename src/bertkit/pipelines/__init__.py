@@ -15,6 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import NUMBER, Pipeline, Work, open_engine
 from bertkit.pipelines.embed import Embed
 from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
+from bertkit.pipelines.generate import Generate, GeneratedText
 from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
 from bertkit.pipelines.task import Answer, answering
@@ -22,9 +23,10 @@ from bertkit.tasks import Task
 
 A = TypeVar("A", bound=msgspec.Struct)
 
-OTHERS: Mapping[str, type[Embed | FillMask | NextSentence | Rerank]] = {
+OTHERS: Mapping[str, type[Embed | FillMask | Generate | NextSentence | Rerank]] = {
     "embed": Embed,
     "fill-mask": FillMask,
+    "generate": Generate,
     "next-sentence": NextSentence,
     "rerank": Rerank,
 }
@@ -49,6 +51,14 @@ def pipeline(  # type: ignore[overload-overlap]
     precision: Inference = ...,
     revision: str | None = ...,
 ) -> FillMask: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["generate"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> Generate: ...
 @overload
 def pipeline(  # type: ignore[overload-overlap]
     task: Literal["next-sentence"],
@@ -81,14 +91,13 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
-) -> Embed | FillMask | NextSentence | Rerank | Answer[Any]:
+) -> Embed | FillMask | Generate | NextSentence | Rerank | Answer[Any]:
     """A model made ready for one task; call it with texts.
 
-    `task` is embed, rerank, fill-mask or next-sentence, one that models are fine-tuned for
-    (classify, tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an opened
-    folder. `precision` bf16 (or auto) is faster where the machine has the instructions, int8 where
-    `bertkit quantize` made the folder; `pooling`
-    (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded with, and
+    `task` is embed, rerank, fill-mask, generate or next-sentence, one that models are fine-tuned
+    for (classify, tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an
+    opened folder. `precision` bf16 (or auto) is faster where the machine has the instructions, int8
+    where `bertkit quantize` made the folder; `pooling` (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded with, and
     slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
@@ -113,6 +122,8 @@ __all__ = [
     "Candidate",
     "Embed",
     "FillMask",
+    "Generate",
+    "GeneratedText",
     "MaskAnswer",
     "NextSentence",
     "NextSentenceAnswer",

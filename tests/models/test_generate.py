@@ -1,0 +1,215 @@
+"""How words are chosen: searched for as far as there are any, drawn as often as they are likely."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from tests.factories import tiny_model
+from torch import Tensor
+
+from bertkit.config import decode
+from bertkit.errors import ConfigError
+from bertkit.families import GPT2
+from bertkit.models.generate import Decoding, Writing, Written, draw, generate, uniform
+from bertkit.models.model import Model
+from bertkit.models.stepper import CausalStepper, Request
+
+VOCAB = 30
+LLAMA: dict[str, Any] = {
+    "positions": {"kind": "rotary"},
+    "norm": {"kind": "rms", "bias": False, "place": "pre", "embedding": False, "final": True},
+    "attention": {"causal": True, "kv_heads": 2, "bias": False},
+    "feedforward": {"activation": "silu", "gated": True, "bias": False},
+}
+
+
+def model_of(vocab: int = VOCAB, **more: Any) -> Model:
+    shape: dict[str, Any] = {"hidden": 32, "layers": 3, "heads": 4, "length": 200}
+    return tiny_model(vocab, "lm", family=GPT2, spread=0.3, **shape, **more).eval()
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def stepper(request: pytest.FixtureRequest) -> CausalStepper:
+    return CausalStepper(model_of(**(LLAMA if request.param == "llama" else {})))
+
+
+def prompts(*sizes: int) -> list[Request]:
+    rng = np.random.default_rng(5)
+    return [Request(rng.integers(0, VOCAB, size)) for size in sizes]
+
+
+def read(stepper: CausalStepper, ids: list[int]) -> Tensor:
+    """Log-probabilities of what follows each token, without a cache. Shapes: (T,) -> (T, V)."""
+    rows = [Request(np.array(ids[: n + 1])) for n in range(len(ids))]
+    return torch.log_softmax(stepper.start(rows)[1], -1)
+
+
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3), Decoding(temperature=1.0)])
+def test_a_score_is_that_of_reading_the_text(stepper: CausalStepper, decoding: Decoding) -> None:
+    """And so a cache changes nothing, whatever the lengths beside it."""
+    asked = prompts(20, 1, 7, 7, 70)
+    decoding = decode(Decoding, {**as_dict(decoding), "max_tokens": 70, "length_penalty": 0.0})
+    for request, (text, *_) in zip(
+        asked, generate(stepper, asked, decoding, ends=[3]), strict=True
+    ):
+        whole = [*text.ids, 3] if text.ended == "end" else text.ids
+        logprobs = read(stepper, [*request.prompt.tolist(), *whole])[len(request.prompt) - 1 : -1]
+        expected = logprobs.gather(1, torch.tensor(whole)[:, None])[:, 0]
+        np.testing.assert_allclose(text.logprobs, expected, atol=2e-5)
+        assert text.score == pytest.approx(float(expected.sum()), abs=1e-3)
+        if decoding == Decoding(max_tokens=70, length_penalty=0.0):
+            assert whole == logprobs.argmax(-1).tolist()
+
+
+def as_dict(decoding: Decoding) -> dict[str, Any]:
+    return {name: getattr(decoding, name) for name in decoding.__struct_fields__}
+
+
+def test_as_many_beams_as_texts_find_the_best() -> None:
+    """Of all texts of at most four tokens, of a vocabulary of three."""
+    stepper = CausalStepper(model_of(3))
+    request = Request(np.array([0, 1]))
+    decoding = Decoding(beams=81, best=5, max_tokens=4, length_penalty=0.7)
+    (texts,) = generate(stepper, [request], decoding, ends=[2])
+    every = []
+    for size in range(1, 5):
+        for ids in itertools.product(range(3), repeat=size):
+            if 2 in ids[:-1] or (size < 4 and ids[-1] != 2):
+                continue
+            logprobs = read(stepper, [0, 1, *ids])[1:-1]
+            total = float(logprobs.gather(1, torch.tensor(ids)[:, None]).sum())
+            every.append((total / size**0.7, [i for i in ids if i != 2]))
+    every.sort(reverse=True)
+    assert [text.ids for text in texts] == [ids for _, ids in every[:5]]
+    assert [text.score for text in texts] == pytest.approx([s for s, _ in every[:5]], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(max_tokens=25),
+        Decoding(max_tokens=25, beams=4, best=2),
+        Decoding(max_tokens=25, temperature=0.8, seed=4, best=3),
+        Decoding(max_tokens=25, temperature=1.3, top_k=9, top_p=0.8, min_p=0.01),
+    ],
+)
+def test_a_text_is_the_same_in_any_company(stepper: CausalStepper, decoding: Decoding) -> None:
+    asked = prompts(4, 1, 30, 9, 9)
+    together = generate(stepper, asked, decoding, ends=[3, 5])
+    backwards = generate(stepper, asked[::-1], decoding, ends=[3, 5])[::-1]
+    alone = [generate(stepper, [one], decoding, ends=[3, 5])[0] for one in asked]
+    for texts in zip(together, backwards, alone, strict=True):
+        first, *others = [[(one.ids, one.ended) for one in group] for group in texts]
+        assert others == [first, first]
+    if decoding.temperature:
+        another = decode(Decoding, {**as_dict(decoding), "seed": 99})
+        assert generate(stepper, asked, another, ends=[3, 5]) != together  # the control
+
+
+def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper) -> None:
+    decoding = Decoding(max_tokens=40, temperature=1.0)
+    asked = prompts(3, 8, 2, 90)
+    expected = [generate(stepper, [one], decoding, ends=[3])[0][0] for one in asked]
+    writing = Writing(stepper, decoding, ends=[3], stops=None)
+    rows = writing.add(asked[:2])
+    for _ in range(5):
+        writing.step()
+    rows += writing.add(asked[2:])
+    gone = rows[1]
+    if gone in writing.rows:
+        writing.drop({writing.rows.index(gone)})
+    while writing.rows:
+        writing.step()
+    assert [row.written.ids for row in rows if row is not gone] == [
+        text.ids for i, text in enumerate(expected) if i != 1
+    ]
+
+
+def test_new_tokens_that_do_not_stay_leave_no_trace(stepper: CausalStepper) -> None:
+    asked = prompts(6, 60)
+    state, _ = stepper.start(asked)
+    stepper.step(state, torch.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]))
+    state.advance(torch.tensor([2, 4]))
+    logits = stepper.step(state, torch.tensor([[7, 8], [9, 10]]))
+    read = [[1, 2, 7, 8], [1, 2, 3, 4, 9, 10]]
+    longer = [np.append(one.prompt, ids) for one, ids in zip(asked, read, strict=True)]
+    _, expected = stepper.start([Request(ids) for ids in longer])
+    torch.testing.assert_close(logits[:, -1], expected, atol=2e-5, rtol=1e-4)
+
+
+@given(
+    logits=st.lists(st.floats(-4, 4), min_size=2, max_size=9),
+    temperature=st.floats(0.3, 2.0),
+    top_k=st.none() | st.integers(1, 9),
+    top_p=st.floats(0.1, 1.0),
+    min_p=st.floats(0.0, 0.9),
+)
+@settings(max_examples=40, deadline=None)
+def test_words_are_drawn_as_often_as_they_are_likely(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float, min_p: float
+) -> None:
+    decoding = Decoding(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    scores = torch.tensor([logits], dtype=torch.float64)
+    draws = 4000
+    numbers = torch.tensor([uniform(7, n) for n in range(draws)], dtype=torch.float64)
+    drawn = draw(scores.expand(draws, -1), numbers, decoding).bincount(minlength=len(logits))
+    chances = np.exp(np.array(logits) / temperature)
+    order = np.argsort(-chances, kind="stable")
+    order = order[:top_k]
+    shares = chances[order] / chances[order].sum()
+    kept = (np.cumsum(shares) - shares < top_p) & (shares >= min_p * shares.max() - 1e-12)
+    if len({*np.round(shares, 9)}) < len(shares):
+        return  # which of two equals is kept is nobody's business
+    expected = np.zeros(len(logits))
+    expected[order[kept]] = shares[kept] / shares[kept].sum()
+    assert (drawn.numpy()[expected == 0] == 0).all()
+    likely = expected * draws > 5
+    if likely.sum() > 1:
+        observed = drawn.numpy()[likely]
+        weights = expected[likely] / expected[likely].sum()
+        assert chisquare(observed, weights * observed.sum()).pvalue > 1e-6
+
+
+def test_numbers_are_spread_evenly_and_their_keys_tell_them_apart() -> None:
+    numbers = np.array([uniform(key, n) for key in range(30) for n in range(100)])
+    assert ((numbers >= 0) & (numbers < 1)).all()
+    assert len({*numbers}) == len(numbers)
+    assert chisquare(np.histogram(numbers, 20, (0, 1))[0]).pvalue > 1e-4
+
+
+def test_a_cut_text_says_so(stepper: CausalStepper) -> None:
+    (request,) = prompts(190)
+    (text,), (short,) = (
+        generate(stepper, [request], Decoding(max_tokens=n), ends=[])[0] for n in (None, 4)
+    )
+    assert (len(text.ids), text.ended) == (10, "length")  # the model has 200 positions
+    assert (short.ids, short.ended) == (text.ids[:4], "length")
+    stopped = generate(stepper, [request], Decoding(), ends=[], stops=lambda ids: len(ids) == 3)
+    assert stopped[0][0] == Written(
+        text.ids[:3], text.logprobs[:3], pytest.approx(sum(text.logprobs[:3])), "stop"
+    )
+    ended = generate(stepper, [request], Decoding(), ends=[text.ids[0]])[0][0]
+    assert (ended.ids, ended.ended, len(ended.logprobs)) == ([], "end", 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 0}, "top_p"),
+        ({"beams": 0}, "beams"),
+        ({"beams": 2, "temperature": 1.0}, "leave out one of the two"),
+        ({"best": 2}, "need as many beams, or a temperature"),
+        ({"min_p": 1.0}, "min_p"),
+        ({"temperature": -1.0}, "temperature"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(Decoding, settings)

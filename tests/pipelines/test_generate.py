@@ -1,0 +1,79 @@
+"""Prompts go in, texts come out: whole or in pieces, ended or cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.factories import tiny_folder
+
+import bertkit
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.families import GPT2
+from bertkit.models.generate import Decoding
+from bertkit.pipelines import Generate
+from bertkit.text.train import train
+
+
+@pytest.fixture(scope="module")
+def folder(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 of random weights, with a byte-level vocabulary whose texts have no frame."""
+    place = tmp_path_factory.mktemp("gpt2")
+    trained = json.loads(train(english[:50], kind="bpe", size=600).core.to_str())
+    trained["post_processor"] = None
+    (place / "tokenizer.json").write_text(json.dumps(trained), encoding="utf-8")
+    tokenizer = bertkit.Tokenizer.load(place)
+    tiny_folder(place / "model", tokenizer, "lm", family=GPT2, length=48, spread=0.4)
+    return place / "model"
+
+
+@pytest.fixture(scope="module")
+def write(folder: Path) -> Generate:
+    return bertkit.pipeline("generate", folder)
+
+
+PROMPTS = ["The class statement", "", "a", "Übung 🙂"]
+DRAWN = Decoding(temperature=1.5, max_tokens=30)
+
+
+@pytest.mark.parametrize("decoding", [Decoding(), DRAWN, Decoding(temperature=3.0, seed=5)])
+@pytest.mark.parametrize("stop", [(), ("e", "zzz")])
+def test_a_stream_is_the_text_in_pieces(
+    write: Generate, decoding: Decoding, stop: tuple[str, ...]
+) -> None:
+    for prompt, (answer,) in zip(PROMPTS, write(PROMPTS, decoding, stop=stop), strict=True):
+        pieces = list(write.stream(prompt, decoding, stop=stop))
+        assert "".join(pieces) == answer.text
+        assert all(pieces)
+        if not stop and answer.tokens > 20:
+            assert len(pieces) > 5
+
+
+def test_a_text_ends_before_a_stop_string(write: Generate) -> None:
+    (whole,) = write(["The class"], DRAWN)[0]
+    assert whole.ended == "length"
+    stop = whole.text[9:11]
+    (cut,) = write(["The class"], DRAWN, stop=[stop, "not there"])[0]
+    assert cut.ended == "stop"
+    assert cut.text == whole.text[: whole.text.index(stop)]
+
+
+def test_texts_come_in_the_order_of_their_prompts(write: Generate) -> None:
+    prompts = [f"{'class ' * (n % 7)}{n}" for n in range(70)]
+    few = write(prompts[:3], DRAWN) + write(prompts[3:], DRAWN)
+    assert write(prompts, DRAWN) == few
+
+
+def test_a_prompt_that_fills_the_model_is_refused(write: Generate) -> None:
+    with pytest.raises(DataError, match="tokens fill the model, which has room for 48; shorten it"):
+        write(["one", "word " * 60])
+
+
+def test_what_cannot_be_asked(write: Generate, tiny: Path) -> None:
+    with pytest.raises(ConfigError, match="an empty string ends every text"):
+        write(["x"], stop=[""])
+    with pytest.raises(ConfigError, match="one text is written as it comes"):
+        list(write.stream("x", Decoding(beams=2)))
+    with pytest.raises(CheckpointError, match=r"has no lm head .*take a model that writes"):
+        bertkit.pipeline("generate", tiny)
