@@ -34,10 +34,11 @@ def documented(page: str) -> dict[str, str]:
 
 def settings() -> dict[str, str]:
     """The settings there are, each with its default as TOML has it."""
-    found = {"family": _written(PretrainConfig.__struct_defaults__[-1])}
+    fields = {field.name: field.default for field in msgspec.structs.fields(PretrainConfig)}
+    found = {name: _written(fields[name]) for name in ("family", "objective")}
     for group, hint in get_type_hints(PretrainConfig).items():
         for kind in get_args(hint) or (hint,):  # one that may be left out is a union with None
-            if issubclass(kind, Settings):
+            if isinstance(kind, type) and issubclass(kind, Settings):
                 found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}
     return {
         **found,

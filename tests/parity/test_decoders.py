@@ -19,6 +19,8 @@ from bertkit.families.gpt2 import GPT2
 from bertkit.models.generate import Decoding, generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import CausalStepper, Request
+from bertkit.objectives.loss import totals
+from bertkit.objectives.pretrain import pretrain
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
@@ -86,6 +88,22 @@ def test_transformers_opens_what_we_save(gpt2: tuple[Any, Loaded], tmp_path: Pat
     text = "They walked along the river."
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer(text)["input_ids"] == loaded.tokenizer.encode(text).ids.tolist()
+
+
+def test_next_words_have_their_loss_and_gradients(gpt2: tuple[Any, Loaded]) -> None:
+    theirs, loaded = gpt2
+    model = loaded.model
+    ids = torch.randint(0, loaded.tokenizer.vocab_size, (13,))
+    inputs = ids[:-1]
+    batch = Batch(inputs, torch.zeros_like(inputs), Packed.of([12]), targets={"lm": ids[1:]})
+    ours = pretrain(model, batch, totals([batch])).total
+    expected = theirs(ids[None], labels=ids[None]).loss
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    name = "encoder.blocks.1.attention.qkv.weight"
+    gradient = torch.autograd.grad(ours, dict(model.named_parameters())[name])[0]
+    named = dict(theirs.named_parameters())
+    their_gradient = torch.autograd.grad(expected, named["transformer.h.1.attn.c_attn.weight"])[0]
+    torch.testing.assert_close(gradient, their_gradient.T, atol=1e-5, rtol=1e-4)
 
 
 def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:

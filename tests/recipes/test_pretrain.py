@@ -20,6 +20,8 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine import linear
 from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.models.generate import Decoding
+from bertkit.pipelines import pipeline
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
@@ -158,6 +160,59 @@ def test_other_objectives(pairs: str, corpus: Path, tmp_path: Path) -> None:
     heads = {"mlm"} if pairs == "none" else {"mlm", pairs}
     assert {name.split("_")[0] for name in scores} == heads
     assert set(load(tmp_path / "run").model.heads) == heads
+
+
+@pytest.fixture(scope="module")
+def running_text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    """The same documents in a vocabulary to write with."""
+    place = tmp_path_factory.mktemp("next")
+    for i, text in enumerate(english[:16]):
+        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:16], kind="bpe", size=400, use="write")
+    files = sorted(place.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+
+
+NEXT = override(
+    {**SETTINGS, "family": "gpt2", "objective": "next"},
+    [("sampling.pairs", "none"), ("model.max_positions", "48")],
+)
+
+
+def test_next_words_are_learned_and_written(running_text: Path, tmp_path: Path) -> None:
+    scores = pretrain(NEXT, corpus=running_text, out=tmp_path / "run")
+    assert set(scores) == {"lm_loss", "lm_accuracy"}
+    held_out = [r for r in Journal(tmp_path / "run").records() if "held_out" in r]
+    losses = [r["held_out"]["lm"] for r in held_out]
+    assert losses[0] > losses[1] > losses[2] > 0
+    assert all(len(r["written"]) > 10 for r in held_out)
+    write = pipeline("generate", tmp_path / "run")
+    (text,) = write([""], Decoding(max_tokens=20))[0]
+    assert text.tokens == 20
+    again = pretrain(NEXT, corpus=running_text, out=tmp_path / "run", resume=True)
+    assert again == scores
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([("objective", "masked")], 'those before them alone .* learns by "next"'),
+        ([("sampling.pairs", "nsp"), ("model.token_types", "2")], "from running text"),
+        ([("sampling.length", "64")], "longer than the model's positions"),
+        ([("teacher.model", "x")], "next words are learned without"),
+    ],
+)
+def test_what_next_words_cannot_be_learned_with(
+    running_text: Path, changes: list[tuple[str, str]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BertkitError, match=message):
+        pretrain(override(NEXT, changes), corpus=running_text, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_next_words_need_a_vocabulary_with_an_end(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertkitError, match="has no eos token"):
+        pretrain(NEXT, corpus=corpus, out=tmp_path / "run")
 
 
 def test_a_shorter_first_part(corpus: Path, tmp_path: Path) -> None:

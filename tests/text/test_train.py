@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import normalizers, pre_tokenizers
 
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import ConfigError, DataError, TokenizerError
 from bertkit.text import train as module
 from bertkit.text.train import SPECIALS, count_words, train
 
@@ -26,6 +26,19 @@ def test_special_tokens_come_first_and_the_size_is_met(kind: Any, english: list[
     assert tokenizer.special_ids == set(range(5))
     assert tokenizer.vocab_size == 800
     assert tokenizer.max_length == 512
+
+
+def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) -> None:
+    tokenizer = train(english[:30], kind="bpe", size=400, use="write")
+    assert (tokenizer.eos, tokenizer.pieces([0])) == (0, ["<|endoftext|>"])
+    text = "Each class has a name. \n\tÜber 🙂"
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.eos not in ids
+    assert tokenizer.decode(ids) == text
+    with pytest.raises(TokenizerError, match="has no pad token"):
+        _ = tokenizer.pad
+    with pytest.raises(ConfigError, match="one to write with is bpe"):
+        train(english[:3], kind="unigram", size=400, use="write")
 
 
 def test_bert_pads_with_zero() -> None:

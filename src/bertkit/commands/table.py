@@ -29,6 +29,7 @@ COMMANDS = {
     "compare": "recipes.compare:compare",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
+    "evaluate text": "recipes.perplexity:evaluate_text",
     "evaluate words": "recipes.words:evaluate_words",
     "predict": "commands.answer:predict",
     "fill-mask": "commands.answer:fill_mask",

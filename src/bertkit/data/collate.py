@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
 
 from bertkit.batch import Batch, by_length
+from bertkit.data.blocks import Block
 from bertkit.data.segments import Sample
 
 
-def collate(samples: Sequence[Sample], *, head: str | None, max_batch_tokens: int) -> list[Batch]:
+def collate(
+    samples: Sequence[Sample] | Sequence[Block], *, head: str | None, max_batch_tokens: int
+) -> list[Batch]:
     """Samples sorted by length and cut into batches of at most `max_batch_tokens` tokens.
 
     `head` is the one that learns beside masked words: nsp or sop, from pairs; or rtd, whose targets
-    are all pieces as they were.
+    are all pieces as they were. It is lm where next words are learned, from blocks.
     """
     lengths = [len(sample) for sample in samples]
     groups = by_length(lengths, max_batch_tokens)
     return [_batch([samples[place] for place in group], head) for group in groups]
 
 
-def _batch(samples: Sequence[Sample], head: str | None) -> Batch:
+def _batch(samples: Sequence[Sample | Block], head: str | None) -> Batch:
     labels = torch.from_numpy(np.concatenate([s.labels for s in samples]))
+    if head == "lm":
+        return Batch.of(samples, targets={head: labels})
+    samples = cast(Sequence[Sample], samples)
     batch = Batch.of(samples, token_indices=[s.masked_positions for s in samples])
     targets = {"mlm": labels}
     if head == "rtd":

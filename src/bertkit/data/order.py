@@ -7,9 +7,15 @@ samples.
 from __future__ import annotations
 
 import enum
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+EVALUATION = 2**32
+"""The epoch number of held-out samples; training never reaches it."""
+
+T = TypeVar("T")
 
 
 class Purpose(enum.IntEnum):
@@ -67,3 +73,34 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+class Shuffled(Generic[T]):
+    """Samples in an endless order, shuffled anew in every epoch."""
+
+    seed: int
+
+    def __len__(self) -> int:
+        """Samples of one epoch."""
+        raise NotImplementedError
+
+    def sample(self, epoch: int, index: int) -> T:
+        """A pure function of the seed and both numbers."""
+        raise NotImplementedError
+
+    def batch(self, first: int, count: int) -> list[T]:
+        """`count` samples of the endless shuffled order, from index `first` on."""
+        samples: list[T] = []
+        while count:
+            epoch, place = divmod(first, len(self))
+            part = min(count, len(self) - place)
+            order = Permutation(len(self), self.seed, epoch)
+            indices = order(np.arange(place, place + part))
+            samples += [self.sample(epoch, int(index)) for index in indices]
+            first, count = first + part, count - part
+        return samples
+
+    def evaluation(self, limit: int) -> list[T]:
+        """At most `limit` samples, evenly spaced, with draws and masks that are always the same."""
+        indices = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).astype(int))
+        return [self.sample(EVALUATION, int(index)) for index in indices]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertkit.config import Settings
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masker, Masking
-from bertkit.data.order import Permutation, Purpose, generator
+from bertkit.data.order import EVALUATION, Purpose, Shuffled, generator
 from bertkit.data.windows import windows
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
@@ -21,9 +21,6 @@ from bertkit.text.tokenizer import Tokenizer
 Ids = NDArray[np.int64]
 DRAWS = 3
 """Version of the sampling code; a run resumes only with its own."""
-EVALUATION = 2**32
-"""The epoch number of held-out samples; training never reaches it."""
-
 CANDIDATES = 64
 """Windows of other documents among which a false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
@@ -69,7 +66,7 @@ class Sample:
         return len(self.ids)
 
 
-class Samples:
+class Samples(Shuffled[Sample]):
     """The samples of some documents; which is which depends on (seed, epoch, index) only.
 
     A document is cut once into windows of sentences; every epoch draws anew where a window is
@@ -131,23 +128,6 @@ class Samples:
     def __len__(self) -> int:
         """Samples of one epoch."""
         return len(self.windows)
-
-    def batch(self, first: int, count: int) -> list[Sample]:
-        """`count` samples of the endless shuffled order, from index `first` on."""
-        samples: list[Sample] = []
-        while count:
-            epoch, place = divmod(first, len(self))
-            part = min(count, len(self) - place)
-            order = Permutation(len(self), self.seed, epoch)
-            indices = order(np.arange(place, place + part))
-            samples += [self.sample(epoch, int(index)) for index in indices]
-            first, count = first + part, count - part
-        return samples
-
-    def evaluation(self, limit: int) -> list[Sample]:
-        """At most `limit` samples, evenly spaced, with draws and masks that are always the same."""
-        indices = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).astype(int))
-        return [self.sample(EVALUATION, int(index)) for index in indices]
 
     def sample(self, epoch: int, index: int) -> Sample:
         """The sample of one window in one epoch."""

@@ -13,7 +13,7 @@ ROWS = 512
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor
+    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
 
@@ -32,7 +32,7 @@ def linear_cross_entropy(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor
+        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
@@ -47,7 +47,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 p[torch.arange(len(right)), right] -= 1.0  # softmax - one-hot
                 torch.mm(p, weight, out=grad_x[start : start + ROWS])
                 grad_weight = add_up(grad_weight, p.T @ rows)
-                grad_bias = add_up(grad_bias, p.sum(0))
+                if bias is not None:
+                    grad_bias = add_up(grad_bias, p.sum(0))
         grads = (None if g is None else g.to(x.dtype) for g in (grad_x, grad_weight, grad_bias))
         ctx.save_for_backward(*grads)
         ctx.mark_non_differentiable(correct)

@@ -1,4 +1,5 @@
-"""Masked words, and next sentence or sentence order. Devlin et al. 2019, section 3.1."""
+"""Masked words, and next sentence or sentence order: Devlin et al. 2019, section 3.1. Next words:
+Radford et al. 2018, equation 1."""
 
 from __future__ import annotations
 
@@ -7,19 +8,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.models.heads import MaskedLM
+from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Totals
 
 
 def pretrain(model: Model, batch: Batch, totals: Totals) -> Loss:
-    """The mean cross-entropy over masked places plus the mean over sequences, as in the paper."""
+    """The mean cross-entropy of each head, summed: over masked places, over sequences, or over all
+    tokens."""
     states = model.states(batch)
     parts, correct = {}, {}
     for name, head in model.heads.items():
         targets = batch.targets[name]
-        if isinstance(head, MaskedLM):
+        if isinstance(head, LanguageModelHead):
             features = head.features(states, batch)
             loss, correct[name] = linear_cross_entropy(features, head.weight, head.bias, targets)
         else:

@@ -95,10 +95,9 @@ class Generate(ModelPipeline):
 
     def _requests(self, prompts: Sequence[str]) -> list[Request]:
         requests = []
-        for prompt, encoding in zip(
-            prompts, self.tokenizer.encode_batch(prompts, max_length=1 << 30), strict=True
-        ):
-            ids = encoding.ids if len(encoding.ids) else np.array([self.tokenizer.eos])
+        for prompt, ids in zip(prompts, self.tokenizer.ids(prompts), strict=True):
+            if not len(ids):
+                ids = np.array([self.tokenizer.eos])
             if len(ids) >= self.stepper.length:
                 raise DataError(
                     f"{prompt[:60]!r}: {len(ids):,} tokens fill the model, which has room for "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,14 +15,18 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import plain
 from bertkit.console import say
+from bertkit.data.blocks import Blocks
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
-from bertkit.data.segments import DRAWS, Samples, split_documents
+from bertkit.data.order import Shuffled
+from bertkit.data.segments import DRAWS, Ids, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
+from bertkit.models.generate import Decoding, generate
 from bertkit.models.model import Model, build
+from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
@@ -95,7 +99,7 @@ def pretrain(
             f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
             f"{len(samples.main):,} samples an epoch, {text.tokens:,} tokens"
         )
-    held_out = _HeldOut(run, learner, samples.evaluation(), train.evaluate_every)
+    held_out = _HeldOut(run, learner, tokenizer, samples.evaluation(), train.evaluate_every)
     scores = held_out.scores(start)
     board = writer(str(out / "tensorboard")) if writer is not None else None
 
@@ -318,6 +322,7 @@ class _HeldOut:
 
     run: Run
     learner: _Learner
+    tokenizer: Tokenizer
     batches: list[Batch]
     every: int
 
@@ -330,6 +335,9 @@ class _HeldOut:
         if not records:  # else a kill came after it
             losses, accuracy = evaluate(self.learner.judged, self.learner.judge, self.batches)
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
+            if "lm" in losses:
+                records[0]["written"] = text = self._written()
+                say(f"step {step} writes: {text!r}")
             journal.write(records[0])
             draw(self.run.out)
         return {
@@ -337,6 +345,15 @@ class _HeldOut:
             for key, kind in (("held_out", "loss"), ("held_out_accuracy", "accuracy"))
             for name, value in records[0][key].items()
         }
+
+    def _written(self) -> str:
+        """What the model writes by itself, by draws that are always the same."""
+        tokenizer, model = self.tokenizer, self.learner.judged.eval()
+        stepper = CausalStepper(model, vocab=tokenizer.vocab_size)
+        start = Request(np.array([tokenizer.eos]))
+        decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
+        ((text,),) = generate(stepper, [start], decoding, ends=[tokenizer.eos])
+        return tokenizer.decode(text.ids)
 
 
 class _Samples:
@@ -347,13 +364,24 @@ class _Samples:
         self.head = next((head for head in heads_of(config) if head != "mlm"), None)
         sampling, seed = config.sampling, config.train.seed
         learned, self.held_out = split_documents(corpus, sampling.held_out)
-        self._source = (corpus, tokenizer, sampling)
-        make = partial(Samples, *self._source, config.masking, documents=learned, seed=seed)
-        self.main = make()
+        self._text = corpus, tokenizer
+        self.main = self._of(learned, config.masking, seed=seed)
         self.first, self.until = self.main, 0
         if sampling.first_length is not None:
-            self.first = make(length=sampling.first_length)
+            self.first = self._of(learned, config.masking, seed=seed, length=sampling.first_length)
             self.until = round(sampling.first_share * config.train.steps)
+
+    def _of(
+        self, documents: Ids, masking: Masking, *, seed: int = 0, length: int | None = None
+    ) -> Shuffled[Any]:
+        """What these documents give to learn from."""
+        sampling = self.config.sampling
+        length = length or sampling.length
+        if self.config.objective == "next":
+            return Blocks(*self._text, length=length, documents=documents, seed=seed)
+        return Samples(
+            *self._text, sampling, masking, documents=documents, length=length, seed=seed
+        )
 
     def groups(self, start: int) -> Iterator[list[Batch]]:
         """The batches of each step after `start`."""
@@ -368,7 +396,7 @@ class _Samples:
         train = self.config.train
         if not len(self.held_out) or not train.evaluate_samples:
             return []
-        samples = Samples(*self._source, Masking(), documents=self.held_out)
+        samples = self._of(self.held_out, Masking())
         drawn = samples.evaluation(train.evaluate_samples)
         return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
 

@@ -13,7 +13,7 @@ from bertkit.console import say
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError, did_you_mean
-from bertkit.families import BERT, FAMILIES
+from bertkit.families import BERT, FAMILIES, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flat import grouped
 from bertkit.nn.precision import Precision
@@ -114,12 +114,15 @@ class PretrainConfig(Settings, frozen=True):
     """What is learned from a teacher."""
     generator: Generator | None = None
     """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
+    objective: Literal["masked", "next"] = "masked"
+    """What is predicted: masked words, or the word that comes next, by a causal model (GPT)."""
     family: str = "bert"
     """Whose folder the model is saved as, by its `model_type`."""
 
     def __post_init__(self) -> None:
         if self.generator is not None and self.teacher is not None:
             raise ValueError("generator and teacher: a model learns from one of them")
+        self._check_objective()
         other = "generator" if self.generator else "teacher" if self.teacher else None
         if other and self.sampling.pairs != "none":
             raise ValueError(
@@ -139,6 +142,25 @@ class PretrainConfig(Settings, frozen=True):
                     f"(model.max_positions = {self.model.max_positions})"
                 )
 
+    def _check_objective(self) -> None:
+        causal = self.model.attention.causal
+        if causal != (self.objective == "next"):
+            fits = "next" if causal else "masked"
+            raise ValueError(
+                f"objective = {self.objective!r}: a model whose tokens see "
+                f"{'those before them alone' if causal else 'all others'} "
+                f'(model.attention.causal) learns by "{fits}"'
+            )
+        if self.objective == "masked":
+            return
+        if self.generator is not None or self.teacher is not None:
+            raise ValueError("generator, teacher: next words are learned without; leave them out")
+        if self.sampling.pairs != "none":
+            raise ValueError(
+                f"sampling.pairs = {self.sampling.pairs!r}: next words are learned from running "
+                'text; set it to "none"'
+            )
+
 
 FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "max_batch_tokens")
 """Settings of `train` that may differ when a run is resumed."""
@@ -149,7 +171,10 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
 
     Raises: ConfigError with the key path.
     """
-    config = complete(data, vocab=tokenizer.vocab_size, pad=tokenizer.pad)
+    family = _family(data)
+    tokenizer.need(*family.roles)
+    pad = tokenizer.pad if "pad" in family.roles else 0
+    config = complete(data, vocab=tokenizer.vocab_size, pad=pad)
     if config.model.vocab < tokenizer.vocab_size:
         raise ConfigError(
             f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
@@ -163,15 +188,15 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
 
     Raises: ConfigError with the key path, also for what no model of the family can have.
     """
-    name = data.get("family", BERT.name)
-    if name not in FAMILIES:
-        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
-    family = FAMILIES[name]
+    family = _family(data)
+    name = family.name
     if isinstance(data.get("model"), Mapping):
         model, notes = grouped(data["model"])
         if notes:
             say(f"{'; '.join(notes)}: rename them in the run file")
-        known = {**family.usual, "vocab": vocab, "pad_id": pad}
+        known = {**family.usual, "vocab": vocab}
+        if "pad" in family.roles:
+            known["pad_id"] = pad
         data = {**data, "model": merged(known, model)}
     config = decode(PretrainConfig, data)
     family.write_config(config.model)
@@ -188,6 +213,13 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
     return config
 
 
+def _family(data: Mapping[str, Any]) -> Family:
+    name = data.get("family", BERT.name)
+    if name not in FAMILIES:
+        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
+    return FAMILIES[name]
+
+
 def renamed(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a run, with the names that its settings have now."""
     settings = record.get("config", {})
@@ -200,6 +232,8 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
 
 def heads_of(config: PretrainConfig) -> tuple[str, ...]:
     """The heads that a run teaches."""
+    if config.objective == "next":
+        return ("lm",)
     if config.generator is not None:
         return ("rtd",)
     return ("mlm",) if config.sampling.pairs == "none" else ("mlm", config.sampling.pairs)

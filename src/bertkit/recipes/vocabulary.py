@@ -11,7 +11,7 @@ from bertkit.console import progress, say
 from bertkit.data.readers import documents
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import Kind, train
+from bertkit.text.train import Kind, Use, train
 
 
 def train_vocabulary(
@@ -21,6 +21,7 @@ def train_vocabulary(
     out: Path,
     kind: Kind = "wordpiece",
     size: int = 30522,
+    use: Use = "encode",
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
     min_frequency: int = 2,
@@ -39,6 +40,7 @@ def train_vocabulary(
         out: The tokenizer's folder, to be made.
         kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
         size: Pieces, special tokens included.
+        use: encode is for models that read; write for those that write (GPT), with bpe alone.
         lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
         strip_accents: Whether accents are dropped; by default as lowercase.
         min_frequency: How often a pair of pieces must occur to be joined.
@@ -49,6 +51,7 @@ def train_vocabulary(
             _watched(texts, bar),
             kind=kind,
             size=size,
+            use=use,
             lowercase=lowercase,
             strip_accents=strip_accents,
             chinese_chars=chinese_chars,

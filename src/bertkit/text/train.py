@@ -32,12 +32,17 @@ from bertkit.text.tokenizer import Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 
+Use = Literal["encode", "write"]
+
 SPECIALS: dict[str, tuple[str, ...]] = {
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
 }
 """Special tokens of each kind by id: BERT's, RoBERTa's, ALBERT's."""
+
+END = "<|endoftext|>"
+"""GPT-2's only special token, before and behind every text."""
 
 ROLES = {
     "wordpiece": ("pad", "unk", "cls", "sep", "mask"),
@@ -77,6 +82,7 @@ def train(
     *,
     kind: Kind,
     size: int,
+    use: Use = "encode",
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
     chinese_chars: bool = True,
@@ -90,19 +96,25 @@ def train(
     the paper's choice: yes, no, yes; `strip_accents` None follows it. `chinese_chars` makes each
     a word of its own (WordPiece). Words with characters beyond `character_coverage` of the text
     are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
-    the text has fewer pieces that occur `min_frequency` times.
+    the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
+    write, whose texts have no frame: GPT-2's, of `bpe` alone.
     Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
     if there is no text or it is not Unicode.
     """
     if kind not in SPECIALS:
         raise ConfigError(f"kind: no such vocabulary {kind!r}; {did_you_mean(kind, SPECIALS)}")
+    if use == "write" and kind != "bpe":
+        raise ConfigError(f"use: a {kind} vocabulary is for reading; one to write with is bpe")
+    specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
+    if use == "write":
+        specials = {"eos": END}
     if not 0 < character_coverage <= 1:
         raise ConfigError(
             f"character_coverage is {character_coverage}; it must be above 0, at most 1"
         )
     low = kind != "bpe" if lowercase is None else lowercase
     accents = low if strip_accents is None else strip_accents
-    _require(size, len(SPECIALS[kind]) + (256 if kind == "bpe" else 2), "any text")
+    _require(size, len(specials) + (256 if kind == "bpe" else 2), "any text")
     core = _blank(kind, low, accents, chinese_chars)
     splitter = core.pre_tokenizer
     if kind == "unigram":
@@ -111,12 +123,10 @@ def train(
     if kind == "wordpiece":
         _word_piece(core, counts, size, min_frequency, character_coverage)
     elif kind == "bpe":
-        _byte_level(core, counts, size, min_frequency)
+        _byte_level(core, counts, size, min_frequency, list(specials.values()))
     else:
         _unigram(core, counts, size, character_coverage)
-    settings: dict[str, object] = {
-        f"{role}_token": token for role, token in zip(ROLES[kind], SPECIALS[kind], strict=True)
-    }
+    settings: dict[str, object] = {f"{role}_token": token for role, token in specials.items()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if kind == "wordpiece":
         settings["tokenizer_class"] = "BertTokenizer"
@@ -269,17 +279,23 @@ def _word_piece(
 
 
 def _byte_level(
-    core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
+    core: tokenizers.Tokenizer,
+    counts: Counter[str],
+    size: int,
+    min_frequency: int,
+    specials: list[str],
 ) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
-        special_tokens=list(SPECIALS["bpe"]),
+        special_tokens=specials,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     core.model = _run(tokenizers.Tokenizer(models.BPE()), counts, trainer).model
-    core.add_special_tokens([_spaced(token) for token in SPECIALS["bpe"]])
+    core.add_special_tokens([_spaced(token) for token in specials])
+    if specials == [END]:
+        return
     cls, sep = (("<s>", core.token_to_id("<s>")), ("</s>", core.token_to_id("</s>")))
     core.post_processor = processors.RobertaProcessing(
         sep,  # type: ignore[arg-type]

@@ -1,0 +1,67 @@
+"""How well a model that writes foresees a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.data.blocks import Block, block
+from bertkit.data.collate import collate
+from bertkit.data.readers import documents
+from bertkit.engine.engine import MAX_BATCH_TOKENS
+from bertkit.errors import CheckpointError, DataError
+from bertkit.objectives.pretrain import pretrain
+from bertkit.pipelines.base import batched
+from bertkit.training.loop import evaluate
+
+BLOCKS = 256
+"""Blocks read at a time."""
+
+
+class Perplexity(msgspec.Struct, frozen=True):
+    """What a text's tokens are worth to a model."""
+
+    perplexity: float
+    """e to the mean loss of a token: it depends on the vocabulary."""
+    bits_per_byte: float
+    """Bits that the model needs for a byte of UTF-8: it compares models of any vocabulary."""
+    tokens: int
+    bytes: int
+
+
+def evaluate_text(model: str | Path | Loaded, texts: Sequence[Path], /) -> Perplexity:
+    """Perplexity and bits per byte of a model that writes, on any text.
+
+    Documents are read in blocks as long as the model, of which each knows nothing of the one
+    before.
+    Raises: CheckpointError for a model that does not write; DataError for files without text.
+
+    Args:
+        model: A model folder or hub id with a language-model head.
+        texts: Files or folders of .txt or .jsonl, also .gz.
+    """
+    loaded = model if isinstance(model, Loaded) else load(model)
+    if "lm" not in loaded.model.heads:
+        raise CheckpointError(
+            f"{loaded.folder}: has no lm head; take a model that writes, such as GPT-2"
+        )
+    tokenizer, length, size = loaded.tokenizer, loaded.length, 0
+
+    blocks: list[Block] = []
+    for document in documents(texts):
+        (ids,) = tokenizer.ids([document.text])
+        size += len(document.text.encode())
+        starts = range(0, len(ids) + 1, length)
+        blocks += [block(ids, start, length, tokenizer.eos) for start in starts]
+    if not size:
+        raise DataError(f"{texts[0]}: no text")
+    nats, tokens = 0.0, sum(map(len, blocks))
+    for part in batched(blocks, BLOCKS):
+        batches = collate(part, head="lm", max_batch_tokens=MAX_BATCH_TOKENS)
+        losses, _ = evaluate(loaded.model, pretrain, batches)
+        nats += losses["lm"] * sum(map(len, part))
+    return Perplexity(math.exp(nats / tokens), nats / math.log(2) / size, tokens, size)

@@ -1,0 +1,69 @@
+"""Blocks tile their documents: every token is predicted once, from those before it in its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.blocks import Blocks
+from bertkit.data.corpus import Corpus
+from bertkit.data.order import EVALUATION
+from bertkit.errors import TokenizerError
+from bertkit.recipes.prepare import prepare
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Corpus:
+    place = tmp_path_factory.mktemp("blocks")
+    for i, text in enumerate(["x", *english[:9]]):
+        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:9], kind="bpe", size=300, use="write")
+    files = sorted(place.glob("*.txt"))
+    return Corpus.open(prepare(files, tokenizer=tokenizer, out=place / "c", processes=1).folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus: Corpus) -> Tokenizer:
+    return corpus.tokenizer()
+
+
+@given(length=st.integers(1, 4000), chosen=st.sets(st.integers(0, 9), min_size=1))
+def test_blocks_tile_their_documents(
+    corpus: Corpus, tokenizer: Tokenizer, length: int, chosen: set[int]
+) -> None:
+    documents = np.array(sorted(chosen))
+    blocks = Blocks(corpus, tokenizer, length=length, documents=documents)
+    drawn = [blocks.sample(0, index) for index in range(len(blocks))]
+    assert all(1 <= len(block) <= length for block in drawn)
+    assert all((block.ids[1:] == block.labels[:-1]).all() for block in drawn)
+    expected_ids, expected_labels = [], []
+    for document in documents:
+        text = corpus.slice(*map(int, corpus.document_starts[document : document + 2]))
+        expected_ids += [tokenizer.eos, *text]
+        expected_labels += [*text, tokenizer.eos]
+    assert np.concatenate([block.ids for block in drawn]).tolist() == expected_ids
+    assert np.concatenate([block.labels for block in drawn]).tolist() == expected_labels
+
+
+def test_an_epoch_has_every_block_once_in_an_order_of_its_own(
+    corpus: Corpus, tokenizer: Tokenizer
+) -> None:
+    blocks = Blocks(corpus, tokenizer, length=50, seed=3)
+    first, second = (blocks.batch(n * len(blocks), len(blocks)) for n in (0, 1))
+    everything = sorted(tuple(blocks.sample(0, i).ids) for i in range(len(blocks)))
+    assert sorted(tuple(block.ids) for block in first) == everything
+    assert sorted(tuple(block.ids) for block in second) == everything
+    assert [tuple(b.ids) for b in first] != [tuple(b.ids) for b in second]
+    part = blocks.batch(7, 5)
+    assert [tuple(b.ids) for b in part] == [tuple(b.ids) for b in first[7:12]]
+    assert tuple(blocks.sample(EVALUATION, 4).ids) == tuple(blocks.sample(0, 4).ids)
+
+
+def test_a_vocabulary_without_an_end_is_refused(corpus: Corpus, english: list[str]) -> None:
+    reading = train(english[:9], kind="wordpiece", size=300)
+    with pytest.raises(TokenizerError, match="has no eos token"):
+        Blocks(corpus, reading, length=50)

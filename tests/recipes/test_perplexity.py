@@ -1,0 +1,46 @@
+"""A text costs what its tokens cost one by one, however it is cut and batched."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.factories import tiny_folder
+
+import bertkit
+from bertkit.errors import CheckpointError
+from bertkit.families import GPT2
+from bertkit.models.stepper import CausalStepper, Request
+from bertkit.recipes.perplexity import evaluate_text
+from bertkit.text.train import train
+
+
+def test_the_loss_of_a_text_is_that_of_its_tokens(english: list[str], tmp_path: Path) -> None:
+    tokenizer = train(english[:30], kind="bpe", size=400, use="write")
+    folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=GPT2, length=20, spread=0.3)
+    texts = [english[0][:300], "Grüße 🙂", english[1][:50]]
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
+    found = evaluate_text(folder, sorted(tmp_path.glob("*.txt")))
+    stepper = CausalStepper(bertkit.load(folder).model)
+    nats, count = 0.0, 0
+    for ids in tokenizer.ids(texts):
+        whole = [tokenizer.eos, *ids.tolist(), tokenizer.eos]
+        for place in range(1, len(whole)):
+            before = whole[(place - 1) // 20 * 20 : place]
+            _, logits = stepper.start([Request(np.array(before))])
+            nats -= float(torch.log_softmax(logits, -1)[0, whole[place]])
+            count += 1
+    size = sum(len(text.encode()) for text in texts)
+    assert (found.tokens, found.bytes) == (count, size)
+    assert found.perplexity == pytest.approx(math.exp(nats / count), rel=1e-4)
+    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-4)
+
+
+def test_a_model_that_does_not_write_has_none(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="has no lm head; take a model that writes"):
+        evaluate_text(tiny, [tmp_path / "a.txt"])
