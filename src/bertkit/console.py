@@ -30,13 +30,16 @@ def say(text: str) -> None:
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
-def lines() -> Iterator[str]:
-    """The lines of stdin that hold text, as they come. Raises: DataError if there are none."""
+def lines(*, blank: bool = False) -> Iterator[str]:
+    """The lines of stdin that hold text, or all of them, as they come.
+
+    Raises: DataError if there are none.
+    """
     if sys.stdin.isatty():
         raise DataError("no text; give it as an argument or on stdin, one text a line")
     if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    texts = (line.strip("\ufeff\r\n") for line in sys.stdin if line.strip())
+    texts = (line.strip("\ufeff\r\n") for line in sys.stdin if blank or line.strip())
     first = next(texts, None)
     if first is None:
         raise DataError("stdin: no text; give one text a line")

@@ -21,12 +21,14 @@ PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "she
 EXECUTES = {"eval", "exec", "__import__"}
 
 HOMES: dict[str, str] = {
+    "checkpoint/generation.py": "pipelines/test_translate.py",
     "checkpoint/int8.py": "recipes/test_quantize.py",
     "data/choices.py": "tasks/test_choose.py",
     "data/paths.py": "data/test_readers.py",
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
+    "families/marian.py": "parity/test_translators.py",
     "families/gpt2.py": "parity/test_decoders.py",
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",

@@ -66,6 +66,8 @@ OTHERS: dict[str, Any] = {
     "head.choose_dropout": 0.7,
     "head.answer_dropout": 0.7,
     "head.sop_dropout": 0.7,
+    "head.lm_bias": True,
+    "scale_embedding": True,
 }
 """Another value of each setting that a model could do without."""
 

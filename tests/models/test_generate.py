@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.families import GPT2
-from bertkit.models.generate import Decoding, Writing, Written, draw, generate, uniform
+from bertkit.models.generate import Decoding, Rules, Writing, Written, draw, generate, uniform
 from bertkit.models.model import Model
 from bertkit.models.stepper import CausalStepper, Request
 
@@ -57,7 +57,7 @@ def test_a_score_is_that_of_reading_the_text(stepper: CausalStepper, decoding: D
     asked = prompts(20, 1, 7, 7, 70)
     decoding = decode(Decoding, {**as_dict(decoding), "max_tokens": 70, "length_penalty": 0.0})
     for request, (text, *_) in zip(
-        asked, generate(stepper, asked, decoding, ends=[3]), strict=True
+        asked, generate(stepper, asked, decoding, Rules([3])), strict=True
     ):
         whole = [*text.ids, 3] if text.ended == "end" else text.ids
         logprobs = read(stepper, [*request.prompt.tolist(), *whole])[len(request.prompt) - 1 : -1]
@@ -77,7 +77,7 @@ def test_as_many_beams_as_texts_find_the_best() -> None:
     stepper = CausalStepper(model_of(3))
     request = Request(np.array([0, 1]))
     decoding = Decoding(beams=81, best=5, max_tokens=4, length_penalty=0.7)
-    (texts,) = generate(stepper, [request], decoding, ends=[2])
+    (texts,) = generate(stepper, [request], decoding, Rules([2]))
     every = []
     for size in range(1, 5):
         for ids in itertools.product(range(3), repeat=size):
@@ -102,22 +102,22 @@ def test_as_many_beams_as_texts_find_the_best() -> None:
 )
 def test_a_text_is_the_same_in_any_company(stepper: CausalStepper, decoding: Decoding) -> None:
     asked = prompts(4, 1, 30, 9, 9)
-    together = generate(stepper, asked, decoding, ends=[3, 5])
-    backwards = generate(stepper, asked[::-1], decoding, ends=[3, 5])[::-1]
-    alone = [generate(stepper, [one], decoding, ends=[3, 5])[0] for one in asked]
+    together = generate(stepper, asked, decoding, Rules([3, 5]))
+    backwards = generate(stepper, asked[::-1], decoding, Rules([3, 5]))[::-1]
+    alone = [generate(stepper, [one], decoding, Rules([3, 5]))[0] for one in asked]
     for texts in zip(together, backwards, alone, strict=True):
         first, *others = [[(one.ids, one.ended) for one in group] for group in texts]
         assert others == [first, first]
     if decoding.temperature:
         another = decode(Decoding, {**as_dict(decoding), "seed": 99})
-        assert generate(stepper, asked, another, ends=[3, 5]) != together  # the control
+        assert generate(stepper, asked, another, Rules([3, 5])) != together  # the control
 
 
 def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper) -> None:
     decoding = Decoding(max_tokens=40, temperature=1.0)
     asked = prompts(3, 8, 2, 90)
-    expected = [generate(stepper, [one], decoding, ends=[3])[0][0] for one in asked]
-    writing = Writing(stepper, decoding, ends=[3], stops=None)
+    expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
+    writing = Writing(stepper, decoding, Rules([3]))
     rows = writing.add(asked[:2])
     for _ in range(5):
         writing.step()
@@ -187,15 +187,15 @@ def test_numbers_are_spread_evenly_and_their_keys_tell_them_apart() -> None:
 def test_a_cut_text_says_so(stepper: CausalStepper) -> None:
     (request,) = prompts(190)
     (text,), (short,) = (
-        generate(stepper, [request], Decoding(max_tokens=n), ends=[])[0] for n in (None, 4)
+        generate(stepper, [request], Decoding(max_tokens=n), Rules([]))[0] for n in (None, 4)
     )
     assert (len(text.ids), text.ended) == (10, "length")  # the model has 200 positions
     assert (short.ids, short.ended) == (text.ids[:4], "length")
-    stopped = generate(stepper, [request], Decoding(), ends=[], stops=lambda ids: len(ids) == 3)
+    stopped = generate(stepper, [request], Decoding(), Rules([], lambda ids: len(ids) == 3))
     assert stopped[0][0] == Written(
         text.ids[:3], text.logprobs[:3], pytest.approx(sum(text.logprobs[:3])), "stop"
     )
-    ended = generate(stepper, [request], Decoding(), ends=[text.ids[0]])[0][0]
+    ended = generate(stepper, [request], Decoding(), Rules([text.ids[0]]))[0][0]
     assert (ended.ids, ended.ended, len(ended.logprobs)) == ([], "end", 1)
 
 

@@ -16,9 +16,9 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.families.gpt2 import GPT2
-from bertkit.models.generate import Decoding, generate
+from bertkit.models.generate import Decoding, Rules, generate
 from bertkit.models.model import Model, build
-from bertkit.models.stepper import CausalStepper, Request
+from bertkit.models.stepper import CausalStepper, Request, Stepper
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 
@@ -129,19 +129,24 @@ CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("room", [9, 30])
 def test_the_same_tokens_are_chosen(gpt2: tuple[Any, Loaded], name: str, room: int) -> None:
-    """Prompts of many lengths at once; theirs one by one, as padding changes their results."""
     theirs, loaded = gpt2
+    same_tokens(theirs, CausalStepper(loaded.model), requests(loaded), name, room)
+
+
+def same_tokens(
+    theirs: Any, stepper: Stepper, asked: list[Request], name: str, room: int, **more: Any
+) -> None:
+    """Prompts of many lengths at once; theirs one by one, as padding changes their results."""
     decoding, settings = CHOICES[name]
-    asked, end = requests(loaded), ENDS[name]
-    stepper = CausalStepper(loaded.model)
+    end = ENDS[name]
     decoding = structs.replace(decoding, max_tokens=room)
-    found = generate(stepper, asked, decoding, ends=end)
+    found = generate(stepper, asked, decoding, Rules(end))
     for request, texts in zip(asked, found, strict=True):
-        prompt = torch.from_numpy(request.prompt)[None]
+        read = torch.from_numpy(request.prompt if request.source is None else request.source)[None]
         expected = theirs.generate(
-            prompt, attention_mask=torch.ones_like(prompt),
+            read, attention_mask=torch.ones_like(read),
             max_new_tokens=room, do_sample=False, eos_token_id=end, pad_token_id=0,
-            return_dict_in_generate=True, output_scores=True, **settings,
+            return_dict_in_generate=True, output_scores=True, **{**settings, **more},
         )  # fmt: skip
         rows = expected.sequences[:, len(request.prompt) :].tolist()
         assert len(texts) <= len(rows)

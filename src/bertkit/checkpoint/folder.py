@@ -12,6 +12,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.generation import FILE as GENERATION
+from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.weights import (
@@ -51,6 +53,8 @@ class Loaded:
     """Set by sentence-transformers folders."""
     length: int = 512
     """The longest sequence the folder is meant for, in tokens."""
+    generation: Generation = field(default_factory=Generation)
+    """How a model that writes does so."""
 
     def fingerprint(self) -> str:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
@@ -85,7 +89,7 @@ def load(
     folder = resolve(name, revision)
     pooling, inner, pooled_length = read_pooling(folder)
     path = inner / "config.json"
-    settings, family, config = _read_config(path)
+    settings, family, config, decoder = _read_config(path)
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
             f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
@@ -97,7 +101,9 @@ def load(
     )
     wanted = heads if heads is not None else tuple(h for h in saved_heads if h in HEADS)
     _check_names(wanted, family, folder)
-    _check_sizes(config, weights, path)
+    for stack in (config, decoder):
+        if stack is not None:
+            _check_sizes(stack, weights, path)
     saved_labels = _labels(settings, family, weights, path)
     outputs = tuple(labels) or saved_labels
     unnamed = [head for head in LABELLED if head in wanted and not outputs]
@@ -105,7 +111,7 @@ def load(
         raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
     if outputs == saved_labels:
         _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
-    model = empty(config, wanted, labels=outputs)
+    model = empty(config, wanted, labels=outputs, decoder=decoder)
     for head in wanted:
         if head not in saved_heads or outputs != saved_labels:  # new outputs, on the old pooler
             stale = set(head_weights(family, head, weights))
@@ -128,6 +134,7 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length),
+        generation=read_generation(inner, settings) if "lm" in wanted else Generation(),
     )
 
 
@@ -187,6 +194,10 @@ def save(
     tokenizer.save(folder, segments=model.config.token_types > 1)
     config = _config_json(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
+    if family.start:
+        kept = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        ids = {name: config[name] for name in kept}
+        write_json(folder / GENERATION, {**ids, "bad_words_ids": [[tokenizer.pad]]})
     state = {**model.state_dict(), **(weights or {})}
     dense: dict[str, Tensor] = {}
     for name, head in model.heads.items():
@@ -254,7 +265,7 @@ def _config_json(
     settings: Mapping[str, Any],
     length: int | None,
 ) -> dict[str, Any]:
-    heads = tuple(model.heads)
+    heads, decoder = tuple(model.heads), model.decoder
     known = frozenset(head for head in heads if head in HEADS)
     if known not in family.architectures:
         raise CheckpointError(
@@ -268,8 +279,9 @@ def _config_json(
         )
     config = {
         "architectures": [family.architectures[known]],
-        **family.write_config(model.config),
+        **family.write_config(model.config, None if decoder is None else decoder.config),
         **{f"{role}_token_id": getattr(tokenizer, role) for role in family.written_roles},
+        **({"decoder_start_token_id": getattr(tokenizer, family.start)} if family.start else {}),
         "dtype": "float32",
         **settings,
         "bertkit": {
@@ -284,7 +296,9 @@ def _config_json(
     return config
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], Family, TransformerConfig]:
+def _read_config(
+    path: Path,
+) -> tuple[dict[str, Any], Family, TransformerConfig, TransformerConfig | None]:
     tensorflow = sorted(path.parent.glob("*.ckpt.index"))
     if tensorflow and not path.exists():
         raise CheckpointError(
@@ -310,7 +324,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], Family, TransformerConfig]
         )
     family = FAMILIES[kind]
     try:
-        return settings, family, family.read_config(settings)
+        return settings, family, family.read_config(settings), family.read_decoder(settings)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Count
-from bertkit.console import lines
-from bertkit.errors import ConfigError
+from bertkit.console import lines, say
+from bertkit.data.readers import read_lines
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.generate import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
+from bertkit.pipelines.base import batched
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
@@ -100,6 +102,49 @@ def generate(
             print(piece, end="", flush=True)
         print()
     return None
+
+
+def translate(
+    model: str,
+    file: Path | None = None,
+    /,
+    *,
+    decoding: Decoding | None = None,
+    scores: bool = False,
+    precision: Inference = "fp32",
+) -> Iterator[Any]:
+    """The lines of a file or of stdin in another language.
+
+    A line that is empty stays so. One that was cut is named on stderr.
+
+    Args:
+        model: A translation model's folder or hub id (Marian).
+        file: Text, a sentence a line; by default stdin.
+        scores: Print JSON with each line's translations, best first, and their scores.
+        precision: Of the numbers the model computes with.
+    """
+    writer = pipeline("generate", model, precision=precision)
+    if not writer.reads:
+        raise CheckpointError(
+            f"{writer.loaded.folder}: reads no other text than it writes; take a model with an "
+            "encoder, such as Marian, or ask this one with bertkit generate"
+        )
+    source = iter(lines(blank=True) if file is None else read_lines(file))
+    for first, part in enumerate(batched(source, TRANSLATED)):
+        asked = [line for line in part if line.strip()]
+        answers = iter(writer(asked, decoding))
+        for number, line in enumerate(part, first * TRANSLATED + 1):
+            texts = next(answers) if line.strip() else []
+            if texts and texts[0].ended == "length":
+                say(f"line {number}: cut, as it has no end after {texts[0].tokens:,} tokens")
+            if scores:
+                yield texts
+            else:
+                print(texts[0].text if texts else "")
+
+
+TRANSLATED = 1024
+"""Lines read before the first of them is translated."""
 
 
 def next_sentence(model: str, a: str, b: str, /) -> Any:

@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": "commands.answer:predict",
     "fill-mask": "commands.answer:fill_mask",
     "generate": "commands.answer:generate",
+    "translate": "commands.answer:translate",
     "next-sentence": "commands.answer:next_sentence",
     "embed": "recipes.embed:embed",
     "index": "recipes.index:index",

@@ -138,8 +138,13 @@ def numbered(path: Path) -> list[tuple[int, str]]:
     A newline alone ends a line: what else may separate lines (U+2028, a form feed) stands in texts.
     Raises: DataError as `read_text` does.
     """
-    lines = enumerate(read_text(path).split("\n"), 1)
-    return [(number, line.removesuffix("\r")) for number, line in lines if line.strip()]
+    return [(number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a whole file, empty ones too. Raises: DataError as `read_text` does."""
+    lines = read_text(path).removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
 
 
 def blocks(span: Span) -> Iterator[_Block]:

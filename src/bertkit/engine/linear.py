@@ -18,7 +18,7 @@ from bertkit import memory
 from bertkit.engine.quantize import Inputs, Int8Linear, trial
 from bertkit.errors import DeviceError
 from bertkit.models.model import Model
-from bertkit.nn.attention import Attention
+from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
 NAMES = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
@@ -85,8 +85,14 @@ def packed(model: Model, dtype: torch.dtype, int8: Mapping[str, Inputs] | None =
         else:
             setattr(part, name, PackedLinear(getattr(part, name), activation))
 
-    for where, part in list(model.encoder.named_modules()):
-        if isinstance(part, Attention):
+    stacks = list(model.encoder.named_modules())
+    if model.decoder is not None:
+        stacks += model.decoder.named_modules(prefix="decoder")
+    for where, part in stacks:
+        if isinstance(part, CrossAttention):
+            for name in ("q", "kv", "out"):
+                place(part, where, name, None)
+        elif isinstance(part, Attention):
             place(part, where, "qkv", None)
             place(part, where, "out", None)
         elif isinstance(part, FeedForward):

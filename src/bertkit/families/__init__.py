@@ -10,6 +10,7 @@ from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.gpt2 import GPT2
+from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
@@ -29,6 +30,7 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT,
         MPNET,
         GPT2,
+        MARIAN,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -66,6 +68,7 @@ __all__ = [
     "ERNIE",
     "FAMILIES",
     "GPT2",
+    "MARIAN",
     "MODERNBERT",
     "MPNET",
     "OTHERS",

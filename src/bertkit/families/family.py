@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "relu": "relu",
+    "swish": "silu",
     "silu": "silu",
 }
 """Theirs -> ours; of two names of one function the last is written."""
@@ -89,6 +90,12 @@ class Family:
     """How the names of their tensors end that are no weights, such as position ids."""
     transposed: tuple[str, ...] = ()
     """How the names of their matrices end that are stored as (in, out)."""
+    rows: tuple[str, ...] = ()
+    """Their vectors that are stored as a matrix of one row."""
+    decoder: Family | None = None
+    """How the settings of a decoder are read and written; its weights are in the tables here."""
+    start: str = ""
+    """The special token that a decoder's texts begin with."""
     architectures: Mapping[frozenset[str], str]
     """Their class for each set of heads."""
 
@@ -136,7 +143,13 @@ class Family:
             values["max_positions"] = positions - pad - 1
         return self.config(values)
 
-    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
+    def read_decoder(self, theirs: Mapping[str, Any]) -> TransformerConfig | None:
+        """The configuration of the decoder, where the family has one. Raises: as `read_config`."""
+        return None if self.decoder is None else self.decoder.read_config(theirs)
+
+    def write_config(
+        self, config: TransformerConfig, decoder: TransformerConfig | None = None
+    ) -> dict[str, Any]:
         """Raises: ConfigError for a setting that no model of the family can have."""
         for path, only in self.always.items():
             value = at(config, path)
@@ -158,6 +171,8 @@ class Family:
             written |= self.special.write(config)
         if self.positions_after_pad:
             written[self.settings["max_positions"]] += config.pad_id + 1
+        if self.decoder is not None and decoder is not None:
+            written |= self.decoder.write_config(decoder)
         return {
             "model_type": self.name,
             **written,
@@ -233,7 +248,9 @@ class Family:
         return theirs
 
     def _turned(self, row: str, weight: Tensor) -> Tensor:
-        """Between their way of storing a matrix and ours."""
+        """Between their way of storing a weight and ours, which one step leads to and back."""
+        if row in self.rows:
+            return weight.squeeze(0) if weight.ndim == 2 else weight[None]
         return weight.T if weight.ndim == 2 and row.endswith(self.transposed) else weight
 
 

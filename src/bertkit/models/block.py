@@ -16,9 +16,10 @@ from bertkit.nn.norm import LayerNorm, RMSNorm
 
 @dataclass(frozen=True)
 class Memory:
-    """The states of an encoder, which a decoder attends to. Shapes: states (Nk, D)."""
+    """The states of an encoder, which a decoder attends to. Shapes: states (Nk, D), or None where
+    a cache has their keys and values."""
 
-    states: Tensor
+    states: Tensor | None
     context: AttentionContext
 
 

@@ -140,6 +140,8 @@ class HeadSettings(Settings, frozen=True):
     """Before the last layer of the head that finds answers."""
     sop_dropout: NamedRate = 0.0
     """Before the last layer of sentence-order prediction."""
+    lm_bias: bool = False
+    """Whether logits of next words have a bias, which nothing learns (Marian, BART)."""
 
 
 class TransformerConfig(Settings, frozen=True):
@@ -151,6 +153,8 @@ class TransformerConfig(Settings, frozen=True):
     """Width of the states, D."""
     embedding: Count | None = None
     """Width of the token embedding, E; a dense layer projects it to `hidden`, the default."""
+    scale_embedding: bool = False
+    """Multiply the token embedding by √E (Vaswani et al. 2017, section 3.4)."""
     layers: Annotated[int, Meta(ge=1, le=1000)] = 12
     layer_sharing: tuple[int, ...] | None = None
     """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.

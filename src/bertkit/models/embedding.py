@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ class Embedding(nn.Module):
         super().__init__()
         width, positions = config.width, config.learned_positions
         self.tokens = Table(config.vocab, width)
+        self.scale = math.sqrt(width) if config.scale_embedding else None
         self.positions = Table(positions, width) if positions else None
         self.sinusoidal = isinstance(config.positions, SinusoidalPositions)
         self.types = Table(config.token_types, width) if config.token_types else None
@@ -33,7 +35,10 @@ class Embedding(nn.Module):
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
         """The vectors by name. Shapes: (N, E) each, or (E,) where it is the same for all tokens."""
-        vectors: dict[str, Tensor] = {"token": self.tokens(batch.ids)}
+        tokens = self.tokens(batch.ids)
+        if self.scale is not None:
+            tokens = tokens * self.scale
+        vectors: dict[str, Tensor] = {"token": tokens}
         if self.positions is not None:
             vectors["position"] = self.positions(batch.layout.positions)
         if self.sinusoidal:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,7 +16,6 @@ from msgspec import Meta
 from torch import Tensor
 
 from bertkit.config import Count, Settings
-from bertkit.errors import DataError
 from bertkit.models.stepper import Request, State, Stepper
 
 Ended = Literal["end", "stop", "length"]
@@ -24,6 +23,20 @@ Ended = Literal["end", "stop", "length"]
 
 Stops = Callable[[Sequence[int]], bool]
 """Whether what was written ends here, for a reason beside the end token."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a model's texts have to be like, whoever asks for them."""
+
+    ends: Sequence[int]
+    """Tokens that end a text."""
+    stops: Stops | None = None
+    forbidden: Sequence[int] = ()
+    """Tokens that are never written."""
+    first: int | None = None
+    """The token that every text begins with."""
+
 
 LEAST = -1e9
 """The score of what is no candidate."""
@@ -100,15 +113,13 @@ def generate(
     stepper: Stepper,
     requests: Sequence[Request],
     decoding: Decoding,
-    *,
-    ends: Sequence[int],
-    stops: Stops | None = None,
+    rules: Rules,
 ) -> list[list[Written]]:
-    """`best` texts for each request, best first; `ends` are the tokens that end one."""
+    """`best` texts for each request, best first."""
     if decoding.beams > 1:
-        return beam_search(stepper, requests, decoding, ends=ends, stops=stops)
-    writing = Writing(stepper, decoding, ends=ends, stops=stops)
-    copies = [Request(r.prompt, number) for r in requests for number in range(decoding.best)]
+        return beam_search(stepper, requests, decoding, rules)
+    writing = Writing(stepper, decoding, rules)
+    copies = [replace(one, number=number) for one in requests for number in range(decoding.best)]
     rows = writing.add(copies)
     while writing.rows:
         writing.step()
@@ -123,18 +134,15 @@ def generate(
 class Writing:
     """Rows that grow together, greedily or by chance; some may join while others are at work."""
 
-    def __init__(
-        self, stepper: Stepper, decoding: Decoding, *, ends: Sequence[int], stops: Stops | None
-    ) -> None:
-        self.stepper, self.decoding, self.stops = stepper, decoding, stops
-        self.ends = torch.tensor(sorted(ends))
+    def __init__(self, stepper: Stepper, decoding: Decoding, rules: Rules) -> None:
+        self.stepper, self.decoding, self.rules = stepper, decoding, rules
         self.rows: list[Row] = []
         self._state: State | None = None
 
     def add(self, requests: Sequence[Request]) -> list[Row]:
         """Read these prompts and choose the first word of each; those that go on are `rows`."""
         rows = [
-            Row(request, _room(self.stepper, request, self.decoding), self._key(request))
+            Row(request, self.stepper.room(request, self.decoding.max_tokens), self._key(request))
             for request in requests
         ]
         state, logits = self.stepper.start(requests)
@@ -175,14 +183,14 @@ class Writing:
         self._device, decoding = logits.device, self.decoding
         scores = logits.clone()
         prompts = [row.request.prompt.tolist() for row in rows] if decoding.no_repeat else []
-        constrain(scores, prompts, [row.ids for row in rows], decoding, self.ends)
+        constrain(scores, prompts, [row.ids for row in rows], decoding, self.rules)
         if decoding.temperature:
             numbers = [uniform(row.key, len(row.ids)) for row in rows]
             chosen = draw(scores, torch.tensor(numbers, dtype=torch.float64), decoding)
         else:
             chosen = scores.argmax(-1)
         logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
-        ends = {*self.ends.tolist()}
+        ends, stops = {*self.rules.ends}, self.rules.stops
         alive = []
         words = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
         for place, (row, token, logprob) in enumerate(words):
@@ -190,7 +198,7 @@ class Writing:
             row.logprobs.append(logprob)
             if token in ends:
                 row.ended = "end"
-            elif self.stops is not None and self.stops(row.ids):
+            elif stops is not None and stops(row.ids):
                 row.ended = "stop"
             elif len(row.ids) == row.room:
                 row.ended = "length"
@@ -201,17 +209,9 @@ class Writing:
     def _key(self, request: Request) -> int:
         """Its random numbers depend on the seed, its prompt and its number alone."""
         said = f"{self.decoding.seed} {request.number} ".encode() + request.prompt.tobytes()
+        if request.source is not None:
+            said += b"|" + request.source.tobytes()
         return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little")
-
-
-def _room(stepper: Stepper, request: Request, decoding: Decoding) -> int:
-    room = stepper.length - len(request.prompt)
-    if room < 1:
-        raise DataError(
-            f"a prompt of {len(request.prompt):,} tokens fills the model, which has room for "
-            f"{stepper.length:,}; shorten it"
-        )
-    return room if decoding.max_tokens is None else min(room, decoding.max_tokens)
 
 
 def uniform(key: int, position: int) -> float:
@@ -245,12 +245,18 @@ def constrain(
     prompts: Sequence[Sequence[int]],
     written: Sequence[Sequence[int]],
     decoding: Decoding,
-    ends: Tensor,
+    rules: Rules,
 ) -> None:
     """Take away the tokens that may not come next, in place. Shapes: scores (R, V)."""
+    if rules.forbidden:
+        scores[:, list(rules.forbidden)] = -torch.inf
     for place, ids in enumerate(written):
+        if not ids and rules.first is not None:
+            scores[place] = -torch.inf
+            scores[place, rules.first] = 0.0
+            continue
         if len(ids) < decoding.min_tokens:
-            scores[place, ends] = -torch.inf
+            scores[place, list(rules.ends)] = -torch.inf
         if decoding.no_repeat is not None:
             scores[place, _repeats([*prompts[place], *ids], decoding.no_repeat)] = -torch.inf
 
@@ -267,9 +273,7 @@ def beam_search(
     stepper: Stepper,
     requests: Sequence[Request],
     decoding: Decoding,
-    *,
-    ends: Sequence[int],
-    stops: Stops | None = None,
+    rules: Rules,
 ) -> list[list[Written]]:
     """The `best` of `beams` texts for each request.
 
@@ -277,8 +281,8 @@ def beam_search(
     among the first `beams` are its results, of which the best stay. A request ends when no beam's
     score can pass its worst result: with `early_stopping` when there are `beams` results.
     """
-    beams, end = decoding.beams, torch.tensor(sorted(ends))
-    rooms = torch.tensor([_room(stepper, request, decoding) for request in requests])
+    beams, end, stops = decoding.beams, torch.tensor(list(rules.ends)), rules.stops
+    rooms = torch.tensor([stepper.room(request, decoding.max_tokens) for request in requests])
     state, logits = stepper.start(requests)
     device = logits.device
     end, rooms = end.to(device), rooms.to(device)
@@ -289,7 +293,7 @@ def beam_search(
     ids = torch.zeros(len(live), beams, 0, dtype=torch.long, device=device)
     logprobs = torch.zeros(len(live), beams, 0, device=device)
     results: list[list[Written]] = [[] for _ in requests]
-    kept = max(2, 1 + len(ends)) * beams
+    kept = max(2, 1 + len(rules.ends)) * beams
 
     def rows(of: Tensor, places: Tensor) -> Tensor:
         return of.gather(1, places[:, :, None].expand(-1, -1, of.shape[2]))
@@ -298,7 +302,7 @@ def beam_search(
         scores = torch.log_softmax(logits, -1)
         written = ids.flatten(0, 1).tolist()
         prompts = [r.prompt.tolist() for r in (requests[i] for i in live) for _ in range(beams)]
-        constrain(scores, prompts, written, decoding, end)
+        constrain(scores, prompts, written, decoding, rules)
         vocab = scores.shape[-1]
         totals = (scores.view(len(live), beams, vocab) + running[:, :, None]).flatten(1)
         totals, places = totals.topk(min(kept, totals.shape[1]))

@@ -72,7 +72,9 @@ class CausalLM(LanguageModelHead):
     Source: Radford et al. 2018, equation 2.
     """
 
-    bias = None
+    def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
+        super().__init__(tied)
+        self.register_buffer("bias", torch.zeros(config.vocab) if config.head.lm_bias else None)
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         return _chosen(states, batch)

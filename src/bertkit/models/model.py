@@ -102,7 +102,7 @@ def build(
     `labels` names the outputs of `classify`, `tag` and `crf`; heads of one's own come with what
     builds them.
     """
-    encoder, top = Transformer(config), None if decoder is None else Transformer(decoder)
+    encoder, top = _stacks(config, decoder)
     model = Model(encoder, _heads(heads, top or encoder, labels), top)
     initialize(model)
     return model
@@ -113,11 +113,26 @@ def empty(
     heads: Iterable[str] | Mapping[str, HeadMaker],
     *,
     labels: Sequence[str],
+    decoder: TransformerConfig | None = None,
 ) -> Model:
     """The same model without storage, to be filled from a checkpoint."""
     with torch.device("meta"):
-        encoder = Transformer(config)
-        return Model(encoder, _heads(heads, encoder, labels))
+        encoder, top = _stacks(config, decoder)
+        return Model(encoder, _heads(heads, top or encoder, labels), top)
+
+
+def _stacks(
+    config: TransformerConfig, decoder: TransformerConfig | None
+) -> tuple[Transformer, Transformer | None]:
+    """An encoder, and a decoder that shares its token embedding where both have one vocabulary:
+    Vaswani et al. 2017, section 3.4."""
+    encoder = Transformer(config)
+    if decoder is None:
+        return encoder, None
+    top = Transformer(decoder)
+    if (config.vocab, config.width) == (decoder.vocab, decoder.width):
+        top.embedding.tokens = encoder.embedding.tokens
+    return encoder, top
 
 
 def _check_stacks(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
@@ -151,7 +166,7 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
         case "mlm":
             return MaskedLM(config, encoder.embedding.tokens)
         case "lm":
-            return CausalLM(encoder.embedding.tokens)
+            return CausalLM(config, encoder.embedding.tokens)
         case "nsp":
             return Classifier(config, 2)
         case "sop":

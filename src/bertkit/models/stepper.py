@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -12,16 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Packed
+from bertkit.errors import DataError
 from bertkit.models.model import Model
-from bertkit.nn.attention import Trace
-from bertkit.nn.cache import Cache
+from bertkit.models.transformer import Transformer
+from bertkit.nn.attention import CrossAttention, Trace
+from bertkit.nn.cache import Cache, Sources
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is gone on from. Shapes: prompt (T,), one token at least."""
+    """What is gone on from. Shapes: prompt (T,), one token at least; source (T',), what an encoder
+    reads."""
 
     prompt: NDArray[np.int64]
+    source: NDArray[np.int64] | None = None
     number: int = 0
     """Tells several texts from one prompt apart."""
 
@@ -41,8 +45,9 @@ class State(Protocol):
 class Stepper(Protocol):
     """A model that writes, one token after the other."""
 
-    length: int
-    """Tokens of a row at most, with its prompt."""
+    def room(self, request: Request, max_tokens: int | None = None) -> int:
+        """How many tokens may be written, `max_tokens` at most. Raises: DataError if none."""
+        ...
 
     def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
         """Read the prompts; the logits of what comes next. Shapes: R requests -> (R, V)."""
@@ -70,17 +75,15 @@ class CausalStepper:
         self.model, self.vocab = model, vocab or model.config.vocab
         self.length = min(length or model.config.max_positions, model.config.max_positions)
 
+    def room(self, request: Request, max_tokens: int | None = None) -> int:
+        return _room(self.length, request, max_tokens)
+
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[Cache, Tensor]:
-        order = sorted(range(len(requests)), key=lambda place: len(requests[place].prompt))
-        prompts = [torch.from_numpy(requests[place].prompt) for place in order]
-        layout = Packed.of([len(prompt) for prompt in prompts])
-        ids = torch.cat(prompts)
-        batch = Batch(ids, torch.zeros_like(ids), layout, token_indices=layout.cu_seqlens[1:] - 1)
-        batch, trace = batch.to(self._device), Trace(weights=False, projections=True)
-        logits = self._logits(self.model.encoder(batch, trace), batch)
+        batch, back = _packed([request.prompt for request in requests], self._device)
+        trace = Trace(weights=False, projections=True)
+        logits = self._logits(self._stack(batch, trace), batch)
         cache = Cache.of(trace.keys, trace.values, batch.layout)
-        back = torch.tensor(order).argsort().to(self._device)
         cache.keep(back)
         return cache, logits[back]
 
@@ -89,8 +92,13 @@ class CausalStepper:
         assert isinstance(state, Cache)
         step, flat = state.append(ids.shape[1]), ids.flatten()
         batch = Batch(flat, torch.zeros_like(flat), cast(Packed, step.layout))
-        logits = self._logits(self.model.encoder(batch, step=step), batch)
+        logits = self._logits(self._stack(batch, step=step), batch)
         return logits.view(*ids.shape, -1)
+
+    @property
+    def _stack(self) -> Transformer:
+        """What writes."""
+        return self.model.encoder
 
     def join(self, state: State, other: State) -> None:
         assert isinstance(state, Cache)
@@ -104,3 +112,61 @@ class CausalStepper:
     def _logits(self, states: Tensor, batch: Batch) -> Tensor:
         logits: Tensor = self.model.heads["lm"](states, batch)
         return logits[:, : self.vocab].float()  # a padded vocabulary has more rows than tokens
+
+
+class DecoderStepper(CausalStepper):
+    """A decoder with the head `lm`, which attends to what its encoder reads (Marian, BART, T5).
+
+    `length` is what the encoder reads at most. By default a source of n tokens has room for
+    2 n + 20.
+    """
+
+    def room(self, request: Request, max_tokens: int | None = None) -> int:
+        assert request.source is not None
+        if len(request.source) > self.length:
+            raise DataError(
+                f"a source of {len(request.source):,} tokens is longer than the model reads, "
+                f"{self.length:,}; shorten it"
+            )
+        usual = 2 * len(request.source) + 20
+        return _room(self._stack.config.max_positions, request, max_tokens or usual)
+
+    @torch.inference_mode()
+    def start(self, requests: Sequence[Request]) -> tuple[Cache, Tensor]:
+        texts = [request.source for request in requests if request.source is not None]
+        sources, place = _packed(texts, self._device)
+        states = self.model.encoder(sources)
+        batch, back = _packed([request.prompt for request in requests], self._device)
+        batch = replace(batch, source=sources, source_order=place[back.argsort()])
+        trace = Trace(weights=False, projections=True)
+        logits = self._logits(self._stack(batch, trace, states), batch)
+        cache = Cache.of(trace.keys, trace.values, batch.layout)
+        cache.keep(back)
+        blocks = (self._stack.blocks[depth] for depth in self._stack.config.depths)
+        projections = [cast(CrossAttention, one.cross).keys_values(states) for one in blocks]
+        cache.sources = Sources.of(projections, sources.layout, place)
+        return cache, logits[back]
+
+    @property
+    def _stack(self) -> Transformer:
+        assert self.model.decoder is not None
+        return self.model.decoder
+
+
+def _packed(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:
+    """A batch that answers at the last token of each text, and the place of each in it."""
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    layout = Packed.of([len(texts[place]) for place in order])
+    ids = torch.from_numpy(np.concatenate([texts[place] for place in order]))
+    batch = Batch(ids, torch.zeros_like(ids), layout, token_indices=layout.cu_seqlens[1:] - 1)
+    return batch.to(device), torch.tensor(order).argsort().to(device)
+
+
+def _room(length: int, request: Request, max_tokens: int | None) -> int:
+    if len(request.prompt) >= length:
+        raise DataError(
+            f"a prompt of {len(request.prompt):,} tokens fills the model, which has room for "
+            f"{length:,}; shorten it"
+        )
+    room = length - len(request.prompt)
+    return room if max_tokens is None else min(room, max_tokens)

@@ -103,7 +103,8 @@ def _rebuilt(model: Model, config: TransformerConfig, changed: Mapping[str, Tens
         return lambda encoder: copy.deepcopy(part)
 
     makers = {name: remade(name, part) for name, part in model.heads.items()}
-    built = empty(config, makers, labels=()).to_empty(device="cpu")
+    decoder = None if model.decoder is None else model.decoder.config
+    built = empty(config, makers, labels=(), decoder=decoder).to_empty(device="cpu")
     weights = {**model.state_dict(), **changed}
     built.load_state_dict({name: weights[name] for name in built.state_dict()})
     return built.train(model.training)

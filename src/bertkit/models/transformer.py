@@ -57,6 +57,8 @@ class Transformer(nn.Module):
             context = everywhere if windows[layer] is None else nearby
             if step is not None:
                 context = replace(context, recall=step.layer(layer))
+                source = AttentionContext(batch.layout, recall=step.source(layer))
+                recalled = None if source.recall is None else Memory(None, source)
             x = self.blocks[place](x, context, trace, recalled)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)

@@ -194,12 +194,26 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(heads * width, hidden, bias)
 
     def forward(
-        self, x: Tensor, memory: Tensor, context: AttentionContext, trace: Trace | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        context: AttentionContext,
+        trace: Trace | None = None,
     ) -> Tensor:
-        """Shapes: x (Rq, D), memory (Rk, M) -> (Rq, D)."""
+        """Shapes: x (Rq, D), memory (Rk, M), or None where a cache has what is made of it ->
+        (Rq, D)."""
         q = self.q(x).unflatten(-1, (self.heads, -1))
-        kv = self.kv(memory).unflatten(-1, (2, self.heads, -1))
-        return _mixed(self, q, kv, context, trace)
+        if memory is None:
+            assert context.recall is not None
+            mixed = context.recall(q, None, context.scaling(q.shape[-1]))
+            out: Tensor = self.out(mixed.flatten(1))
+            return out
+        return _mixed(self, q, self.keys_values(memory), context, trace)
+
+    def keys_values(self, memory: Tensor) -> Tensor:
+        """Shapes: (Rk, M) -> (Rk, 2, H, K)."""
+        kv: Tensor = self.kv(memory).unflatten(-1, (2, self.heads, -1))
+        return kv
 
 
 def _mixed(

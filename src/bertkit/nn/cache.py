@@ -86,6 +86,7 @@ class Cache:
 
     def __init__(self, layers: Sequence[KeyValues], lengths: Tensor, longest: int) -> None:
         self.layers, self.lengths, self.longest = list(layers), lengths, longest
+        self.sources: Sources | None = None  # what the rows of a decoder attend to
 
     @staticmethod
     def of(keys: Sequence[Tensor], values: Sequence[Tensor], layout: Packed) -> Cache:
@@ -119,6 +120,8 @@ class Cache:
         self.layers = [one.mapped(lambda x: x.index_select(0, rows)) for one in self.layers]
         self.lengths = self.lengths[rows]
         self.longest = int(self.lengths.max()) if len(rows) else 0
+        if self.sources is not None:
+            self.sources.keep(rows)
 
     def join(self, other: Cache) -> None:
         """The rows of another behind these."""
@@ -133,13 +136,57 @@ class Cache:
         ]
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.longest = max(self.longest, other.longest)
+        if self.sources is not None and other.sources is not None:
+            self.sources.join(other.sources)
+
+
+class Sources:
+    """Keys and values of what encoders read, once for each source, however many rows attend to it.
+
+    Shapes: lengths (S,), the tokens of each source; owner (R,), which of them belongs to a row:
+    neighbors that share one are as many for every source.
+    """
+
+    def __init__(
+        self, layers: Sequence[KeyValues], lengths: Tensor, owner: Tensor, longest: int
+    ) -> None:
+        self.layers, self.lengths, self.owner, self.longest = layers, lengths, owner, longest
+
+    @staticmethod
+    def of(projections: Sequence[Tensor], layout: Packed, order: Tensor) -> Sources:
+        """Of packed sources, one row for each of `order`. Shapes: (N, 2, H, K) a layer."""
+        cache = Cache.of([x[:, 0] for x in projections], [x[:, 1] for x in projections], layout)
+        cache.keep(order)
+        rows = torch.arange(len(order), device=order.device)
+        return Sources(cache.layers, cache.lengths, rows, cache.longest)
+
+    def keep(self, rows: Tensor) -> None:
+        """These rows alone, in this order."""
+        owner = self.owner[rows]
+        used, counts = owner.unique_consecutive(return_counts=True)
+        if bool((counts != counts[:1]).any()):
+            used = owner  # shared unevenly: a copy for each
+        if len(used) != len(self.lengths) or bool((used.diff() != 1).any()):
+            self.layers = [one.mapped(lambda x: x.index_select(0, used)) for one in self.layers]
+            self.lengths = self.lengths[used]
+        share = len(owner) // max(len(used), 1)
+        self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(share)
+
+    def join(self, other: Sources) -> None:
+        """The rows of another behind these; each row then has a source of its own."""
+        mine, theirs = (Cache(one.layers, one.lengths, one.longest) for one in (self, other))
+        mine.keep(self.owner)
+        theirs.keep(other.owner)
+        mine.join(theirs)
+        self.layers, self.lengths, self.longest = mine.layers, mine.lengths, mine.longest
+        self.owner = torch.arange(len(mine.lengths), device=mine.lengths.device)
 
 
 class Step:
     """New tokens of each row of a cache, on their way through the layers."""
 
     def __init__(self, cache: Cache, layout: Appended) -> None:
-        self.cache, self.layout = cache, layout
+        self.cache, self.layout, sources = cache, layout, cache.sources
         self.places = layout.places
         self.rows = torch.arange(len(layout.lengths), device=layout.lengths.device)[:, None]
         ends = self.places[:, None, :, None]
@@ -147,10 +194,18 @@ class Step:
         self.seen: Tensor | None = keys <= ends
         if layout.width == 1 and bool(self.seen.all()):
             self.seen = None
+        if sources is not None:
+            places = torch.arange(sources.longest, device=ends.device)
+            self.real = (places < sources.lengths[:, None])[:, None, None]
 
     def layer(self, number: int) -> LayerStep:
         """What the attention of this layer reads."""
         return LayerStep(self, self.cache.layers[number])
+
+    def source(self, number: int) -> SourceStep | None:
+        """What its attention to a source reads, where there is one."""
+        sources = self.cache.sources
+        return None if sources is None else SourceStep(self, sources.layers[number])
 
 
 @dataclass(frozen=True)
@@ -160,10 +215,24 @@ class LayerStep:
     step: Step
     layer: KeyValues
 
-    def __call__(self, q: Tensor, kv: Tensor, scale: float) -> Tensor:
+    def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
         """Shapes: q (R · C, H, K), kv (R · C, 2, Hkv, K) -> (R · C, H, K)."""
+        assert kv is not None
         step, layer = self.step, self.layer
         new = kv.unflatten(0, (-1, step.layout.width))
         layer.keys[step.rows, :, step.places] = new[:, :, 0]
         layer.values[step.rows, :, step.places] = new[:, :, 1]
         return layer.attend(q, step.seen, step.layout.longest, scale)
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """One layer's keys and values of the sources, to which nothing is added."""
+
+    step: Step
+    layer: KeyValues
+
+    def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
+        """Shapes: q (R · C, H, K) -> the same."""
+        real = self.step.real
+        return self.layer.attend(q, real, real.shape[-1], scale)

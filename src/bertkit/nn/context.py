@@ -14,10 +14,10 @@ from bertkit.nn.rotary import Rotary
 
 
 class Recall(Protocol):
-    """Attention of new tokens to all of their rows. Shapes: q (Rq, H, K), kv (Rq, 2, Hkv, K) ->
-    (Rq, H, K)."""
+    """Attention of new tokens to all of their rows, or to all of a source, of which there are no
+    new ones. Shapes: q (Rq, H, K), kv (Rq, 2, Hkv, K) or None -> (Rq, H, K)."""
 
-    def __call__(self, q: Tensor, kv: Tensor, scale: float) -> Tensor: ...
+    def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor: ...
 
 
 class Bias(Protocol):

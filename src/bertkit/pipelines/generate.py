@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
-from bertkit.errors import ConfigError, DataError
-from bertkit.models.generate import Decoding, Ended, Stops, Writing, Written, generate
-from bertkit.models.stepper import CausalStepper, Request
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models.generate import Decoding, Ended, Rules, Writing, Written, generate
+from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, batched
+from bertkit.text.tokenizer import Tokenizer
 
 ROWS = 64
 """Texts written at a time."""
+
+ANY_LENGTH = 1 << 30
+"""Of a text: whether it is too long is for the stepper to say."""
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a decoder writes for the first bytes of a character whose others have not come."""
@@ -35,7 +41,8 @@ class GeneratedText(msgspec.Struct, frozen=True):
 
 
 class Generate(ModelPipeline):
-    """Prompts -> what the model writes behind them, best first.
+    """Prompts -> what the model writes behind them, best first; of a model with an encoder (Marian)
+    texts -> what it makes of them.
 
     A text depends on its prompt and the settings alone: it is the same in any company.
     """
@@ -43,9 +50,12 @@ class Generate(ModelPipeline):
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
         self._needs("lm", "take a model that writes, such as GPT-2")
-        self.stepper = CausalStepper(
-            self.engine.model, loaded.length, vocab=loaded.tokenizer.vocab_size
-        )
+        self.reads = self.engine.model.decoder is not None
+        kind = DecoderStepper if self.reads else CausalStepper
+        self.stepper = kind(self.engine.model, loaded.length, vocab=loaded.tokenizer.vocab_size)
+        self.target = self.tokenizer
+        if self.reads and (loaded.folder / "target.spm").exists():
+            self.target = Tokenizer.load(loaded.folder, side="target")
 
     def __call__(
         self, prompts: Sequence[str], decoding: Decoding | None = None, *, stop: Sequence[str] = ()
@@ -54,14 +64,14 @@ class Generate(ModelPipeline):
 
         Raises: DataError for a prompt that leaves no room.
         """
-        decoding = decoding or Decoding()
-        requests, stops = self._requests(prompts), self._stops(stop)
+        decoding = decoding or self.loaded.generation.decoding
+        requests, rules = self._requests(prompts), self._rules(stop)
         order = sorted(range(len(requests)), key=lambda place: len(requests[place].prompt))
         answers: list[list[GeneratedText]] = [[] for _ in requests]
         rows = max(1, ROWS // max(decoding.beams, decoding.best))
         for places in batched(order, rows):
             some = [requests[place] for place in places]
-            texts = generate(self.stepper, some, decoding, ends=[self.tokenizer.eos], stops=stops)
+            texts = generate(self.stepper, some, decoding, rules)
             for place, written in zip(places, texts, strict=True):
                 answers[place] = [self._answer(one, requests[place], stop) for one in written]
         return answers
@@ -73,12 +83,11 @@ class Generate(ModelPipeline):
 
         Raises: ConfigError for beam search, which knows its text at the end alone.
         """
-        decoding = decoding or Decoding()
+        decoding = decoding or structs.replace(self.loaded.generation.decoding, beams=1)
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
         (request,) = self._requests([prompt])
-        ends = [self.tokenizer.eos]
-        writing = Writing(self.stepper, decoding, ends=ends, stops=self._stops(stop))
+        writing = Writing(self.stepper, decoding, self._rules(stop))
         (row,) = writing.add([request])
         sent, longest = "", max(map(len, stop), default=1)
         while row.ended is None:
@@ -93,32 +102,50 @@ class Generate(ModelPipeline):
         if len(whole) > len(sent):
             yield whole[len(sent) :]
 
-    def _requests(self, prompts: Sequence[str]) -> list[Request]:
-        requests = []
-        for prompt, ids in zip(prompts, self.tokenizer.ids(prompts), strict=True):
-            if not len(ids):
-                ids = np.array([self.tokenizer.eos])
-            if len(ids) >= self.stepper.length:
-                raise DataError(
-                    f"{prompt[:60]!r}: {len(ids):,} tokens fill the model, which has room for "
-                    f"{self.stepper.length:,}; shorten it"
-                )
-            requests.append(Request(ids))
+    def _requests(self, texts: Sequence[str]) -> list[Request]:
+        if not self.reads:
+            requests = [
+                Request(ids if len(ids) else np.array([self.tokenizer.eos]))
+                for ids in self.tokenizer.ids(texts)
+            ]
+        else:
+            start = np.array([self._start])
+            encodings = self.tokenizer.encode_batch(texts, max_length=ANY_LENGTH)
+            requests = [Request(start, encoding.ids) for encoding in encodings]
+        for text, request in zip(texts, requests, strict=True):
+            try:
+                self.stepper.room(request)
+            except DataError as error:
+                raise DataError(f"{text[:60]!r}: {error}") from None
         return requests
 
-    def _stops(self, stop: Sequence[str]) -> Stops | None:
+    @property
+    def _start(self) -> int:
+        """What a decoder's texts begin with."""
+        start = self.loaded.generation.start
+        if start is None:
+            raise CheckpointError(
+                f"{self.loaded.folder}: nothing says what its texts begin with; name it as "
+                "decoder_start_token_id in generation_config.json"
+            )
+        return start
+
+    def _rules(self, stop: Sequence[str]) -> Rules:
         if not all(stop):
             raise ConfigError("stop: an empty string ends every text; leave it out")
+        said = self.loaded.generation
+        ends = said.ends or (self.target.eos,)
+        rules = Rules(ends, forbidden=said.forbidden, first=said.first)
         if not stop:
-            return None
+            return rules
         # a stop string has at most as many tokens as bytes, and may begin inside of one
         tail = 1 + max(len(one.encode()) for one in stop)
 
         def stops(ids: Sequence[int]) -> bool:
-            text = self.tokenizer.decode(ids[-tail:])
+            text = self.target.decode(ids[-tail:])
             return any(one in text for one in stop)
 
-        return stops
+        return replace(rules, stops=stops)
 
     def _answer(self, written: Written, request: Request, stop: Sequence[str]) -> GeneratedText:
         text = self._text(written.ids, request.prompt)
@@ -130,6 +157,8 @@ class Generate(ModelPipeline):
         """What these ids add to the text of the prompt, a space before its first word included."""
         if not ids:
             return ""
+        if self.reads:
+            return self.target.decode(ids)
         last = prompt[-1:].tolist()
         before = self.tokenizer.decode(last)
         both = self.tokenizer.decode([*last, *ids])

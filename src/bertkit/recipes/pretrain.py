@@ -24,7 +24,7 @@ from bertkit.data.segments import DRAWS, Ids, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
-from bertkit.models.generate import Decoding, generate
+from bertkit.models.generate import Decoding, Rules, generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.precision import resolve, resolve_device
@@ -352,7 +352,7 @@ class _HeldOut:
         stepper = CausalStepper(model, vocab=tokenizer.vocab_size)
         start = Request(np.array([tokenizer.eos]))
         decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
-        ((text,),) = generate(stepper, [start], decoding, ends=[tokenizer.eos])
+        ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
         return tokenizer.decode(text.ids)
 
 

@@ -1,0 +1,130 @@
+"""Texts of one language become those of another, line by line, as transformers would have them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.text.test_marian import sentences, write_folder
+
+import bertkit
+from bertkit.checkpoint.generation import FILE
+from bertkit.commands.answer import translate
+from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.models.generate import Decoding
+
+
+@pytest.fixture(scope="module")
+def folder(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Marian of random weights, whose texts end soon."""
+    place = write_folder(
+        tmp_path_factory.mktemp("marian") / "m", sentences(english)[:1500], "nmt_nfkc"
+    )
+    tokenizer = bertkit.Tokenizer.load(place)
+    pad, eos = tokenizer.pad, tokenizer.eos
+    config = transformers.MarianConfig(
+        vocab_size=tokenizer.vocab_size, d_model=32, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64,
+        decoder_ffn_dim=64, max_position_embeddings=64, pad_token_id=pad, eos_token_id=eos,
+        decoder_start_token_id=pad, scale_embedding=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        model.final_logits_bias[0, eos] = 1.5
+    model.generation_config = transformers.GenerationConfig(
+        decoder_start_token_id=pad, eos_token_id=eos, pad_token_id=pad, num_beams=3,
+        bad_words_ids=[[pad]], max_length=64, early_stopping=True,
+    )  # fmt: skip
+    model.save_pretrained(place)
+    return place
+
+
+def test_texts_are_those_of_transformers(folder: Path, english: list[str]) -> None:
+    """With what the folder says of beams, ends and forbidden tokens."""
+    theirs = transformers.MarianMTModel.from_pretrained(folder)
+    with warnings.catch_warnings(action="ignore"):  # it recommends another package
+        names = transformers.MarianTokenizer.from_pretrained(folder)
+    texts = [text for text in sentences(english) if len(text) < 80][:12]
+    writer = bertkit.pipeline("generate", folder)
+    assert writer.loaded.generation.decoding == Decoding(beams=3, early_stopping=True)
+    ended = 0
+    for text, (answer,) in zip(texts, writer(texts), strict=True):
+        with warnings.catch_warnings(action="ignore"):  # it recommends another package
+            read = names(text, return_tensors="pt")
+        written = theirs.generate(**read)[0]
+        if answer.ended == "end":
+            assert answer.text == names.decode(written, skip_special_tokens=True)
+            ended += 1
+    assert ended >= 4
+    greedy = writer(texts, Decoding())
+    assert [one.text for (one,) in greedy] != [one.text for (one,) in writer(texts)]
+
+
+def test_lines_stay_where_they_are(
+    folder: Path,
+    english: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = tmp_path / "text.en"
+    first, second = [text for text in sentences(english) if len(text) == 60][:2]
+    source.write_text(f"{first}\n\n{second}\n \n", encoding="utf-8")
+    assert list(translate(str(folder), source)) == []
+    out = capsys.readouterr().out.split("\n")
+    assert [bool(line) for line in out] == [True, False, True, False, False]
+    (one,) = bertkit.pipeline("generate", folder)([second])[0]
+    assert out[2] == one.text
+    monkeypatch.setattr("sys.stdin", io.StringIO(source.read_text(encoding="utf-8")))
+    assert list(translate(str(folder))) == []
+    assert capsys.readouterr().out.split("\n") == out
+    answers = list(translate(str(folder), source, scores=True, decoding=Decoding(beams=4, best=2)))
+    assert [len(texts) for texts in answers] == [2, 0, 2, 0]
+    assert answers[0][0].score > answers[0][1].score
+
+
+def test_a_cut_line_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_text("one\nThe class statement\n", encoding="utf-8")
+    list(translate(str(folder), tmp_path / "x", decoding=Decoding(max_tokens=1, min_tokens=1)))
+    assert "line 2: cut, as it has no end after 1 tokens" in capsys.readouterr().err
+
+
+def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> None:
+    writer = bertkit.pipeline("generate", folder)
+    with pytest.raises(DataError, match=r"a source of .* longer than the model reads, 64"):
+        writer(["short", "word " * 100])
+    with pytest.raises(CheckpointError, match="has no lm head"):
+        list(translate(str(tiny), tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bad_words_ids": [3]}, "bad_words_ids is no list of lists"),
+        ({"bad_words_ids": [["x"]]}, "bad_words_ids = 'x' is no id"),
+        ({"eos_token_id": -1}, "eos_token_id = -1 is no id"),
+        ({"decoder_start_token_id": "a"}, "decoder_start_token_id = 'a' is no id"),
+        ({"num_beams": "three"}, "beams"),
+    ],
+)
+def test_a_damaged_generation_config_is_named(
+    folder: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "m")
+    path = tmp_path / "m" / FILE
+    said = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**said, **changes}), encoding="utf-8")
+    with pytest.raises(BertkitError, match=f"generation_config.json: .*{message}"):
+        bertkit.pipeline("generate", tmp_path / "m")
