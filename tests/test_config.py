@@ -102,6 +102,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "tinybert-4": (4, 312, 12, 14.4),
     "minilm-6": (6, 384, 12, 22.7),
     "electra-small": (12, 256, 4, 13.5),
+    "transformer-small": (3, 256, 8, 16.5),  # without its decoder
     "gpt-mini": (4, 256, 4, 16.2),  # with GPT-2's vocabulary
     "modernbert-base": (22, 768, 12, 149.6),
 }

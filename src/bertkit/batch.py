@@ -274,6 +274,11 @@ class Batch:
     source: Batch | None = None
     source_order: Tensor | None = None
 
+    @property
+    def tokens(self) -> int:
+        """All that are read, a source's too."""
+        return self.layout.total + (0 if self.source is None else self.source.tokens)
+
     @staticmethod
     def of(
         sequences: Sequence[Tokens],

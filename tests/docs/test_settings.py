@@ -36,7 +36,9 @@ def settings() -> dict[str, str]:
     """The settings there are, each with its default as TOML has it."""
     fields = {field.name: field.default for field in msgspec.structs.fields(PretrainConfig)}
     found = {name: _written(fields[name]) for name in ("family", "objective")}
-    for group, hint in get_type_hints(PretrainConfig).items():
+    found["decoder"] = _written(fields["decoder"])  # its settings are those of `model`
+    groups = {n: hint for n, hint in get_type_hints(PretrainConfig).items() if n != "decoder"}
+    for group, hint in groups.items():
         for kind in get_args(hint) or (hint,):  # one that may be left out is a union with None
             if isinstance(kind, type) and issubclass(kind, Settings):
                 found |= {f"{group}.{name}": default for name, default in defaults(kind).items()}

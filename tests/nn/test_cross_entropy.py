@@ -8,18 +8,20 @@ from bertkit.nn import cross_entropy
 from bertkit.nn.cross_entropy import linear_cross_entropy
 
 
-@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("biased", "smoothing"), [(True, 0.0), (False, 0.0), (True, 0.1)])
 @pytest.mark.parametrize("rows", [1, 7, 512, 513, 1100])
-def test_equals_the_plain_loss(rows: int, biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_plain_loss(
+    rows: int, biased: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cross_entropy, "ROWS", 512)
     x = torch.randn(rows, 16, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(50, dtype=torch.float64, requires_grad=True) if biased else None
     learned = [weight for weight in (x, weight, bias) if weight is not None]
     targets = torch.randint(0, 50, (rows,))
-    loss, correct = linear_cross_entropy(x, weight, bias, targets)
+    loss, correct = linear_cross_entropy(x, weight, bias, targets, smoothing)
     logits = F.linear(x, weight, bias)
-    plain = F.cross_entropy(logits, targets, reduction="sum")
+    plain = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-4)
     assert correct.item() == (logits.argmax(-1) == targets).sum().item()
     ours = torch.autograd.grad(3 * loss, learned)

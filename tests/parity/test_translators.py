@@ -90,7 +90,7 @@ def test_control_a_difference_is_seen(marian: tuple[Any, Loaded], wrong: str) ->
     model = bertkit.load(loaded.folder).model
     assert model.decoder is not None
     if wrong == "bias":
-        model.heads["lm"].bias.zero_()
+        model.heads["lm"].bias.data.zero_()
     elif wrong == "scale":
         model.decoder.embedding.scale = None
     else:

@@ -35,7 +35,9 @@ def process(
     logged = [] if logged is None else logged
     command = [sys.executable, "-m", "bertkit", "serve", *arguments, "--port", "0"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as running:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    ) as running:
         log = threading.Thread(target=lambda: logged.extend(running.stderr or ()))
         try:
             assert running.stderr is not None
@@ -50,7 +52,8 @@ def process(
             log.start()
             yield running, found[1]
         finally:
-            running.kill()
+            with contextlib.suppress(ProcessLookupError):  # workers hold the log open, too
+                os.killpg(running.pid, signal.SIGKILL)
             if log.is_alive():
                 log.join(10)
 

@@ -94,6 +94,15 @@ def test_ids_and_texts_are_those_of_transformers(folder: Path, english: list[str
     assert any(source.unk in encoding.ids for encoding in source.encode_batch(texts))
 
 
+def test_texts_of_a_corpus_have_the_same_ids(folder: Path, english: list[str]) -> None:
+    """By the fast way, which makes no strings of pieces."""
+    tokenizer = Tokenizer.load(folder)
+    texts = sentences(english)[:200]
+    for text, ids in zip(texts, tokenizer.ids(texts), strict=True):
+        assert [*ids, tokenizer.eos] == tokenizer.encode(text).ids.tolist()
+        assert len({*ids}) > 1
+
+
 def test_known_text_comes_back(folder: Path, english: list[str]) -> None:
     tokenizer = Tokenizer.load(folder)
     known = 0

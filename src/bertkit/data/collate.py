@@ -11,20 +11,28 @@ import torch
 
 from bertkit.batch import Batch, by_length
 from bertkit.data.blocks import Block
+from bertkit.data.pairs import Pair, pair_batch
 from bertkit.data.segments import Sample
 
 
 def collate(
-    samples: Sequence[Sample] | Sequence[Block], *, head: str | None, max_batch_tokens: int
+    samples: Sequence[Sample] | Sequence[Block] | Sequence[Pair],
+    *,
+    head: str | None,
+    max_batch_tokens: int,
 ) -> list[Batch]:
     """Samples sorted by length and cut into batches of at most `max_batch_tokens` tokens.
 
     `head` is the one that learns beside masked words: nsp or sop, from pairs; or rtd, whose targets
-    are all pieces as they were. It is lm where next words are learned, from blocks.
+    are all pieces as they were. It is lm where next words are learned, from blocks or pairs.
     """
     lengths = [len(sample) for sample in samples]
     groups = by_length(lengths, max_batch_tokens)
-    return [_batch([samples[place] for place in group], head) for group in groups]
+    if isinstance(samples[0], Pair):
+        pairs = cast(Sequence[Pair], samples)
+        return [pair_batch([pairs[place] for place in group]) for group in groups]
+    rest = cast(Sequence[Sample | Block], samples)
+    return [_batch([rest[place] for place in group], head) for group in groups]
 
 
 def _batch(samples: Sequence[Sample | Block], head: str | None) -> Batch:

@@ -141,7 +141,7 @@ class HeadSettings(Settings, frozen=True):
     sop_dropout: NamedRate = 0.0
     """Before the last layer of sentence-order prediction."""
     lm_bias: bool = False
-    """Whether logits of next words have a bias, which nothing learns (Marian, BART)."""
+    """Whether logits of next words have a bias (Marian, BART)."""
 
 
 class TransformerConfig(Settings, frozen=True):

@@ -74,7 +74,7 @@ class CausalLM(LanguageModelHead):
 
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__(tied)
-        self.register_buffer("bias", torch.zeros(config.vocab) if config.head.lm_bias else None)
+        self.bias = nn.Parameter(torch.zeros(config.vocab)) if config.head.lm_bias else None
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         return _chosen(states, batch)

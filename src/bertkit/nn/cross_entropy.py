@@ -13,11 +13,16 @@ ROWS = 512
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
 
-    In bf16 what ties after rounding counts as likeliest: some per mille too many.
+    With `smoothing` that share of each target is spread over all pieces: Szegedy et al. 2016,
+    section 7. In bf16 what ties after rounding counts as likeliest: some per mille too many.
 
     The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
     kept. Softmax and sums over rows add up in fp32; chances and gradients are rounded to the type
@@ -25,26 +30,34 @@ def linear_cross_entropy(
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.
     """
     loss: Tensor
-    loss, correct = _LinearCrossEntropy.apply(x, weight, bias, targets)  # type: ignore[no-untyped-call]
+    loss, correct = _LinearCrossEntropy.apply(x, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
     return loss, correct
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
         for start in range(0, x.shape[0], ROWS):
             rows, right = x[start : start + ROWS], targets[start : start + ROWS]
-            p = torch.softmax(F.linear(rows, weight, bias), -1)  # (rows, V)
+            logits = F.linear(rows, weight, bias)  # (rows, V)
+            p = torch.softmax(logits, -1)
             likely = p.gather(1, right[:, None])
-            loss -= likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+            nats = likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+            if smoothing:
+                wide = logits.float()
+                every = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
+                nats = (1 - smoothing) * nats + smoothing * every
+            loss -= nats
             correct += (likely[:, 0] >= p.amax(-1)).sum()  # in bf16 five times faster than argmax
             if learns:
-                p[torch.arange(len(right)), right] -= 1.0  # softmax - one-hot
+                p[torch.arange(len(right)), right] -= 1.0 - smoothing  # softmax - one-hot
+                if smoothing:
+                    p -= smoothing / p.shape[1]
                 torch.mm(p, weight, out=grad_x[start : start + ROWS])
                 grad_weight = add_up(grad_weight, p.T @ rows)
                 if bias is not None:
@@ -56,4 +69,4 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
-        return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None
+        return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None, None

@@ -14,16 +14,18 @@ from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Totals
 
 
-def pretrain(model: Model, batch: Batch, totals: Totals) -> Loss:
+def pretrain(model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0) -> Loss:
     """The mean cross-entropy of each head, summed: over masked places, over sequences, or over all
-    tokens."""
+    tokens; of words with label `smoothing`."""
     states = model.states(batch)
     parts, correct = {}, {}
     for name, head in model.heads.items():
         targets = batch.targets[name]
         if isinstance(head, LanguageModelHead):
             features = head.features(states, batch)
-            loss, correct[name] = linear_cross_entropy(features, head.weight, head.bias, targets)
+            loss, correct[name] = linear_cross_entropy(
+                features, head.weight, head.bias, targets, smoothing
+            )
         else:
             logits = head(states, batch).float()
             loss = F.cross_entropy(logits, targets, reduction="sum")

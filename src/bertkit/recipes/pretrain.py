@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.order import Shuffled
+from bertkit.data.pairs import Pairs, PairSamples, split_pairs
 from bertkit.data.segments import DRAWS, Ids, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
@@ -73,7 +75,7 @@ def pretrain(
     fault can be seen then.
     """
     run = Run(out, resume=resume)
-    text = Corpus.open(corpus)
+    text = open_text(corpus, settings)
     tokenizer = text.tokenizer()
     if start_from is not None:
         _same_vocabulary(tokenizer, corpus, start_from)
@@ -130,6 +132,11 @@ def pretrain(
         board.close()
     draw(out)
     return scores
+
+
+def open_text(corpus: Path, settings: Mapping[str, Any]) -> Corpus | Pairs:
+    """What there is to learn from: running text, or pairs of texts."""
+    return (Pairs if settings.get("objective") == "translate" else Corpus).open(corpus)
 
 
 def _same_vocabulary(tokenizer: Tokenizer, corpus: Path, model: Loaded) -> None:
@@ -200,8 +207,12 @@ def _learner(
 ) -> _Learner:
     """Raises: ConfigError for a student that cannot follow its teacher, or begin as it."""
     heads = heads_of(config)
-    model = build(config.model, heads) if start_from is None else start_from.model
-    objective: Objective = masked_words
+    model = (
+        build(config.model, heads, decoder=config.decoder)
+        if start_from is None
+        else start_from.model
+    )
+    objective: Objective = partial(masked_words, smoothing=config.train.label_smoothing)
     generator = None
     if config.generator is not None:
         model, generator = with_generator(model, config.generator)
@@ -335,7 +346,7 @@ class _HeldOut:
         if not records:  # else a kill came after it
             losses, accuracy = evaluate(self.learner.judged, self.learner.judge, self.batches)
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
-            if "lm" in losses:
+            if "lm" in losses and self.learner.judged.decoder is None:
                 records[0]["written"] = text = self._written()
                 say(f"step {step} writes: {text!r}")
             journal.write(records[0])
@@ -359,12 +370,19 @@ class _HeldOut:
 class _Samples:
     """The batches of every step, from the step's number alone, and the held-out ones."""
 
-    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, config: PretrainConfig) -> None:
+    def __init__(
+        self, corpus: Corpus | Pairs, tokenizer: Tokenizer, config: PretrainConfig
+    ) -> None:
         self.config = config
         self.head = next((head for head in heads_of(config) if head != "mlm"), None)
         sampling, seed = config.sampling, config.train.seed
-        learned, self.held_out = split_documents(corpus, sampling.held_out)
-        self._text = corpus, tokenizer
+        share = sampling.held_out
+        learned, self.held_out = (
+            split_pairs(corpus, share)
+            if isinstance(corpus, Pairs)
+            else split_documents(corpus, share)
+        )
+        self._corpus, self._tokenizer = corpus, tokenizer
         self.main = self._of(learned, config.masking, seed=seed)
         self.first, self.until = self.main, 0
         if sampling.first_length is not None:
@@ -376,12 +394,14 @@ class _Samples:
     ) -> Shuffled[Any]:
         """What these documents give to learn from."""
         sampling = self.config.sampling
-        length = length or sampling.length
+        text, tokenizer = self._corpus, self._tokenizer
+        shared: Any = {"documents": documents, "length": length or sampling.length, "seed": seed}
+        if isinstance(text, Pairs):
+            start = getattr(tokenizer, FAMILIES[self.config.family].start)
+            return PairSamples(text, tokenizer, start=start, **shared)
         if self.config.objective == "next":
-            return Blocks(*self._text, length=length, documents=documents, seed=seed)
-        return Samples(
-            *self._text, sampling, masking, documents=documents, length=length, seed=seed
-        )
+            return Blocks(text, tokenizer, **shared)
+        return Samples(text, tokenizer, sampling, masking, **shared)
 
     def groups(self, start: int) -> Iterator[list[Batch]]:
         """The batches of each step after `start`."""

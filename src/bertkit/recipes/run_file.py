@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from msgspec import Meta
 
-from bertkit.config import Count, Seed, Settings, decode, merged, plain, with_new_names
+from bertkit.config import Count, Seed, Settings, decode, merged, nested, plain, with_new_names
 from bertkit.console import say
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
@@ -59,6 +59,8 @@ class Train(Settings, frozen=True):
     the instructions."""
     device: str = "auto"
     log_every: Count = 10
+    label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """Share of each word's target that is spread over all pieces (0.1 in translation)."""
     evaluate_every: Count = 500
     evaluate_samples: Annotated[int, Meta(ge=0)] = 512
     save_every: Count = 500
@@ -114,8 +116,11 @@ class PretrainConfig(Settings, frozen=True):
     """What is learned from a teacher."""
     generator: Generator | None = None
     """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
-    objective: Literal["masked", "next"] = "masked"
-    """What is predicted: masked words, or the word that comes next, by a causal model (GPT)."""
+    decoder: TransformerConfig | None = None
+    """Of families that translate; what it does not name is as in `model`."""
+    objective: Literal["masked", "next", "translate"] = "masked"
+    """What is predicted: masked words; the word that comes next, by a causal model (GPT); or the
+    next word of a text, by a decoder that attends to another text (Marian)."""
     family: str = "bert"
     """Whose folder the model is saved as, by its `model_type`."""
 
@@ -143,8 +148,13 @@ class PretrainConfig(Settings, frozen=True):
                 )
 
     def _check_objective(self) -> None:
+        if (self.decoder is not None) != (self.objective == "translate"):
+            raise ValueError(
+                f'objective = {self.objective!r}: "translate" is for families with a decoder '
+                '(family = "marian"), and they learn by nothing else'
+            )
         causal = self.model.attention.causal
-        if causal != (self.objective == "next"):
+        if self.decoder is None and causal != (self.objective == "next"):
             fits = "next" if causal else "masked"
             raise ValueError(
                 f"objective = {self.objective!r}: a model whose tokens see "
@@ -155,6 +165,8 @@ class PretrainConfig(Settings, frozen=True):
             return
         if self.generator is not None or self.teacher is not None:
             raise ValueError("generator, teacher: next words are learned without; leave them out")
+        if self.sampling.first_length is not None and self.decoder is not None:
+            raise ValueError("sampling.first_length: pairs are as long as they are; leave it out")
         if self.sampling.pairs != "none":
             raise ValueError(
                 f"sampling.pairs = {self.sampling.pairs!r}: next words are learned from running "
@@ -198,8 +210,12 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         if "pad" in family.roles:
             known["pad_id"] = pad
         data = {**data, "model": merged(known, model)}
+        if family.decoder is not None:
+            usual = {**family.decoder.usual, **{n: known[n] for n in ("vocab", "pad_id")}}
+            as_encoder = merged(merged(usual, model), nested(family.decoder.fixed))
+            data["decoder"] = merged(as_encoder, data.get("decoder", {}))
     config = decode(PretrainConfig, data)
-    family.write_config(config.model)
+    family.write_config(config.model, config.decoder)
     if frozenset(heads_of(config)) not in family.architectures:
         if config.generator is not None:
             raise ConfigError(
@@ -232,7 +248,7 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
 
 def heads_of(config: PretrainConfig) -> tuple[str, ...]:
     """The heads that a run teaches."""
-    if config.objective == "next":
+    if config.objective != "masked":
         return ("lm",)
     if config.generator is not None:
         return ("rtd",)

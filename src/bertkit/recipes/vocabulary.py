@@ -9,7 +9,9 @@ from rich.progress import Progress
 
 from bertkit.console import progress, say
 from bertkit.data.readers import documents
+from bertkit.errors import ConfigError
 from bertkit.storage import refuse_used
+from bertkit.text.shared import train_shared
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import Kind, Use, train
 
@@ -40,13 +42,20 @@ def train_vocabulary(
         out: The tokenizer's folder, to be made.
         kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
         size: Pieces, special tokens included.
-        use: encode is for models that read; write for those that write (GPT), with bpe alone.
+        use: encode is for models that read; write for those that write (GPT), with bpe alone;
+            translate for two languages at once, by SentencePiece, with unigram alone.
         lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
         strip_accents: Whether accents are dropped; by default as lowercase.
         min_frequency: How often a pair of pieces must occur to be joined.
     """
     refuse_used(out)
+    if use == "translate" and kind != "unigram":
+        raise ConfigError(f"use: a vocabulary to translate with is unigram, not {kind}")
     with progress() as bar:
+        if use == "translate":
+            tokenizer = train_shared(_watched(texts, bar), out, size=size)
+            say(f"{out}: {tokenizer.vocab_size:,} pieces")
+            return tokenizer
         tokenizer = train(
             _watched(texts, bar),
             kind=kind,

@@ -147,11 +147,12 @@ def encode_raw(
     *,
     spaced: bool = False,
     plain: bool = False,
+    named: bool = False,
 ) -> list[tokenizers.Encoding]:
     """Through Rust, without truncation.
 
     `spaced` puts a space before each word but the first, where words are given. `plain` leaves out
-    special tokens and offsets, which is faster.
+    special tokens and offsets, which is faster; and the text of pieces, unless they are `named`.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("a batch is a sequence of texts, not one string; put it in a list")
@@ -163,7 +164,7 @@ def encode_raw(
     columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
     given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
     batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
-    run = core.encode_batch_fast if plain else core.encode_batch
+    run = core.encode_batch_fast if plain and not named else core.encode_batch
     with usable("the tokenizer"):
         try:
             return run(batch, is_pretokenized=split, add_special_tokens=not plain)

@@ -332,6 +332,7 @@ class Tokenizer:
     def _numbered(self, raw: tokenizers.Encoding) -> NDArray[np.int64]:
         if self._numbering is None:
             return np.array(raw.ids, dtype=np.int64)
+        # by its text a piece that the core does not know may yet have a number
         ids, unknown = self._numbering.ids, self.unk
         return np.array([ids.get(piece, unknown) for piece in raw.tokens], dtype=np.int64)
 
@@ -345,7 +346,8 @@ class Tokenizer:
         Special tokens spelled out in the text are ordinary text here (as in Google's BERT), so
         that an article about "[MASK]" does not plant one. No limit applies.
         """
-        encodings = encode_raw(self._literal, texts, None, plain=True)
+        named = self._numbering is not None
+        encodings = encode_raw(self._literal, texts, None, plain=True, named=named)
         return [self._numbered(each) for each in encodings]
 
     @cached_property

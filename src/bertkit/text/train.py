@@ -32,7 +32,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 
-Use = Literal["encode", "write"]
+Use = Literal["encode", "write", "translate"]
 
 SPECIALS: dict[str, tuple[str, ...]] = {
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -97,7 +97,8 @@ def train(
     a word of its own (WordPiece). Words with characters beyond `character_coverage` of the text
     are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
     the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
-    write, whose texts have no frame: GPT-2's, of `bpe` alone.
+    write, whose texts have no frame: GPT-2's, of `bpe` alone. (One to translate with is learned by
+    `text.shared`.)
     Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
     if there is no text or it is not Unicode.
     """

@@ -107,7 +107,7 @@ def steps(
             accuracy={name: right / max(counts[name], 1) for name, right in correct.items()},
             gradient_norm=norm,
             learning_rate=rates[0] * factor,
-            tokens=sum(batch.layout.total for batch in group),
+            tokens=sum(batch.tokens for batch in group),
             seconds=time.perf_counter() - began,
         )
         model.train()

@@ -1,0 +1,230 @@
+"""Pairs of texts on disk, what is read and what is to be written, as token ids.
+
+A folder of these, little-endian, and a copy of the tokenizer in `tokenizer/`:
+
+- `source.tokens`, `target.tokens`: ids end to end; uint16 where the vocabulary allows, else uint32
+- `source.lengths`, `target.lengths`: uint32, tokens of each text; never 0
+- `manifest.json`: what made it, and sizes and hashes of every file; written last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit import storage
+from bertkit.batch import Batch
+from bertkit.data.order import Purpose, Shuffled, generator
+from bertkit.errors import DataError
+from bertkit.text.tokenizer import Tokenizer
+
+FORMAT = 1
+Ids = NDArray[np.int64]
+SIDES = ("source", "target")
+LENGTHS = np.dtype("<u4")
+
+
+class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything known about a folder of pairs. `tokenizer` is the fingerprint of the one that
+    made it; `sha256` has the hash of each file."""
+
+    kind: Literal["pairs"] = "pairs"
+    format: int
+    tokenizer: str
+    vocab_size: int
+    dtype: Literal["uint16", "uint32"]
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+    sources: list[str]
+    sha256: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A prepared folder of pairs, numbered from 0."""
+
+    folder: Path
+    manifest: PairManifest
+
+    @staticmethod
+    def open(folder: str | Path) -> Pairs:
+        """Raises: DataError if anything is missing or of another size than the manifest says."""
+        folder = Path(folder)
+        path = folder / "manifest.json"
+        if not path.is_file():
+            raise DataError(
+                f"{folder}: no pairs here (no manifest.json); make them by `bertkit prepare pairs`"
+            )
+        try:
+            content = storage.read_bytes(path, DataError)
+            manifest = msgspec.json.decode(content, type=PairManifest)
+        except msgspec.DecodeError as error:
+            raise DataError(
+                f"{path}: no manifest of pairs ({error}); make some with `bertkit prepare pairs`"
+            ) from None
+        if manifest.format != FORMAT:
+            raise DataError(f"{path}: format {manifest.format}; prepare the pairs again")
+        pairs = Pairs(folder, manifest)
+        width = np.dtype(manifest.dtype).itemsize
+        for side in SIDES:
+            tokens = getattr(manifest, f"{side}_tokens")
+            for name, size in (("tokens", tokens * width), ("lengths", manifest.pairs * 4)):
+                file = folder / f"{side}.{name}"
+                if not file.is_file() or file.stat().st_size != size:
+                    raise DataError(f"{file}: missing or cut short; prepare the pairs again")
+        return pairs
+
+    @property
+    def tokens(self) -> int:
+        """Of both sides."""
+        return self.manifest.source_tokens + self.manifest.target_tokens
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the pairs. Raises: DataError if the copy is another one."""
+        tokenizer = Tokenizer.load(self.folder / "tokenizer")
+        if tokenizer.fingerprint != self.manifest.tokenizer:
+            raise DataError(
+                f"{self.folder / 'tokenizer'}: not the tokenizer these pairs were made with; "
+                "prepare them again"
+            )
+        return tokenizer
+
+    @cached_property
+    def starts(self) -> dict[str, NDArray[np.int64]]:
+        """(pairs + 1,) for each side: the first token of each text, and the end of the last."""
+        return {
+            side: np.cumsum([0, *np.fromfile(self.folder / f"{side}.lengths", LENGTHS)])
+            for side in SIDES
+        }
+
+    def text(self, side: str, number: int) -> Ids:
+        """The tokens of one text, without an end token."""
+        first, last = self.starts[side][number : number + 2]
+        return self._tokens[side][first:last].astype(np.int64)
+
+    @cached_property
+    def _tokens(self) -> dict[str, NDArray[Any]]:
+        dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
+        return {side: np.memmap(self.folder / f"{side}.tokens", dtype, "r") for side in SIDES}
+
+
+def write_pairs(
+    folder: Path,
+    tokenizer: Tokenizer,
+    texts: dict[str, list[NDArray[np.int64]]],
+    *,
+    sources: Sequence[Path],
+) -> Pairs:
+    """Write the ids of both sides as a folder, whole or not at all."""
+    dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    with storage.new_folder(folder) as place:
+        tokenizer.save(place / "tokenizer")
+        for side in SIDES:
+            ids = np.concatenate(texts[side]).astype(np.dtype(dtype).newbyteorder("<"))
+            lengths = np.array([len(text) for text in texts[side]], LENGTHS)
+            (place / f"{side}.tokens").write_bytes(ids.tobytes())
+            (place / f"{side}.lengths").write_bytes(lengths.tobytes())
+        names = [f"{side}.{part}" for side in SIDES for part in ("tokens", "lengths")]
+        manifest = PairManifest(
+            format=FORMAT,
+            tokenizer=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            dtype=dtype,
+            pairs=len(texts["source"]),
+            source_tokens=sum(map(len, texts["source"])),
+            target_tokens=sum(map(len, texts["target"])),
+            sources=[path.name for path in sources],
+            sha256={name: storage.sha256(place / name) for name in names},
+        )
+        storage.write_text(place / "manifest.json", msgspec.json.encode(manifest).decode())
+    return Pairs.open(folder)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What an encoder reads and a decoder is to write. Shapes: source (T',); ids (T,), what the
+    decoder reads, and labels (T,), what follows each."""
+
+    source: Ids
+    ids: Ids
+    labels: Ids
+
+    def __len__(self) -> int:
+        """Tokens of both sides."""
+        return len(self.source) + len(self.ids)
+
+
+@dataclass(frozen=True)
+class _Side:
+    ids: Ids
+
+    @property
+    def types(self) -> Ids:
+        return np.zeros_like(self.ids)
+
+
+class PairSamples(Shuffled[Pair]):
+    """Some pairs, each with the end token behind both texts and `start` before the target."""
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        tokenizer: Tokenizer,
+        *,
+        start: int,
+        length: int,
+        documents: Ids | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.pairs, self.start, self.end, self.seed = pairs, start, tokenizer.eos, seed
+        numbers = np.arange(pairs.manifest.pairs) if documents is None else documents
+        longest = np.max([np.diff(pairs.starts[side])[numbers] for side in SIDES], axis=0) + 1
+        self.numbers = numbers[longest <= length]
+        self.left_out = int((longest > length).sum())
+        if not len(self.numbers):
+            raise DataError(f"{pairs.folder}: no pair of at most {length} tokens a side")
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def sample(self, epoch: int, index: int) -> Pair:
+        """One pair, the same in every epoch."""
+        number = int(self.numbers[index])
+        source, target = (self.pairs.text(side, number) for side in SIDES)
+        return Pair(
+            np.append(source, self.end),
+            np.concatenate([[self.start], target]).astype(np.int64),
+            np.append(target, self.end),
+        )
+
+
+def split_pairs(pairs: Pairs, share: float) -> tuple[Ids, Ids]:
+    """Pairs to learn from, and that share of them held out: the same for every seed of a run."""
+    order = generator(0, 0, 0, Purpose.SPLIT).permutation(pairs.manifest.pairs)
+    kept = int(share * pairs.manifest.pairs)
+    return np.sort(order[kept:]), np.sort(order[:kept])
+
+
+def pair_batch(pairs: Sequence[Pair]) -> Batch:
+    """Both sides packed, each with its shortest first."""
+    order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
+    sources = sorted(range(len(pairs)), key=lambda place: len(pairs[place].source))
+    place_of = np.argsort(sources)
+    labels = np.concatenate([pairs[place].labels for place in order])
+    batch = Batch.of(
+        [_Side(pairs[place].ids) for place in order], targets={"lm": torch.from_numpy(labels)}
+    )
+    return replace(
+        batch,
+        source=Batch.of([_Side(pairs[place].source) for place in sources]),
+        source_order=torch.from_numpy(place_of[order]),
+    )

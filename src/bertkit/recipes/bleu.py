@@ -1,0 +1,81 @@
+"""How near translations come to those of people."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.data.readers import read_lines
+from bertkit.errors import BertkitError, DataError
+from bertkit.models.generate import Decoding
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import pipeline
+
+
+class TranslationScore(msgspec.Struct, frozen=True):
+    """Scores as sacrebleu computes them, which its signatures make comparable."""
+
+    bleu: float
+    """Papineni et al. 2002; 13a tokens, case kept."""
+    chrf: float
+    """Popović 2015."""
+    signatures: list[str]
+    sentences: int
+    cut: int
+    """Translations that have no end, as no room was left."""
+    tokens_per_second: float
+    """Written, with all that belongs to it."""
+
+
+def evaluate_translation(
+    model: str | Path | Loaded,
+    source: Path,
+    reference: Path,
+    /,
+    *,
+    decoding: Decoding | None = None,
+    precision: Inference = "fp32",
+) -> TranslationScore:
+    """BLEU and chrF of a model's translations of a file, by sacrebleu.
+
+    Raises: DataError for files of different length.
+
+    Args:
+        model: A translation model's folder or hub id (Marian).
+        source: Text to translate, a sentence a line.
+        reference: Translations by people, line by line.
+        precision: Of the numbers the model computes with.
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError:
+        raise BertkitError(
+            "BLEU is computed by sacrebleu: pip install 'bertkit[translate]'"
+        ) from None
+    texts, right = read_lines(source), read_lines(reference)
+    if len(texts) != len(right):
+        raise DataError(
+            f"{source}, {reference}: {len(texts):,} and {len(right):,} lines; lines that belong "
+            "together stand in the same place"
+        )
+    writer = pipeline("generate", model, precision=precision)
+    began = time.perf_counter()
+    answers = [best for best, *_ in writer(texts, decoding)]
+    seconds = time.perf_counter() - began
+    metrics = BLEU(), CHRF()
+    bleu, chrf = (
+        metric.corpus_score([answer.text for answer in answers], [right]).score
+        for metric in metrics
+    )
+    return TranslationScore(
+        bleu,
+        chrf,
+        [f"{metric.get_signature()}" for metric in metrics],
+        len(texts),
+        sum(answer.ended == "length" for answer in answers),
+        sum(answer.tokens for answer in answers) / seconds,
+    )

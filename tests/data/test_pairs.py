@@ -1,0 +1,134 @@
+"""Pairs on disk come back as they were, and what a decoder reads is one place behind its labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.text.test_marian import sentences
+
+from bertkit.data.collate import collate
+from bertkit.data.pairs import Pairs, PairSamples, split_pairs
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.recipes.prepare_pairs import prepare_pairs
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def place(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language and the same in capitals."""
+    place = tmp_path_factory.mktemp("pairs")
+    lines = [line for line in sentences(english) if len(line) < 120][:400]
+    (place / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    (place / "b.txt").write_text("\n".join(line.upper() for line in lines), encoding="utf-8")
+    files = [place / "a.txt", place / "b.txt"]
+    train_vocabulary(files, out=place / "v", kind="unigram", use="translate", size=500)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pairs(place: Path) -> Pairs:
+    return prepare_pairs(
+        source=place / "a.txt", target=place / "b.txt", tokenizer=place / "v", out=place / "pairs"
+    )
+
+
+def test_a_shared_vocabulary_has_the_size_asked_for(place: Path) -> None:
+    source, target = (Tokenizer.load(place / "v", side=side) for side in ("source", "target"))
+    assert source.vocab_size == 500
+    assert (source.eos, source.unk, source.pad) == (0, 1, 499)
+    text = "An object, AN OBJECT."
+    assert source.encode(text).ids.tolist() == target.encode(text).ids.tolist()
+    assert source.decode(source.encode(text).ids) == text
+    with pytest.raises(ConfigError, match="size = 90000: no vocabulary of the texts has it"):
+        train_vocabulary(
+            [place / "a.txt"], out=place / "w", kind="unigram", use="translate", size=90_000
+        )
+    assert not (place / "w").exists()
+
+
+def test_texts_come_back_with_their_ends(place: Path, pairs: Pairs) -> None:
+    tokenizer = pairs.tokenizer()
+    lines = (place / "a.txt").read_text(encoding="utf-8").split("\n")
+    samples = PairSamples(pairs, tokenizer, start=tokenizer.pad, length=1000)
+    assert len(samples) == len(lines) == pairs.manifest.pairs
+    for number, line in enumerate(lines[:50]):
+        pair = samples.sample(0, number)
+        assert pair.source.tolist() == tokenizer.encode(line).ids.tolist()
+        assert pair.labels.tolist() == tokenizer.encode(line.upper()).ids.tolist()
+        assert pair.ids.tolist() == [tokenizer.pad, *pair.labels[:-1]]
+        assert len({*pair.source.tolist()}) > 2
+
+
+def test_a_batch_holds_each_pair_once_with_its_own_source(pairs: Pairs) -> None:
+    tokenizer = pairs.tokenizer()
+    samples = PairSamples(pairs, tokenizer, start=tokenizer.pad, length=1000)
+    drawn = samples.batch(0, 120)
+    found = []
+    for batch in collate(drawn, head="lm", max_batch_tokens=900):
+        assert batch.source is not None
+        assert batch.source_order is not None
+        assert batch.tokens <= 900
+        sources = batch.source.ids.split(list(batch.source.layout.lengths))
+        sizes = list(batch.layout.lengths)
+        sides = batch.ids.split(sizes), batch.targets["lm"].split(sizes)
+        for order, ids, labels in zip(batch.source_order.tolist(), *sides, strict=True):
+            found.append((*sources[order].tolist(), -1, *ids.tolist(), -1, *labels.tolist()))
+    expected = [(*p.source.tolist(), -1, *p.ids.tolist(), -1, *p.labels.tolist()) for p in drawn]
+    assert sorted(found) == sorted(expected)
+
+
+def test_held_out_pairs_are_apart_and_long_ones_left_out(pairs: Pairs) -> None:
+    learned, held_out = split_pairs(pairs, 0.1)
+    assert len(held_out) == 40
+    assert sorted([*learned, *held_out]) == list(range(400))
+    tokenizer = pairs.tokenizer()
+    short = PairSamples(pairs, tokenizer, start=0, length=20, documents=learned)
+    assert len(short) + short.left_out == 360
+    assert 0 < short.left_out < 360
+    assert max(len(short.sample(0, i).source) for i in range(len(short))) <= 20
+    with pytest.raises(DataError, match="no pair of at most 2 tokens a side"):
+        PairSamples(pairs, tokenizer, start=0, length=2)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a\nb\nc\n", "x\ny\n", r"s:3: .*t ends before this line \(3 and 2 lines\)"),
+        ("a\n", "x\ny\n", r"t:2: .*s ends before this line"),
+        ("a\n\nc", "x\ny\nz", "s:2: empty"),
+        ("a\nb\nc", "x\ny\n \n", "t:3: empty"),
+    ],
+)
+def test_files_that_do_not_belong_together(
+    place: Path, tmp_path: Path, source: str, target: str, message: str
+) -> None:
+    (tmp_path / "s").write_text(source, encoding="utf-8")
+    (tmp_path / "t").write_text(target, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        prepare_pairs(
+            source=tmp_path / "s", target=tmp_path / "t", tokenizer=place / "v", out=tmp_path / "p"
+        )
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no pairs here"):
+        Pairs.open(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DataError, match="no manifest of pairs"):
+        Pairs.open(tmp_path)
+    manifest = json.loads((pairs.folder / "manifest.json").read_text(encoding="utf-8"))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(DataError, match=r"source\.tokens: missing or cut short"):
+        Pairs.open(tmp_path)
+    reading = Tokenizer.load(place / "v")
+    assert reading.fingerprint == manifest["tokenizer"]
+    with pytest.raises(BertkitError):
+        prepare_pairs(
+            source=place / "a.txt", target=place / "b.txt", tokenizer=place / "v", out=pairs.folder
+        )
+    assert np.array_equal(Pairs.open(pairs.folder).text("source", 3), pairs.text("source", 3))

@@ -1,0 +1,128 @@
+"""A model learns to translate from pairs, says how well, and is opened elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+import transformers
+
+import bertkit
+from bertkit.config import override
+from bertkit.errors import BertkitError, DataError
+from bertkit.models.generate import Decoding
+from bertkit.recipes.bleu import evaluate_translation
+from bertkit.recipes.prepare_pairs import prepare_pairs
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.vocabulary import train_vocabulary
+
+SETTINGS: dict[str, Any] = {
+    "family": "marian",
+    "objective": "translate",
+    "model": {"layers": 2, "hidden": 64, "heads": 4, "intermediate": 128, "max_positions": 64,
+              "dropout": 0.0, "attention_dropout": 0.0, "scale_embedding": True},
+    "sampling": {"pairs": "none", "length": 32, "held_out": 0.1},
+    "train": {"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 20,
+              "precision": "fp32", "evaluate_every": 200, "save_every": 200, "label_smoothing": 0.1},
+}  # fmt: skip
+NUMBERS = {"en": ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
+           "de": ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Numbers in two languages, in the other order."""
+    place = tmp_path_factory.mktemp("translate")
+    generator = torch.Generator().manual_seed(0)
+    for part, count in (("train", 600), ("dev", 40)):
+        rows = [
+            torch.randint(0, 9, (int(torch.randint(2, 7, (1,), generator=generator)),),
+                          generator=generator).tolist()
+            for _ in range(count)
+        ]  # fmt: skip
+        for language, order in (("de", 1), ("en", -1)):
+            lines = [" ".join(NUMBERS[language][n] for n in row[::order]) for row in rows]
+            path = place / f"{part}.{language}.txt"
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = [place / "train.de.txt", place / "train.en.txt"]
+    train_vocabulary(files, out=place / "v", kind="unigram", use="translate", size=40)
+    prepare_pairs(source=files[0], target=files[1], tokenizer=place / "v", out=place / "pairs")
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> tuple[Path, dict[str, float]]:
+    torch.set_num_threads(1)
+    return place / "run", pretrain(SETTINGS, corpus=place / "pairs", out=place / "run")
+
+
+def test_it_learns_to_translate(run: tuple[Path, dict[str, float]], place: Path) -> None:
+    folder, scores = run
+    assert scores["lm_accuracy"] > 0.9
+    found = evaluate_translation(folder, place / "dev.de.txt", place / "dev.en.txt")
+    assert found.bleu > 80
+    assert (found.sentences, found.cut) == (40, 0)
+    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()
+    right = (place / "dev.en.txt").read_text(encoding="utf-8").splitlines()
+    written = [one.text for one, *_ in bertkit.pipeline("generate", folder)(texts)]
+    assert found.bleu == sacrebleu.corpus_bleu(written, [right]).score
+    assert found.chrf == sacrebleu.corpus_chrf(written, [right]).score
+    assert "tok:13a" in found.signatures[0]
+    backwards = evaluate_translation(folder, place / "dev.en.txt", place / "dev.de.txt")
+    assert backwards.bleu < 20  # the control
+
+
+def test_transformers_translates_with_it(run: tuple[Path, dict[str, float]], place: Path) -> None:
+    folder, _ = run
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    ours = bertkit.pipeline("generate", folder)
+    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:10]
+    for text, (answer, *_) in zip(texts, ours(texts, Decoding(beams=3)), strict=True):
+        ids = torch.from_numpy(ours.tokenizer.encode(text).ids)[None]
+        written = theirs.generate(ids, num_beams=3, max_new_tokens=30)[0].tolist()
+        kept = [i for i in written if i not in (ours.tokenizer.pad, ours.tokenizer.eos)]
+        assert ours.target.decode(kept) == answer.text
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(place: Path, tmp_path: Path) -> None:
+    first = override(SETTINGS, [("train.schedule", "constant"), ("train.steps", "40")])
+    first = override(first, [("train.save_every", "20"), ("train.evaluate_every", "40")])
+    whole = pretrain(first, corpus=place / "pairs", out=tmp_path / "whole")
+    pretrain(first, corpus=place / "pairs", out=tmp_path / "parts")
+    for checkpoint in (tmp_path / "parts" / "checkpoints").glob("*40"):
+        for file in checkpoint.iterdir():
+            file.unlink()
+        checkpoint.rmdir()
+    again = pretrain(first, corpus=place / "pairs", out=tmp_path / "parts", resume=True)
+    assert again == whole
+    one, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([("objective", "next")], "no corpus here|no manifest|manifest"),
+        ([("family", "gpt2")], 'objective = .translate.: "translate" is for families with a'),
+        ([("decoder.hidden", "32")], "decoder.hidden = 32, and its encoder has 64"),
+        ([("decoder.attention.causal", "false")], "attention.causal"),
+        ([("train.label_smoothing", "1.0")], "label_smoothing"),
+    ],
+)
+def test_what_cannot_be_learned(
+    place: Path, tmp_path: Path, changes: list[tuple[str, str]], message: str
+) -> None:
+    with pytest.raises(BertkitError, match=message):
+        pretrain(override(SETTINGS, changes), corpus=place / "pairs", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_references_of_another_length(run: tuple[Path, dict[str, float]], place: Path) -> None:
+    with pytest.raises(DataError, match="40 and 600 lines"):
+        evaluate_translation(run[0], place / "dev.de.txt", place / "train.en.txt")
