@@ -26,7 +26,8 @@ SETTINGS: dict[str, Any] = {
               "dropout": 0.0, "attention_dropout": 0.0, "scale_embedding": True},
     "sampling": {"pairs": "none", "length": 32, "held_out": 0.1},
     "train": {"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 20,
-              "precision": "fp32", "evaluate_every": 200, "save_every": 200, "label_smoothing": 0.1},
+              "precision": "fp32", "evaluate_every": 200, "save_every": 200,
+              "label_smoothing": 0.1},
 }  # fmt: skip
 NUMBERS = {"en": ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
            "de": ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"],

@@ -37,6 +37,11 @@ class Rules:
     first: int | None = None
     """The token that every text begins with."""
 
+    def bind(self, decoding: Decoding) -> bool:
+        """Whether there may be a token that may not come next."""
+        own = decoding.min_tokens > 0 or decoding.no_repeat is not None
+        return own or bool(self.forbidden) or self.first is not None
+
 
 LEAST = -1e9
 """The score of what is no candidate."""
@@ -180,10 +185,11 @@ class Writing:
 
     def _chosen(self, rows: Sequence[Row], logits: Tensor) -> list[int]:
         """Write the next word of each row; the places of those that have not ended."""
-        self._device, decoding = logits.device, self.decoding
-        scores = logits.clone()
-        prompts = [row.request.prompt.tolist() for row in rows] if decoding.no_repeat else []
-        constrain(scores, prompts, [row.ids for row in rows], decoding, self.rules)
+        self._device, decoding, scores = logits.device, self.decoding, logits
+        if self.rules.bind(decoding):
+            scores = logits.clone()
+            texts = [(row.request.prompt.tolist(), row.ids) for row in rows]
+            constrain(scores, texts, decoding, self.rules)
         if decoding.temperature:
             numbers = [uniform(row.key, len(row.ids)) for row in rows]
             chosen = draw(scores, torch.tensor(numbers, dtype=torch.float64), decoding)
@@ -208,10 +214,10 @@ class Writing:
 
     def _key(self, request: Request) -> int:
         """Its random numbers depend on the seed, its prompt and its number alone."""
-        said = f"{self.decoding.seed} {request.number} ".encode() + request.prompt.tobytes()
+        said = f"{self.decoding.seed} {request.number} {request.prompt.tolist()}"
         if request.source is not None:
-            said += b"|" + request.source.tobytes()
-        return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little")
+            said += f" {request.source.tolist()}"
+        return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
 
 
 def uniform(key: int, position: int) -> float:
@@ -242,15 +248,15 @@ def draw(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
 
 def constrain(
     scores: Tensor,
-    prompts: Sequence[Sequence[int]],
-    written: Sequence[Sequence[int]],
+    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
     decoding: Decoding,
     rules: Rules,
 ) -> None:
-    """Take away the tokens that may not come next, in place. Shapes: scores (R, V)."""
+    """Take away the tokens that may not come next, in place; `texts` are prompts and what was
+    written behind them. Shapes: scores (R, V)."""
     if rules.forbidden:
         scores[:, list(rules.forbidden)] = -torch.inf
-    for place, ids in enumerate(written):
+    for place, (prompt, ids) in enumerate(texts):
         if not ids and rules.first is not None:
             scores[place] = -torch.inf
             scores[place, rules.first] = 0.0
@@ -258,7 +264,7 @@ def constrain(
         if len(ids) < decoding.min_tokens:
             scores[place, list(rules.ends)] = -torch.inf
         if decoding.no_repeat is not None:
-            scores[place, _repeats([*prompts[place], *ids], decoding.no_repeat)] = -torch.inf
+            scores[place, _repeats([*prompt, *ids], decoding.no_repeat)] = -torch.inf
 
 
 def _repeats(ids: Sequence[int], size: int) -> list[int]:
@@ -300,9 +306,10 @@ def beam_search(
 
     for length in range(1, int(rooms.max()) + 1):
         scores = torch.log_softmax(logits, -1)
-        written = ids.flatten(0, 1).tolist()
-        prompts = [r.prompt.tolist() for r in (requests[i] for i in live) for _ in range(beams)]
-        constrain(scores, prompts, written, decoding, rules)
+        if rules.bind(decoding):
+            prompts = [requests[number].prompt.tolist() for number in live for _ in range(beams)]
+            texts = list(zip(prompts, ids.flatten(0, 1).tolist(), strict=True))
+            constrain(scores, texts, decoding, rules)
         vocab = scores.shape[-1]
         totals = (scores.view(len(live), beams, vocab) + running[:, :, None]).flatten(1)
         totals, places = totals.topk(min(kept, totals.shape[1]))

@@ -29,6 +29,11 @@ class Request:
     number: int = 0
     """Tells several texts from one prompt apart."""
 
+    @property
+    def tokens(self) -> int:
+        """All that are read."""
+        return len(self.prompt) + (0 if self.source is None else len(self.source))
+
 
 class State(Protocol):
     """What a model remembers of the rows that it writes."""

@@ -66,7 +66,7 @@ class Generate(ModelPipeline):
         """
         decoding = decoding or self.loaded.generation.decoding
         requests, rules = self._requests(prompts), self._rules(stop)
-        order = sorted(range(len(requests)), key=lambda place: len(requests[place].prompt))
+        order = sorted(range(len(requests)), key=lambda place: requests[place].tokens)
         answers: list[list[GeneratedText]] = [[] for _ in requests]
         rows = max(1, ROWS // max(decoding.beams, decoding.best))
         for places in batched(order, rows):
