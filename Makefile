@@ -69,6 +69,9 @@ bench-families: install ## BERT and its relatives from the same text, against tr
 bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX Runtime, OpenVINO
 	$(BIN)/python -m benchmarks embed $(OPTIONS)
 
+bench-translate: install ## training and decoding of translation, against transformers and CTranslate2
+	$(BIN)/python -m benchmarks translate $(OPTIONS)
+
 bench-latency: install ## one query at a time, against the same
 	$(BIN)/python -m benchmarks latency $(OPTIONS)
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.families import GPT2
-from bertkit.models.generate import Decoding, Rules, Writing, Written, draw, generate, uniform
+from bertkit.models.decoding import Decoding, Rules, Written
+from bertkit.models.generate import Writing, draw, generate, uniform
 from bertkit.models.model import Model
 from bertkit.models.stepper import CausalStepper, Request
 

@@ -16,7 +16,8 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.families.gpt2 import GPT2
-from bertkit.models.generate import Decoding, Rules, generate
+from bertkit.models.decoding import Decoding, Rules
+from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import CausalStepper, Request, Stepper
 from bertkit.objectives.loss import totals

@@ -11,7 +11,7 @@ from tests.factories import tiny_folder
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import GPT2
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 from bertkit.pipelines import Generate
 from bertkit.text.train import train
 

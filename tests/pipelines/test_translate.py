@@ -17,7 +17,7 @@ import bertkit
 from bertkit.checkpoint.generation import FILE
 from bertkit.commands.answer import translate
 from bertkit.errors import BertkitError, CheckpointError, DataError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine import linear
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 from bertkit.pipelines import pipeline
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune

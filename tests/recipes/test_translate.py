@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import transformers
 import bertkit
 from bertkit.config import override
 from bertkit.errors import BertkitError, DataError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
@@ -87,6 +88,28 @@ def test_transformers_translates_with_it(run: tuple[Path, dict[str, float]], pla
         written = theirs.generate(ids, num_beams=3, max_new_tokens=30)[0].tolist()
         kept = [i for i in written if i not in (ours.tokenizer.pad, ours.tokenizer.eos)]
         assert ours.target.decode(kept) == answer.text
+
+
+def test_ctranslate2_translates_with_it(
+    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+) -> None:
+    """Which begins with zeros where transformers has the vector of the padding piece."""
+    folder, _ = run
+    weight = bertkit.load(folder).model.encoder.embedding.tokens.weight
+    assert not weight[bertkit.load(folder).tokenizer.pad].any()
+    assert weight[:-1].any(1).all()
+    converter = pytest.importorskip("ctranslate2.converters")
+    import ctranslate2
+
+    with warnings.catch_warnings(action="ignore"):  # a tokenizer recommends another package
+        converter.TransformersConverter(str(folder)).convert(str(tmp_path / "ct2"))
+    translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
+    ours = bertkit.pipeline("generate", folder)
+    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:20]
+    rows = [ours.tokenizer.pieces(one.ids) for one in ours.tokenizer.encode_batch(texts)]
+    found = translator.translate_batch(rows, beam_size=3)
+    for one, (answer, *_) in zip(found, ours(texts, Decoding(beams=3)), strict=True):
+        assert "".join(one.hypotheses[0]).replace("▁", " ").strip() == answer.text
 
 
 def test_a_run_in_two_parts_is_the_run_in_one(place: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.checkpoint.pooling import read_object
 from bertkit.config import decode
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 
 FILE = "generation_config.json"
 

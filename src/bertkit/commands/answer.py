@@ -10,7 +10,7 @@ from bertkit.config import Count
 from bertkit.console import lines, say
 from bertkit.data.readers import read_lines
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched

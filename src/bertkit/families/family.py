@@ -96,6 +96,8 @@ class Family:
     """How the settings of a decoder are read and written; its weights are in the tables here."""
     start: str = ""
     """The special token that a decoder's texts begin with."""
+    zero_pad: bool = False
+    """Whether the embedding of the padding piece is zero in training, and stays so."""
     architectures: Mapping[frozenset[str], str]
     """Their class for each set of heads."""
 

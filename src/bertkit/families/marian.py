@@ -101,4 +101,5 @@ MARIAN = Family(
         architectures={},
     ),
     start="pad",
+    zero_pad=True,  # Marian itself and CTranslate2 begin with zeros
 )

@@ -41,6 +41,17 @@ class _Lookup(torch.autograd.Function):
         return grad.new_zeros(ctx.shape).index_copy_(0, used, sums.to(grad.dtype)), None
 
 
+def hold_at_zero(table: nn.Embedding, row: int) -> None:
+    """Make one vector zero, and let nothing move it, whatever else the weights are used for."""
+
+    def without(gradient: Tensor) -> Tensor:
+        return gradient.index_fill(0, torch.tensor([row], device=gradient.device), 0.0)
+
+    with torch.no_grad():
+        table.weight[row] = 0.0
+    table.weight.register_hook(without)
+
+
 def sinusoids(positions: Tensor, width: int) -> Tensor:
     """Sines and cosines of each position. Shapes: (N,) -> (N, E).
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.generate import Decoding, Ended, Rules, Writing, Written, generate
+from bertkit.models.decoding import Decoding, Ended, Rules, Written
+from bertkit.models.generate import Writing, generate
 from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, batched

@@ -10,7 +10,7 @@ import msgspec
 from bertkit.checkpoint.folder import Loaded
 from bertkit.data.readers import read_lines
 from bertkit.errors import BertkitError, DataError
-from bertkit.models.generate import Decoding
+from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 

@@ -26,9 +26,11 @@ from bertkit.data.segments import DRAWS, Ids, Samples, split_documents
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
-from bertkit.models.generate import Decoding, Rules, generate
+from bertkit.models.decoding import Decoding, Rules
+from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import CausalStepper, Request
+from bertkit.nn.embedding import hold_at_zero
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
@@ -212,6 +214,8 @@ def _learner(
         if start_from is None
         else start_from.model
     )
+    if FAMILIES[config.family].zero_pad:
+        hold_at_zero(model.encoder.embedding.tokens, config.model.pad_id)
     objective: Objective = partial(masked_words, smoothing=config.train.label_smoothing)
     generator = None
     if config.generator is not None:

@@ -1,0 +1,153 @@
+"""Beam search: the likeliest texts, as far as a few of the likeliest beginnings lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
+from bertkit.models.stepper import Request, Stepper
+
+LEAST = -1e9
+"""The score of what is no candidate."""
+
+
+@torch.inference_mode()
+def beam_search(
+    stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
+) -> list[list[Written]]:
+    """The `best` of `beams` texts for each request.
+
+    Each step weighs the 2 × `beams` likeliest continuations of a request's beams; those that end
+    among the first `beams` are its results, of which the best stay. A request ends when no beam's
+    score can pass its worst result: with `early_stopping` when there are `beams` results.
+    """
+    rooms = [stepper.room(request, decoding.max_tokens) for request in requests]
+    state, logits = stepper.start(requests)
+    search = _Search(requests, rooms, decoding, rules, logits.device)
+    state.keep(torch.arange(len(requests), device=logits.device).repeat_interleave(search.beams))
+    logits = logits.repeat_interleave(search.beams, 0)
+    for length in count(1):
+        rows = search.step(torch.log_softmax(logits, -1), length)
+        if not len(rows):
+            break
+        state.keep(rows)
+        logits = stepper.step(state, search.ids[:, :, -1].reshape(-1, 1))[:, 0]
+        state.advance(torch.ones(len(logits), dtype=torch.long, device=logits.device))
+    return [texts[: decoding.best] for texts in search.results]
+
+
+class _Search:
+    """The beams of the requests that go on, and the results of all.
+
+    Shapes: scores (S, B), the log-probability of each beam; ids and logprobs (S, B, T), its tokens
+    and theirs.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        rooms: Sequence[int],
+        decoding: Decoding,
+        rules: Rules,
+        device: torch.device,
+    ) -> None:
+        self.requests, self.decoding, self.rules = requests, decoding, rules
+        self.beams, self.live = decoding.beams, list(range(len(requests)))
+        self.rooms = torch.tensor(rooms, device=device)
+        self.ends = torch.tensor(list(rules.ends), device=device)
+        first = torch.tensor([0.0] + [LEAST] * (self.beams - 1), device=device)  # all begin alike
+        self.scores = first.repeat(len(requests), 1)
+        self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(len(requests), self.beams, 0, device=device)
+        self.results: list[list[Written]] = [[] for _ in requests]
+
+    def step(self, logprobs: Tensor, length: int) -> Tensor:
+        """Choose the tokens number `length`; the rows whose beams go on, in their new order.
+
+        Shapes: (S · B, V) -> (S' · B,).
+        """
+        if self.rules.bind(self.decoding):
+            constrain(logprobs, self._texts(), self.decoding, self.rules)
+        totals, beam = self._candidates(logprobs)
+        tokens = self.ids[:, :, -1]
+        ended = torch.isin(tokens, self.ends)
+        stopped = self._stopped() & ~ended
+        full = (self.rooms[self.live] == length)[:, None]
+        hit = ended | stopped | full
+        penalty = length**self.decoding.length_penalty
+        for place, number in hit[:, : self.beams].nonzero().tolist():
+            kind: Ended = "end" if ended[place, number] else "length"
+            kind = "stop" if stopped[place, number] else kind
+            self._collect(place, number, float(totals[place, number]), penalty, kind)
+        for request in self.live:
+            self.results[request].sort(key=lambda one: -one.score)
+            del self.results[request][self.beams :]
+        self.scores, chosen = (totals + hit * LEAST).topk(self.beams)
+        going = [
+            place
+            for place, best in enumerate(self.scores[:, 0].tolist())
+            if best > LEAST / 2 and self._may_improve(self.live[place], best / penalty)
+        ]
+        return self._keep(going, chosen, beam)
+
+    def _candidates(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
+        """Put the likeliest continuations in the place of the beams; their scores, and the beam
+        that each continues. Shapes: (S · B, V) -> (S, C) both."""
+        vocab = logprobs.shape[-1]
+        totals = (logprobs.view(*self.scores.shape, vocab) + self.scores[:, :, None]).flatten(1)
+        wanted = max(2, 1 + len(self.rules.ends)) * self.beams  # so many that some go on
+        totals, places = totals.topk(min(wanted, totals.shape[1]))
+        beam, tokens = places // vocab, places % vocab
+        each = logprobs.view(len(totals), -1).gather(1, places)
+        self.ids = torch.cat([_rows(self.ids, beam), tokens[:, :, None]], 2)
+        self.logprobs = torch.cat([_rows(self.logprobs, beam), each[:, :, None]], 2)
+        return totals, beam
+
+    def _collect(self, place: int, number: int, total: float, penalty: float, kind: Ended) -> None:
+        """Make a candidate a result."""
+        if total <= LEAST / 2:
+            return
+        ids, logprobs = self.ids[place, number].tolist(), self.logprobs[place, number].tolist()
+        written = Written(ids[:-1] if kind == "end" else ids, logprobs, total / penalty, kind)
+        self.results[self.live[place]].append(written)
+
+    def _may_improve(self, request: int, score: float) -> bool:
+        results = self.results[request]
+        if len(results) < self.beams:
+            return True
+        return not self.decoding.early_stopping and score > results[-1].score
+
+    def _keep(self, going: list[int], chosen: Tensor, beam: Tensor) -> Tensor:
+        """Keep the chosen candidates of these requests."""
+        on = torch.tensor(going, dtype=torch.long, device=chosen.device)
+        chosen = chosen[on]
+        self.live = [self.live[place] for place in going]
+        self.scores = self.scores[on]
+        self.ids, self.logprobs = _rows(self.ids[on], chosen), _rows(self.logprobs[on], chosen)
+        return (on[:, None] * self.beams + beam[on].gather(1, chosen)).flatten()
+
+    def _stopped(self) -> Tensor:
+        """Candidates that end for another reason than their last token."""
+        stops, shape = self.rules.stops, self.ids.shape[:2]
+        if stops is None:
+            return torch.zeros(shape, dtype=torch.bool, device=self.ids.device)
+        flags = [[stops(one) for one in group] for group in self.ids.tolist()]
+        return torch.tensor(flags, device=self.ids.device)
+
+    def _texts(self) -> list[tuple[list[int], list[int]]]:
+        """The prompt of each beam, and what was written behind it."""
+        prompts = [self.requests[number].prompt.tolist() for number in self.live]
+        return [
+            (prompt, ids)
+            for prompt, group in zip(prompts, self.ids.tolist(), strict=True)
+            for ids in group
+        ]
+
+
+def _rows(of: Tensor, places: Tensor) -> Tensor:
+    """Beams of each request. Shapes: (S, B, T), (S, C) -> (S, C, T)."""
+    return of.gather(1, places[:, :, None].expand(-1, -1, of.shape[2]))
