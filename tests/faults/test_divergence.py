@@ -24,8 +24,8 @@ def poisoned(step: int) -> Any:
     """The objective, with a NaN in the batches of one step."""
     original, calls = pretrain.masked_words, {"step": 0, "counts": None}
 
-    def objective(model: Any, batch: Any, totals: Any) -> Loss:
-        loss = original(model, batch, totals)
+    def objective(model: Any, batch: Any, totals: Any, **settings: Any) -> Loss:
+        loss = original(model, batch, totals, **settings)
         if model.training and totals is not calls["counts"]:
             calls["counts"], calls["step"] = totals, calls["step"] + 1
         if model.training and calls["step"] == step:
