@@ -98,11 +98,12 @@ class _Search:
         """Put the likeliest continuations in the place of the beams; their scores, and the beam
         that each continues. Shapes: (S · B, V) -> (S, C) both."""
         vocab = logprobs.shape[-1]
-        totals = (logprobs.view(*self.scores.shape, vocab) + self.scores[:, :, None]).flatten(1)
         wanted = max(2, 1 + len(self.rules.ends)) * self.beams  # so many that some go on
-        totals, places = totals.topk(min(wanted, totals.shape[1]))
-        beam, tokens = places // vocab, places % vocab
-        each = logprobs.view(len(totals), -1).gather(1, places)
+        each, tokens = logprobs.topk(min(wanted, vocab))
+        totals = each.view(*self.scores.shape, -1) + self.scores[:, :, None]
+        totals, places = totals.flatten(1).topk(min(wanted, totals[0].numel()))
+        beam = places // each.shape[1]
+        each, tokens = (x.reshape(len(totals), -1).gather(1, places) for x in (each, tokens))
         self.ids = torch.cat([_rows(self.ids, beam), tokens[:, :, None]], 2)
         self.logprobs = torch.cat([_rows(self.logprobs, beam), each[:, :, None]], 2)
         return totals, beam

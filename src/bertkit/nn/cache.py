@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from bertkit.batch import Packed
 
-ROOM = 64
-"""Caches grow by so many tokens at a time."""
+ROOM = 16
+"""Caches grow by so many tokens at a time: beam search copies what it keeps, room included."""
 
 
 @dataclass(frozen=True)

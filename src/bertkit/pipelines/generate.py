@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -17,11 +18,11 @@ from bertkit.models.decoding import Decoding, Ended, Rules, Written
 from bertkit.models.generate import Writing, generate
 from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, batched
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.text.tokenizer import Tokenizer
 
-ROWS = 64
-"""Texts written at a time."""
+PLACES = 32_768
+"""Tokens, with those to come, for which there is room in the cache at a time."""
 
 ANY_LENGTH = 1 << 30
 """Of a text: whether it is too long is for the stepper to say."""
@@ -67,10 +68,12 @@ class Generate(ModelPipeline):
         """
         decoding = decoding or self.loaded.generation.decoding
         requests, rules = self._requests(prompts), self._rules(stop)
-        order = sorted(range(len(requests)), key=lambda place: requests[place].tokens)
+        copies = max(decoding.beams, decoding.best)
+        lengths = [
+            copies * (one.tokens + self.stepper.room(one, decoding.max_tokens)) for one in requests
+        ]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
-        rows = max(1, ROWS // max(decoding.beams, decoding.best))
-        for places in batched(order, rows):
+        for places in by_length(lengths, PLACES):
             some = [requests[place] for place in places]
             texts = generate(self.stepper, some, decoding, rules)
             for place, written in zip(places, texts, strict=True):
