@@ -31,6 +31,8 @@ HOMES: dict[str, str] = {
     "recipes/bleu.py": "recipes/test_translate.py",
     "recipes/prepare_pairs.py": "data/test_pairs.py",
     "text/shared.py": "data/test_pairs.py",
+    "families/bart.py": "parity/test_translators.py",
+    "families/llama.py": "parity/test_decoders.py",
     "families/marian.py": "parity/test_translators.py",
     "families/gpt2.py": "parity/test_decoders.py",
     "models/config.py": "models/test_flat.py",

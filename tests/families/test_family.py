@@ -56,6 +56,7 @@ OTHERS: dict[str, Any] = {
     "feedforward.activation": "relu",
     "feedforward.gated": True,
     "feedforward.bias": False,
+    "feedforward.dropout": 0.7,
     "head.activation": "relu",
     "head.pooling": "mean",
     "head.norm": True,
@@ -67,6 +68,7 @@ OTHERS: dict[str, Any] = {
     "head.answer_dropout": 0.7,
     "head.sop_dropout": 0.7,
     "head.lm_bias": True,
+    "head.lm_tied": False,
     "scale_embedding": True,
 }
 """Another value of each setting that a model could do without."""
@@ -78,9 +80,11 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
     """Never lost: it comes back as it was, or no folder is written."""
     value = OTHERS[name]
     if at(config_of(family), name) == value:
-        value = {"norm.place": "post", "head.activation": "gelu"}.get(name, value is False)
+        others = {"norm.place": "post", "norm.kind": "layer", "head.activation": "gelu"}
+        value = others.get(name, value is False)
     more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
     more |= {"norm.bias": False} if name == "norm.kind" else {}  # they go together
+    more |= {"norm.kind": "layer"} if (name, value) == ("norm.bias", True) else {}
     more |= {"norm.place": "pre"} if name == "norm.first" else {}
     more |= {"norm.first": True} if (name, value) == ("norm.place", "post") else {}
     if name == "attention.window" and not isinstance(config_of(family).positions, RotaryPositions):

@@ -15,7 +15,7 @@ from tests.parity.test_tokenizer import gpt2_folder
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
-from bertkit.families.gpt2 import GPT2
+from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
@@ -28,17 +28,27 @@ transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[
 SIZES = [1, 3, 9, 9, 20]
 
 
-@pytest.fixture(scope="module")
-def gpt2(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Loaded]:
-    folder = tmp_path_factory.mktemp("gpt2")
+@pytest.fixture(scope="module", params=["gpt2", "llama", "llama, tied"])
+def writer(
+    request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Loaded]:
+    folder = tmp_path_factory.mktemp("writer")
     gpt2_folder(folder, english, old=False)
     vocab = bertkit.Tokenizer.load(folder).vocab_size
-    config = transformers.GPT2Config(
-        vocab_size=vocab, n_embd=32, n_layer=3, n_head=4, n_positions=64,
-        bos_token_id=vocab - 1, eos_token_id=vocab - 1,
-    )  # fmt: skip
+    ids = {"vocab_size": vocab, "bos_token_id": vocab - 1, "eos_token_id": vocab - 1}
     torch.manual_seed(0)
-    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs: Any
+    if request.param == "gpt2":
+        config = transformers.GPT2Config(**ids, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+        theirs = transformers.GPT2LMHeadModel(config).eval()
+    else:
+        config = transformers.LlamaConfig(
+            **ids, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=12, max_position_embeddings=64,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+            tie_word_embeddings="tied" in request.param,
+        )  # fmt: skip
+        theirs = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():  # larger than at birth, so that mistakes show
         for parameter in theirs.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -62,14 +72,14 @@ def apart(ours: Model, theirs: Any) -> float:
     return max(float((one - other).abs().max()) for one, other in pairs)
 
 
-def test_gpt2_has_their_logits(gpt2: tuple[Any, Loaded]) -> None:
-    theirs, loaded = gpt2
-    assert loaded.family is GPT2
+def test_it_has_their_logits(writer: tuple[Any, Loaded]) -> None:
+    theirs, loaded = writer
+    assert loaded.family is FAMILIES[theirs.config.model_type]
     assert apart(loaded.model, theirs) <= 1e-5
 
 
-def test_control_a_model_that_sees_what_follows_differs(gpt2: tuple[Any, Loaded]) -> None:
-    theirs, loaded = gpt2
+def test_control_a_model_that_sees_what_follows_differs(writer: tuple[Any, Loaded]) -> None:
+    theirs, loaded = writer
     config = loaded.model.config
     both_ways = structs.replace(config, attention=structs.replace(config.attention, causal=False))
     model = build(both_ways, ("lm",)).eval()
@@ -77,11 +87,11 @@ def test_control_a_model_that_sees_what_follows_differs(gpt2: tuple[Any, Loaded]
     assert apart(model, theirs) > 0.1
 
 
-def test_transformers_opens_what_we_save(gpt2: tuple[Any, Loaded], tmp_path: Path) -> None:
-    theirs, loaded = gpt2
+def test_transformers_opens_what_we_save(writer: tuple[Any, Loaded], tmp_path: Path) -> None:
+    theirs, loaded = writer
     save(tmp_path, loaded.model, loaded.tokenizer, loaded.family)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert isinstance(again, transformers.GPT2LMHeadModel)
+    assert isinstance(again, type(theirs))
     assert apart(loaded.model, again) <= 1e-5
     ours, first = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
     assert all(torch.equal(tensor, first[name]) for name, tensor in ours.items())
@@ -91,8 +101,8 @@ def test_transformers_opens_what_we_save(gpt2: tuple[Any, Loaded], tmp_path: Pat
     assert tokenizer(text)["input_ids"] == loaded.tokenizer.encode(text).ids.tolist()
 
 
-def test_next_words_have_their_loss_and_gradients(gpt2: tuple[Any, Loaded]) -> None:
-    theirs, loaded = gpt2
+def test_next_words_have_their_loss_and_gradients(writer: tuple[Any, Loaded]) -> None:
+    theirs, loaded = writer
     model = loaded.model
     ids = torch.randint(0, loaded.tokenizer.vocab_size, (13,))
     inputs = ids[:-1]
@@ -100,11 +110,14 @@ def test_next_words_have_their_loss_and_gradients(gpt2: tuple[Any, Loaded]) -> N
     ours = pretrain(model, batch, totals([batch])).total
     expected = theirs(ids[None], labels=ids[None]).loss
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-    name = "encoder.blocks.1.attention.qkv.weight"
+    name = "encoder.blocks.1.feedforward.down.weight"
     gradient = torch.autograd.grad(ours, dict(model.named_parameters())[name])[0]
-    named = dict(theirs.named_parameters())
-    their_gradient = torch.autograd.grad(expected, named["transformer.h.1.attn.c_attn.weight"])[0]
-    torch.testing.assert_close(gradient, their_gradient.T, atol=1e-5, rtol=1e-4)
+    (theirs_is,) = loaded.family.names([name], model.config)[name]
+    weight = dict(theirs.named_parameters())[theirs_is]
+    their_gradient = torch.autograd.grad(expected, weight)[0]
+    if loaded.family.transposed:
+        their_gradient = their_gradient.T
+    torch.testing.assert_close(gradient, their_gradient, atol=1e-5, rtol=1e-4)
 
 
 def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:
@@ -129,8 +142,8 @@ CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("room", [9, 30])
-def test_the_same_tokens_are_chosen(gpt2: tuple[Any, Loaded], name: str, room: int) -> None:
-    theirs, loaded = gpt2
+def test_the_same_tokens_are_chosen(writer: tuple[Any, Loaded], name: str, room: int) -> None:
+    theirs, loaded = writer
     same_tokens(theirs, CausalStepper(loaded.model), requests(loaded), name, room)
 
 

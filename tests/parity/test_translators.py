@@ -16,9 +16,10 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
-from bertkit.families.marian import MARIAN
+from bertkit.families import FAMILIES
 from bertkit.models.model import Model
 from bertkit.models.stepper import DecoderStepper, Request
+from bertkit.text.train import train
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
@@ -26,25 +27,55 @@ SIZES = [(5, 3), (1, 9), (12, 1), (5, 8), (30, 4)]
 """Tokens of each source, and of its target."""
 
 
-@pytest.fixture(scope="module")
-def marian(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Loaded]:
-    folder = write_folder(
-        tmp_path_factory.mktemp("marian") / "m", sentences(english)[:1500], "nmt_nfkc"
-    )
+SIZE = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["marian", "bart"])
+def translator(
+    request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Loaded]:
+    folder = tmp_path_factory.mktemp(request.param) / "m"
+    if request.param == "marian":
+        write_folder(folder, sentences(english)[:1500], "nmt_nfkc")
+    else:
+        train(english[:50], kind="bpe", size=600).save(folder, segments=False)
     tokenizer = bertkit.Tokenizer.load(folder)
-    config = transformers.MarianConfig(
-        vocab_size=tokenizer.vocab_size, d_model=32, encoder_layers=2, decoder_layers=3,
-        encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=64,
-        decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=tokenizer.pad,
-        eos_token_id=tokenizer.eos, decoder_start_token_id=tokenizer.pad, scale_embedding=True,
-        activation_function="swish",
-    )  # fmt: skip
+    ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad}
+    ids["eos_token_id"] = tokenizer.eos
     torch.manual_seed(0)
-    theirs = transformers.MarianMTModel(config).eval()
+    theirs: Any
+    if request.param == "marian":
+        theirs = transformers.MarianMTModel(
+            transformers.MarianConfig(
+                **SIZE,
+                **ids,
+                decoder_start_token_id=tokenizer.pad,
+                scale_embedding=True,
+                activation_function="swish",
+            )
+        )
+    else:
+        theirs = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(
+                **SIZE,
+                **ids,
+                bos_token_id=tokenizer.bos,
+                decoder_start_token_id=tokenizer.eos,
+                forced_eos_token_id=None,
+                activation_dropout=0.1,
+            )
+        )
+    theirs.eval()
     with torch.no_grad():  # larger than at birth, so that mistakes show
         for name, parameter in theirs.named_parameters():
-            if "embed_positions" not in name:
+            if request.param == "bart" or "embed_positions" not in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+            if request.param == "bart" and "embed_positions" in name:
+                parameter[:2] = 0  # of no position
         theirs.final_logits_bias.normal_()
     theirs.save_pretrained(folder)
     return theirs, bertkit.load(folder)
@@ -78,44 +109,48 @@ def apart(ours: Model, theirs: Any) -> float:
     return max(float((one - other).abs().max()) for one, other in zip(found, expected, strict=True))
 
 
-def test_marian_has_their_logits(marian: tuple[Any, Loaded]) -> None:
-    theirs, loaded = marian
-    assert loaded.family is MARIAN
+def test_it_has_their_logits(translator: tuple[Any, Loaded]) -> None:
+    theirs, loaded = translator
+    assert loaded.family is FAMILIES[theirs.config.model_type]
     assert apart(loaded.model, theirs) <= 1e-5
 
 
-@pytest.mark.parametrize("wrong", ["bias", "scale", "source"])
-def test_control_a_difference_is_seen(marian: tuple[Any, Loaded], wrong: str) -> None:
-    theirs, loaded = marian
+@pytest.mark.parametrize("wrong", ["bias", "embedding", "source"])
+def test_control_a_difference_is_seen(translator: tuple[Any, Loaded], wrong: str) -> None:
+    theirs, loaded = translator
     model = bertkit.load(loaded.folder).model
     assert model.decoder is not None
     if wrong == "bias":
         model.heads["lm"].bias.data.zero_()
-    elif wrong == "scale":
-        model.decoder.embedding.scale = None
+    elif wrong == "embedding":
+        embedding = model.decoder.embedding
+        if embedding.positions is None:
+            embedding.scale = None
+        else:
+            embedding.positions.weight.data = embedding.positions.weight.data.roll(1, 0)
     else:
         model.decoder.blocks[0].cross.kv.weight.data.neg_()
     assert apart(model, theirs) > 0.01
 
 
-def test_transformers_opens_what_we_save(marian: tuple[Any, Loaded], tmp_path: Path) -> None:
-    theirs, loaded = marian
+def test_transformers_opens_what_we_save(translator: tuple[Any, Loaded], tmp_path: Path) -> None:
+    theirs, loaded = translator
     save(tmp_path, loaded.model, loaded.tokenizer, loaded.family)
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert isinstance(again, transformers.MarianMTModel)
+    assert isinstance(again, type(theirs))
     assert apart(loaded.model, again) <= 1e-5
     ours, first = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
     assert all(torch.equal(tensor, first[name]) for name, tensor in ours.items())
-    assert again.config.decoder_start_token_id == loaded.tokenizer.pad
+    assert again.config.decoder_start_token_id == theirs.config.decoder_start_token_id
     assert apart(bertkit.load(tmp_path).model, theirs) <= 1e-5
 
 
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("room", [9, 30])
-def test_the_same_tokens_are_chosen(marian: tuple[Any, Loaded], name: str, room: int) -> None:
-    theirs, loaded = marian
+def test_the_same_tokens_are_chosen(translator: tuple[Any, Loaded], name: str, room: int) -> None:
+    theirs, loaded = translator
     rng = np.random.default_rng(3)
-    start, vocab = np.array([loaded.tokenizer.pad]), loaded.tokenizer.vocab_size
+    start, vocab = np.array([loaded.generation.start]), loaded.tokenizer.vocab_size
     asked = [Request(start, rng.integers(0, vocab, source)) for source, _ in SIZES]
     stepper = DecoderStepper(loaded.model)
     same_tokens(theirs, stepper, asked, name, room, forced_eos_token_id=None)

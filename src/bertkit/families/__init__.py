@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertkit.families.albert import ALBERT
+from bertkit.families.bart import BART
 from bertkit.families.bert import BERT, ERNIE
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.gpt2 import GPT2
+from bertkit.families.llama import LLAMA
 from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
@@ -31,6 +33,8 @@ FAMILIES: Mapping[str, Family] = {
         MPNET,
         GPT2,
         MARIAN,
+        BART,
+        LLAMA,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -52,7 +56,7 @@ OTHERS: Mapping[str, str] = {
             "xmod",
         ),
         "places on a page": ("layoutlm", "lilt", "markuplm"),
-        "a decoder": ("bart", "bert-generation", "mbart"),
+        "a decoder": ("bert-generation", "mbart"),
     }.items()
     for name in names
 }
@@ -60,6 +64,7 @@ OTHERS: Mapping[str, str] = {
 
 __all__ = [
     "ALBERT",
+    "BART",
     "BERT",
     "CAMEMBERT",
     "DATA2VEC_TEXT",
@@ -68,6 +73,7 @@ __all__ = [
     "ERNIE",
     "FAMILIES",
     "GPT2",
+    "LLAMA",
     "MARIAN",
     "MODERNBERT",
     "MPNET",

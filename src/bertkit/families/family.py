@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from msgspec import to_builtins
 from torch import Tensor
+from torch.nn import functional as F
 
 from bertkit.config import at, decode, nested, paths
 from bertkit.errors import CheckpointError, ConfigError
@@ -32,6 +33,7 @@ DEFAULTS_TO = {"embedding": "hidden", "head.dropout": "dropout"}
 
 ACTIVATION = "feedforward.activation"
 POSITIONS = "encoder.embedding.positions.weight"
+TABLES = (POSITIONS, "decoder.embedding.positions.weight")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ class Family:
     written_roles: tuple[str, ...] = ("pad",)
     """Those whose ids stand in `config.json`."""
     positions_after_pad: bool = False
-    """Whether their positions count on from the padding piece's id: so many rows are unused."""
+    """Whether their positions count on from the padding piece's id: so many rows are unused, which
+    their settings count."""
+    unused_positions: int = 0
+    """So many rows of their tables of positions come before the first, whatever the vocabulary;
+    their settings do not count them."""
 
     body: Names
     """The encoder's weights, theirs with the prefix of a model that carries heads."""
@@ -84,6 +90,8 @@ class Family:
     """What a bare encoder's names lack: `bert.`"""
     heads: Mapping[str, Names]
     """For each head bertkit knows, its weights. Heads of one's own keep their names."""
+    some: tuple[str, ...] = ()
+    """Their weights of heads that not all models have."""
     derived: Mapping[str, str]
     """Their tensors that duplicate another: checked for equality when read, and not kept."""
     ignored: tuple[str, ...] = ()
@@ -234,20 +242,32 @@ class Family:
                     raise CheckpointError(
                         f"{shapes}: these weights do not fit each other; fetch the model again"
                     ) from None
-        if self.positions_after_pad and POSITIONS in read and read[POSITIONS].ndim:
-            read[POSITIONS] = read[POSITIONS][config.pad_id + 1 :].clone()
+        unused = self._unused(config)
+        for table in TABLES:
+            if unused and table in read and read[table].ndim:
+                read[table] = read[table][unused:].clone()
         return read
 
     def write(self, ours: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
         """Their weights from ours."""
-        if self.positions_after_pad and POSITIONS in ours:
-            unused = ours[POSITIONS].new_zeros(config.pad_id + 1, ours[POSITIONS].shape[1])
-            ours = {**ours, POSITIONS: torch.cat([unused, ours[POSITIONS]])}
+        unused = self._unused(config)
+        if unused:
+            ours = {
+                name: F.pad(weight, (0, 0, unused, 0)) if name in TABLES else weight
+                for name, weight in ours.items()
+            }
+        shares = [config.heads, config.kv_heads, config.kv_heads]
         theirs = {}
         for name, rows in self.names(ours, config).items():
-            for row, piece in zip(rows, ours[name].chunk(len(rows)), strict=True):
+            size = len(ours[name]) // (sum(shares) if len(rows) == len(shares) else len(rows))
+            sizes = [size * share for share in shares] if len(rows) == len(shares) else size
+            for row, piece in zip(rows, ours[name].split(sizes), strict=True):
                 theirs[row] = self._turned(row, piece).contiguous()
         return theirs
+
+    def _unused(self, config: TransformerConfig) -> int:
+        """Rows of their tables of positions before the first."""
+        return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
 
     def _turned(self, row: str, weight: Tensor) -> Tensor:
         """Between their way of storing a weight and ours, which one step leads to and back."""

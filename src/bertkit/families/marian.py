@@ -20,6 +20,7 @@ def settings(side: str) -> dict[str, str]:
         "pad_id": "pad_token_id",
         "dropout": "dropout",
         "attention_dropout": "attention_dropout",
+        "feedforward.dropout": "activation_dropout",
         "scale_embedding": "scale_embedding",
     }
 
@@ -55,7 +56,6 @@ _MUST: dict[str, Any] = {
     "is_encoder_decoder": True,
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
-    "activation_dropout": 0.0,
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
 }

@@ -60,6 +60,7 @@ class Block(nn.Module):
             feedforward.activation,
             gated=feedforward.gated,
             bias=feedforward.bias,
+            dropout=feedforward.dropout,
         )
         self.feedforward_norm = norm_of(norm, config.hidden)
         rate = attention.output_dropout

@@ -115,6 +115,8 @@ class FeedForwardSettings(Settings, frozen=True):
     """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     bias: bool = True
     """Whether its linear layers have biases."""
+    dropout: Rate = 0.0
+    """Behind its activation (BART)."""
 
 
 class HeadSettings(Settings, frozen=True):
@@ -142,6 +144,9 @@ class HeadSettings(Settings, frozen=True):
     """Before the last layer of sentence-order prediction."""
     lm_bias: bool = False
     """Whether logits of next words have a bias (Marian, BART)."""
+    lm_tied: bool = True
+    """Whether next words are found by the token embedding itself; many a Llama has a matrix of its
+    own."""
 
 
 class TransformerConfig(Settings, frozen=True):

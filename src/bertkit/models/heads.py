@@ -21,7 +21,8 @@ from bertkit.nn.pool import POOLINGS
 class LanguageModelHead(nn.Module):
     """Which piece stands at a place, from its state. Shapes: (N, D) -> (P, V).
 
-    The output matrix is the token embedding itself (tied): Press & Wolf 2017.
+    The output matrix is the token embedding itself (tied), if it is not said otherwise: Press &
+    Wolf 2017.
     """
 
     bias: Tensor | None
@@ -67,7 +68,7 @@ class MaskedLM(LanguageModelHead):
 
 
 class CausalLM(LanguageModelHead):
-    """Which piece comes next: the states times the token embedding. Shapes: (N, D) -> (P, V).
+    """Which piece comes next: the states times a vector of each. Shapes: (N, D) -> (P, V).
 
     Source: Radford et al. 2018, equation 2.
     """
@@ -75,6 +76,13 @@ class CausalLM(LanguageModelHead):
     def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
         super().__init__(tied)
         self.bias = nn.Parameter(torch.zeros(config.vocab)) if config.head.lm_bias else None
+        shape = config.vocab, config.width
+        self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, E), the token embedding or a matrix of its own."""
+        return super().weight if self.output is None else self.output
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         return _chosen(states, batch)

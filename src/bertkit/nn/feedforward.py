@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertkit.nn.dropout import Dropout
+
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """The approximate GELU of the original TensorFlow code of GPT-2 and ALBERT."""
@@ -31,11 +33,19 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, hidden: int, intermediate: int, activation: str, *, gated: bool, bias: bool
+        self,
+        hidden: int,
+        intermediate: int,
+        activation: str,
+        *,
+        gated: bool,
+        bias: bool,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.activation, self.gated = ACTIVATIONS[activation], gated
         self.up = nn.Linear(hidden, 2 * intermediate if gated else intermediate, bias)
+        self.dropout = Dropout(dropout)
         self.down = nn.Linear(intermediate, hidden, bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,5 +55,5 @@ class FeedForward(nn.Module):
             x = self.activation(x) * gate
         else:
             x = self.activation(x)
-        out: Tensor = self.down(x)
+        out: Tensor = self.down(self.dropout(x))
         return out
