@@ -32,6 +32,7 @@ HOMES: dict[str, str] = {
     "recipes/prepare_pairs.py": "data/test_pairs.py",
     "text/shared.py": "data/test_pairs.py",
     "families/bart.py": "parity/test_translators.py",
+    "families/t5.py": "parity/test_translators.py",
     "families/llama.py": "parity/test_decoders.py",
     "families/marian.py": "parity/test_translators.py",
     "families/gpt2.py": "parity/test_decoders.py",

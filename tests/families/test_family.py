@@ -11,8 +11,14 @@ import torch
 
 from bertkit.config import at, paths
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, MODERNBERT, ROBERTA, Family
-from bertkit.models.config import RotaryPositions, TransformerConfig, WindowSettings
+from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, MODERNBERT, ROBERTA, T5, Family
+from bertkit.families.t5 import RATES
+from bertkit.models.config import (
+    RelativePositions,
+    RotaryPositions,
+    TransformerConfig,
+    WindowSettings,
+)
 from bertkit.models.model import build
 
 
@@ -49,6 +55,7 @@ OTHERS: dict[str, Any] = {
     "attention.kv_heads": 1,
     "attention.width": 4,
     "attention.bias": False,
+    "attention.scaled": False,
     "attention.window": WindowSettings(tokens=7, global_every=2, base=50.0),
     "attention.output_dropout": 0.7,
     "attention.causal": True,
@@ -69,6 +76,7 @@ OTHERS: dict[str, Any] = {
     "head.sop_dropout": 0.7,
     "head.lm_bias": True,
     "head.lm_tied": False,
+    "head.lm_scaled": True,
     "scale_embedding": True,
 }
 """Another value of each setting that a model could do without."""
@@ -80,7 +88,12 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
     """Never lost: it comes back as it was, or no folder is written."""
     value = OTHERS[name]
     if at(config_of(family), name) == value:
-        others = {"norm.place": "post", "norm.kind": "layer", "head.activation": "gelu"}
+        others = {
+            "norm.place": "post",
+            "norm.kind": "layer",
+            "head.activation": "gelu",
+            "feedforward.activation": "gelu",
+        }
         value = others.get(name, value is False)
     more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
     more |= {"norm.bias": False} if name == "norm.kind" else {}  # they go together
@@ -89,6 +102,9 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
     more |= {"norm.first": True} if (name, value) == ("norm.place", "post") else {}
     if name == "attention.window" and not isinstance(config_of(family).positions, RotaryPositions):
         value = WindowSettings(tokens=7)
+    if family is T5:
+        value = RelativePositions(buckets=8) if name == "positions" else value
+        more |= dict.fromkeys(RATES, value) if name in RATES else {}
     config = config_of(family, {**more, name: value})
     if name in family.always:
         with pytest.raises(ConfigError, match=f"model.({'|'.join([name, *more])}) = "):
@@ -120,7 +136,7 @@ def test_settings_go_there_and_back(family: Family) -> None:
     for activation in activations if "feedforward.activation" not in family.fixed else ("gelu",):
         more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
         if "dropout" not in family.fixed:
-            more["dropout"] = 0.25
+            more |= dict.fromkeys(RATES if family is T5 else ("dropout",), 0.25)
         if "pad_id" in family.settings:
             more["pad_id"] = 3
         config = config_of(family, {"feedforward.activation": activation, **more})

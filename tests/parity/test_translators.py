@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.parity.test_decoders import CHOICES, same_tokens
+from tests.parity.test_tokenizer import t5_folder
 from tests.text.test_marian import sentences, write_folder
 from torch import Tensor
 
@@ -34,13 +36,16 @@ SIZE = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["marian", "bart"])
+@pytest.fixture(scope="module", params=["marian", "bart", "t5", "t5 1.1"])
 def translator(
     request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Loaded]:
     folder = tmp_path_factory.mktemp(request.param) / "m"
     if request.param == "marian":
         write_folder(folder, sentences(english)[:1500], "nmt_nfkc")
+    elif "t5" in request.param:
+        folder.mkdir()
+        t5_folder(folder, english)
     else:
         train(english[:50], kind="bpe", size=600).save(folder, segments=False)
     tokenizer = bertkit.Tokenizer.load(folder)
@@ -58,6 +63,16 @@ def translator(
                 activation_function="swish",
             )
         )
+    elif "t5" in request.param:
+        config = transformers.T5Config(
+            **ids, decoder_start_token_id=tokenizer.pad, d_model=32, d_kv=6, d_ff=48,
+            num_layers=3, num_decoder_layers=2, num_heads=4, n_positions=64,
+            relative_attention_num_buckets=8, tie_word_embeddings="1.1" not in request.param,
+            feed_forward_proj="gated-gelu" if "1.1" in request.param else "relu",
+        )  # fmt: skip
+        theirs = transformers.T5ForConditionalGeneration(config)
+        if "1.1" in request.param:
+            theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.clone())
     else:
         theirs = transformers.BartForConditionalGeneration(
             transformers.BartConfig(
@@ -76,8 +91,14 @@ def translator(
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             if request.param == "bart" and "embed_positions" in name:
                 parameter[:2] = 0  # of no position
-        theirs.final_logits_bias.normal_()
+        if "t5" not in request.param:
+            theirs.final_logits_bias.normal_()
+        elif "1.1" in request.param:  # its logits are no larger than the others'
+            theirs.lm_head.weight *= 0.2
     theirs.save_pretrained(folder)
+    if request.param == "t5 1.1":  # as published; transformers 5 says what it is not
+        said = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": False}))
     return theirs, bertkit.load(folder)
 
 
@@ -121,10 +142,16 @@ def test_control_a_difference_is_seen(translator: tuple[Any, Loaded], wrong: str
     model = bertkit.load(loaded.folder).model
     assert model.decoder is not None
     if wrong == "bias":
-        model.heads["lm"].bias.data.zero_()
+        head = model.heads["lm"]
+        if head.bias is not None:
+            head.bias.data.zero_()
+        else:
+            head.scale = 0.5 if head.scale is None else None
     elif wrong == "embedding":
         embedding = model.decoder.embedding
-        if embedding.positions is None:
+        if model.decoder.relative is not None:
+            model.decoder.relative.table.weight.data.neg_()
+        elif embedding.positions is None:
             embedding.scale = None
         else:
             embedding.positions.weight.data = embedding.positions.weight.data.roll(1, 0)

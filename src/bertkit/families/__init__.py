@@ -16,6 +16,7 @@ from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
+from bertkit.families.t5 import T5
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Family] = {
         GPT2,
         MARIAN,
         BART,
+        T5,
         LLAMA,
     )
 }
@@ -42,7 +44,7 @@ FAMILIES: Mapping[str, Family] = {
 OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
-        "relative positions": ("deberta", "deberta-v2", "xlnet", "funnel", "t5"),
+        "relative positions": ("deberta", "deberta-v2", "xlnet", "funnel"),
         "its own rotary positions": ("nomic_bert", "new", "eurobert", "roformer", "esm"),
         "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
         "layers of another shape": (
@@ -79,6 +81,7 @@ __all__ = [
     "MPNET",
     "OTHERS",
     "ROBERTA",
+    "T5",
     "XLM_ROBERTA",
     "Family",
 ]

@@ -86,6 +86,8 @@ class Family:
 
     body: Names
     """The encoder's weights, theirs with the prefix of a model that carries heads."""
+    gated: Names = field(default_factory=dict)
+    """The rows that stand in their place where feed-forward networks are gated."""
     prefix: str
     """What a bare encoder's names lack: `bert.`"""
     heads: Mapping[str, Names]
@@ -209,7 +211,9 @@ class Family:
                 layer, parts[2] = parts[2], "{}"
                 if self.special is not None:
                     layer = self.special.layer(int(layer), config)
-            row = self.body[".".join(parts)]
+            key = ".".join(parts)
+            gated = self.gated.get(key) if config.feedforward.gated else None
+            row = gated or self.body[key]
         return tuple(t.format(layer) for t in ((row,) if isinstance(row, str) else row))
 
     def head_weights(self, head: str) -> frozenset[str]:

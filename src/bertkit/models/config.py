@@ -96,6 +96,8 @@ class AttentionSettings(Settings, frozen=True):
     """Width of a head, K; hidden / heads by default."""
     bias: bool = True
     """Whether its linear layers have biases."""
+    scaled: bool = True
+    """Whether scores are divided by √K; not in T5."""
     window: WindowSettings | None = None
     """By default every layer attends to the whole sequence."""
     causal: bool = False
@@ -147,6 +149,8 @@ class HeadSettings(Settings, frozen=True):
     lm_tied: bool = True
     """Whether next words are found by the token embedding itself; many a Llama has a matrix of its
     own."""
+    lm_scaled: bool = False
+    """Whether states are divided by √D where the token embedding finds next words (T5)."""
 
 
 class TransformerConfig(Settings, frozen=True):

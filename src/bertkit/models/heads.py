@@ -78,6 +78,8 @@ class CausalLM(LanguageModelHead):
         self.bias = nn.Parameter(torch.zeros(config.vocab)) if config.head.lm_bias else None
         shape = config.vocab, config.width
         self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
+        scaled = config.head.lm_scaled and config.head.lm_tied
+        self.scale = config.hidden**-0.5 if scaled else None
 
     @property
     def weight(self) -> Tensor:
@@ -85,7 +87,8 @@ class CausalLM(LanguageModelHead):
         return super().weight if self.output is None else self.output
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        return _chosen(states, batch)
+        chosen = _chosen(states, batch)
+        return chosen if self.scale is None else chosen * self.scale
 
 
 class Transform(nn.Module):

@@ -34,7 +34,10 @@ class Transformer(nn.Module):
             Block(config, first=weights == 0) for weights in range(max(config.depths) + 1)
         )
         relative = config.positions if isinstance(config.positions, RelativePositions) else None
-        self.relative = RelativeBias(relative.buckets, config.heads) if relative else None
+        self.relative = None
+        if relative is not None:
+            causal = config.attention.causal
+            self.relative = RelativeBias(relative.buckets, config.heads, causal=causal)
         self.norm = norm_of(config.norm, config.hidden) if config.norm.final else None
 
     def forward(
@@ -51,13 +54,16 @@ class Transformer(nn.Module):
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch.layout, x)
-        recalled = None if memory is None else _memory(batch, memory)
+        scale = None if self.config.attention.scaled else 1.0
+        recalled = None if memory is None else _memory(batch, memory, scale)
+        if step is not None and self.relative is not None:
+            step.bias = self.relative.of(step.places, step.layout.longest)
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
             context = everywhere if windows[layer] is None else nearby
             if step is not None:
                 context = replace(context, recall=step.layer(layer))
-                source = AttentionContext(batch.layout, recall=step.source(layer))
+                source = AttentionContext(batch.layout, scale=scale, recall=step.source(layer))
                 recalled = None if source.recall is None else Memory(None, source)
             x = self.blocks[place](x, context, trace, recalled)
             if self.norm is not None and layer == self.config.layers - 1:
@@ -79,7 +85,10 @@ class Transformer(nn.Module):
                 else Rotary.of(layout, base, rows=x.shape[0], like=x, width=config.head_width)
             )
             causal = config.attention.causal
-            return AttentionContext(layout, causal=causal, window=window, bias=bias, rotary=rotary)
+            scale = None if config.attention.scaled else 1.0
+            return AttentionContext(
+                layout, causal=causal, window=window, scale=scale, bias=bias, rotary=rotary
+            )
 
         everywhere, window = context(None, base), config.attention.window
         if window is None:
@@ -87,14 +96,14 @@ class Transformer(nn.Module):
         return everywhere, context(window.tokens, window.base or base)
 
 
-def _memory(batch: Batch, states: Tensor) -> Memory:
+def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:
     """The states of the batch's source, in the order of its targets."""
     assert batch.source is not None
     layout = batch.source.layout
     if batch.source_order is not None:
         layout, tokens = layout.reordered(batch.source_order)
         states = states.index_select(0, tokens)
-    return Memory(states, AttentionContext(batch.layout, cross=layout))
+    return Memory(states, AttentionContext(batch.layout, cross=layout, scale=scale))
 
 
 def rounded(tokens: int) -> int:

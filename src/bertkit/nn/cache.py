@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from bertkit.batch import Packed
 
-ROOM = 16
-"""Caches grow by so many tokens at a time: beam search copies what it keeps, room included."""
+ROOM = 8
+"""Caches grow by so many tokens at a time, or by an eighth: beam search copies what it keeps, room
+included."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,19 @@ class KeyValues:
     def mapped(self, change: Callable[[Tensor], Tensor]) -> KeyValues:
         return KeyValues(change(self.keys), change(self.values))
 
-    def attend(self, q: Tensor, seen: Tensor | None, length: int, scale: float) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        seen: Tensor | None,
+        length: int,
+        scale: float,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """Each query's mixture of the first `length` values.
 
         Shapes: q (R', H, K), R' a multiple of R; seen (R, 1, R' / R, length), True where a query
-        sees a key; None where it sees all -> (R', H, K).
+        sees a key; None where it sees all; bias (R, H, R' / R, length), added to scores
+        -> (R', H, K).
         """
         rows, groups, _, width = self.keys.shape
         shared = q.shape[1] // groups
@@ -70,8 +79,10 @@ class KeyValues:
         apart = q.reshape(rows * groups, -1, width)
         k, v = (x[:, :, :length].flatten(0, 1) for x in (self.keys, self.values))
         scores = torch.baddbmm(apart.new_empty(()), apart, k.transpose(1, 2), beta=0, alpha=scale)
+        each = scores.view(rows, groups, -1, shared, length)
+        if bias is not None:
+            each += bias.unflatten(1, (groups, shared)).transpose(2, 3)
         if seen is not None:
-            each = scores.view(rows, groups, -1, shared, length)
             each.masked_fill_(~seen.unsqueeze(3), -torch.inf)
         mixed = torch.bmm(torch.softmax(scores, -1), v)
         return (
@@ -106,7 +117,8 @@ class Cache:
         """Room for so many more tokens of each row: a step, in which layers write and read."""
         longest = self.longest + width
         if self.layers and longest > self.layers[0].room:
-            more = longest + -longest % ROOM - self.layers[0].room
+            roomy = longest + longest // ROOM
+            more = roomy + -roomy % ROOM - self.layers[0].room
             self.layers = [one.mapped(lambda x: F.pad(x, (0, 0, 0, more))) for one in self.layers]
         return Step(self, Appended(self.lengths, width, longest))
 
@@ -191,6 +203,7 @@ class Step:
         self.rows = torch.arange(len(layout.lengths), device=layout.lengths.device)[:, None]
         ends = self.places[:, None, :, None]
         keys = torch.arange(layout.longest, device=ends.device)
+        self.bias: Tensor | None = None  # of scores, by the distance (T5)
         self.seen: Tensor | None = keys <= ends
         if layout.width == 1 and bool(self.seen.all()):
             self.seen = None
@@ -222,7 +235,7 @@ class LayerStep:
         new = kv.unflatten(0, (-1, step.layout.width))
         layer.keys[step.rows, :, step.places] = new[:, :, 0]
         layer.values[step.rows, :, step.places] = new[:, :, 1]
-        return layer.attend(q, step.seen, step.layout.longest, scale)
+        return layer.attend(q, step.seen, step.layout.longest, scale, step.bias)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ FARTHEST = 128
 
 class RelativeBias(nn.Module):
     """The bias of a forward pass, which all layers share. Source: Raffel et al. 2020, section 2.1;
-    Song et al. 2020 (MPNet)."""
+    Song et al. 2020 (MPNet). With `causal` no key lies ahead, and no bucket is for one."""
 
-    def __init__(self, buckets: int, heads: int) -> None:
+    def __init__(self, buckets: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
+        self.causal = causal
         self.table = Table(buckets, heads)
 
     def forward(self) -> Bias:
@@ -38,21 +39,24 @@ class RelativeBias(nn.Module):
 
     def between(self, queries: int, keys: int) -> Tensor:
         """Of every query and key of a sequence. Shapes: (1, H, queries, keys)."""
-        device = self.table.weight.device
-        rows = torch.arange(queries, device=device)[:, None]
-        numbers = bucketed(torch.arange(keys, device=device) - rows, self.table.num_embeddings)
+        return self.of(torch.arange(queries, device=self.table.weight.device)[None], keys)
+
+    def of(self, places: Tensor, keys: int) -> Tensor:
+        """Of queries at these places, and the first keys. Shapes: (R, C) -> (R, H, C, keys)."""
+        distance = torch.arange(keys, device=places.device) - places[:, :, None]
+        numbers = bucketed(distance, self.table.num_embeddings, causal=self.causal)
         bias: Tensor = self.table(numbers.flatten()).unflatten(0, numbers.shape)
-        return bias.permute(2, 0, 1).unsqueeze(0)
+        return bias.permute(0, 3, 1, 2)
 
 
-def bucketed(distance: Tensor, buckets: int) -> Tensor:
-    """The bucket of each distance: half of them for keys ahead. The nearer half of each have one
-    distance; the others, up to `FARTHEST`, are equally wide in its logarithm."""
-    half = buckets // 2
+def bucketed(distance: Tensor, buckets: int, *, causal: bool = False) -> Tensor:
+    """The bucket of each distance: half of them for keys ahead, if there are any. The nearer half
+    of each have one distance; the others, up to `FARTHEST`, are equally wide in its logarithm."""
+    half = buckets if causal else buckets // 2
     exact = half // 2
-    far = distance.abs()
+    far = (-distance).clamp(min=0) if causal else distance.abs()
     # in this order of operations: at a bucket's edge another rounds to its neighbor
     share = (far.clamp(min=1).float() / exact).log() / math.log(FARTHEST / exact)
     wide = exact + (share * (half - exact)).long()
     near: Tensor = torch.where(far < exact, far, wide.clamp(max=half - 1))
-    return near.add(distance > 0, alpha=half)
+    return near if causal else near.add(distance > 0, alpha=half)

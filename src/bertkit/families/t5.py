@@ -1,0 +1,179 @@
+"""T5: an encoder and a decoder to which every task is a text. Raffel et al. 2020.
+
+Version 1.1 has gated layers, and a matrix of logits of its own: Shazeer 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import Family, Special
+from bertkit.models.config import RelativePositions, TransformerConfig
+
+KINDS = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "gelu_new": ("gelu_tanh", False),
+    "silu": ("silu", False),
+    "gated-relu": ("relu", True),
+    "gated-gelu": ("gelu_tanh", True),
+    "gated-silu": ("silu", True),
+}
+"""Their feed-forward networks -> our activation, and whether it is gated."""
+
+RATES = ("dropout", "attention_dropout", "feedforward.dropout")
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError for a feed-forward network of another kind."""
+    kind = theirs.get("feed_forward_proj", "relu")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"feed_forward_proj = {kind!r}: known are {', '.join(KINDS)}")
+    activation, gated = KINDS[kind]
+    buckets = theirs.get("relative_attention_num_buckets", 32)
+    return {
+        "feedforward.activation": activation,
+        "feedforward.gated": gated,
+        "positions": {"kind": "relative", "buckets": buckets},
+        **dict.fromkeys(RATES, theirs.get("dropout_rate", 0.1)),
+    }
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    if not isinstance(config.positions, RelativePositions) or config.positions.learned:
+        raise ConfigError('model.positions: every t5 model has kind = "relative", not learned')
+    kind = config.feedforward.activation, config.feedforward.gated
+    names = [name for name, one in KINDS.items() if one == kind]
+    if not names:
+        raise ConfigError(f"model.feedforward.activation = {kind[0]!r}: no t5 model is gated so")
+    if len({config.rate(path) for path in (*RATES, "head.dropout")}) > 1:
+        raise ConfigError("model.dropout: a t5 folder has one dropout; set them all alike")
+    return {
+        "feed_forward_proj": names[0],
+        "relative_attention_num_buckets": config.positions.buckets,
+        "dropout_rate": config.dropout,
+    }
+
+
+def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    layers = theirs.get("num_decoder_layers") or theirs.get("num_layers", 6)
+    return {**_read(theirs), "layers": layers}
+
+
+def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
+    return {**_write(config), "num_decoder_layers": config.layers}
+
+
+def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
+    """The table's rows of one stack."""
+    theirs, ours = f"{side}.block.{{}}.layer.", f"{side}.blocks.{{}}."
+    last = 2 if side == "decoder" else 1
+    rows: dict[str, str | tuple[str, ...]] = {
+        f"{side}.embedding.tokens.weight": "shared.weight",
+        f"{side}.relative.table.weight": (
+            f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        ),
+        f"{ours}attention.qkv.weight": tuple(f"{theirs}0.SelfAttention.{p}.weight" for p in "qkv"),
+        f"{ours}attention.out.weight": f"{theirs}0.SelfAttention.o.weight",
+        f"{ours}attention_norm.weight": f"{theirs}0.layer_norm.weight",
+        f"{ours}feedforward.up.weight": f"{theirs}{last}.DenseReluDense.wi.weight",
+        f"{ours}feedforward.down.weight": f"{theirs}{last}.DenseReluDense.wo.weight",
+        f"{ours}feedforward_norm.weight": f"{theirs}{last}.layer_norm.weight",
+        f"{side}.norm.weight": f"{side}.final_layer_norm.weight",
+    }
+    if side == "decoder":
+        cross = f"{theirs}1.EncDecAttention."
+        rows |= {
+            f"{ours}cross.q.weight": f"{cross}q.weight",
+            f"{ours}cross.kv.weight": tuple(f"{cross}{part}.weight" for part in "kv"),
+            f"{ours}cross.out.weight": f"{cross}o.weight",
+            f"{ours}cross_norm.weight": f"{theirs}1.layer_norm.weight",
+        }
+    return rows
+
+
+def _gated(side: str, last: int) -> dict[str, tuple[str, ...]]:
+    theirs = f"{side}.block.{{}}.layer.{last}.DenseReluDense."
+    return {
+        f"{side}.blocks.{{}}.feedforward.up.weight": tuple(f"{theirs}wi_{n}.weight" for n in "01")
+    }
+
+
+_SETTINGS = {
+    "vocab": "vocab_size",
+    "hidden": "d_model",
+    "heads": "num_heads",
+    "attention.width": "d_kv",
+    "intermediate": "d_ff",
+    "max_positions": "n_positions",
+    "pad_id": "pad_token_id",
+    "norm.eps": "layer_norm_epsilon",
+}
+_STACK: dict[str, Any] = {
+    "token_types": 0,
+    "norm.kind": "rms",
+    "norm.place": "pre",
+    "norm.bias": False,
+    "norm.embedding": False,
+    "norm.final": True,
+    "attention.bias": False,
+    "attention.scaled": False,
+    "feedforward.bias": False,
+}
+_DEFAULTS: dict[str, Any] = {
+    "hidden": 512,
+    "layers": 6,
+    "heads": 8,
+    "attention.width": 64,
+    "intermediate": 2048,
+    "norm.eps": 1e-6,
+    "positions": RelativePositions(),
+    "feedforward.activation": "relu",
+    "feedforward.dropout": 0.1,
+}
+_SPECIAL = ("positions", "feedforward.activation", "feedforward.gated", *RATES)
+
+T5 = Family(
+    name="t5",
+    vocab=32_128,
+    settings={**_SETTINGS, "layers": "num_layers"},
+    fixed=_STACK,
+    defaults=_DEFAULTS,
+    activation="dense_act_fn",
+    must_be={"is_encoder_decoder": True, "relative_attention_max_distance": 128},
+    special=Special(_SPECIAL, _read, _write),
+    roles=("pad", "unk", "eos"),
+    written_roles=("pad", "eos"),
+    body={**_layers("encoder"), **_layers("decoder")},
+    gated={**_gated("encoder", 1), **_gated("decoder", 2)},
+    prefix="",
+    heads={"lm": {"output": "lm_head.weight"}},
+    some=("lm_head.weight",),
+    derived={
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+    ignored=("EncDecAttention.relative_attention_bias.weight",),
+    architectures={frozenset(): "T5Model", frozenset({"lm"}): "T5ForConditionalGeneration"},
+    decoder=Family(
+        name="t5",
+        settings={**_SETTINGS, "head.lm_tied": "tie_word_embeddings"},
+        fixed={
+            **_STACK,
+            "attention.causal": True,
+            "attention.cross": True,
+            "head.lm_scaled": True,
+        },
+        defaults=_DEFAULTS,
+        activation="dense_act_fn",
+        special=Special(("layers", *_SPECIAL), _read_decoder, _write_decoder),
+        body={},
+        heads={},
+        prefix="",
+        derived={},
+        architectures={},
+    ),
+    start="pad",
+)
