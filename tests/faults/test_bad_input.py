@@ -323,7 +323,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map asks to run code"),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
-    "another family": (edit_config(model_type="t5"), "bertkit has not, with relative positions"),
+    "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
     "family spelt like ours": (edit_config(model_type="deberta-v2"), "take a model of one it has"),
     "tasks of ERNIE": (edit_config(model_type="ernie", use_task_id=True), "use_task_id = True"),
     "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
