@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.generation import FILE as GENERATION
 from bertkit.checkpoint.generation import Generation, read_generation
+from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.weights import (
@@ -79,7 +80,7 @@ def load(
     labels: Sequence[str] = (),
     revision: str | None = None,
 ) -> Loaded:
-    """Open a model folder or hub id.
+    """Open a model folder or hub id, or a GGUF file.
 
     Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
     new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
@@ -87,15 +88,19 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
+    one_file = read_gguf(folder) if folder.is_file() else None
     pooling, inner, pooled_length = read_pooling(folder)
-    path = inner / "config.json"
-    settings, family, config, decoder = _read_config(path)
+    path = folder if one_file else inner / "config.json"
+    settings, family, config, decoder = _read_config(
+        path, None if one_file is None else one_file.settings
+    )
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
             f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
             "model's; they do not belong together"
         )
-    weights = standard_names(family, read_tensors(inner))
+    tensors = one_file.tensors if one_file else read_tensors(inner)
+    weights = standard_names(family, tensors)
     saved_heads = heads_in(
         family, weights, architecture=_architecture(settings), ours=_heads(settings, path)
     )
@@ -119,8 +124,9 @@ def load(
             weights = {name: tensor for name, tensor in weights.items() if name not in stale}
     weights |= _dense(model, pooling)
     fresh = tuple(wanted) if heads is not None else ()
-    report = fill(model, family, weights, fresh=fresh, where=inner / FILE)
-    tokenizer = _tokenizer(inner, family, config)
+    report = fill(model, family, weights, fresh=fresh, where=folder if one_file else inner / FILE)
+    tokenizer = one_file.tokenizer if one_file else Tokenizer.load(inner)
+    _check_tokenizer(tokenizer, inner, family, config)
     length = (
         pooled_length or _length(settings, path) or tokenizer.max_length or config.max_positions
     )
@@ -151,9 +157,10 @@ def _check_names(
             )
 
 
-def _tokenizer(folder: Path, family: Family, config: TransformerConfig) -> Tokenizer:
+def _check_tokenizer(
+    tokenizer: Tokenizer, folder: Path, family: Family, config: TransformerConfig
+) -> None:
     """Raises: CheckpointError when it is not the tokenizer of a model of this shape."""
-    tokenizer = Tokenizer.load(folder)
     tokenizer.need(*family.roles)
     reason = ""
     if family.positions_after_pad and tokenizer.pad != config.pad_id:
@@ -167,7 +174,6 @@ def _tokenizer(folder: Path, family: Family, config: TransformerConfig) -> Token
         reason = f" has {tokenizer.vocab_size} pieces, the model only {config.vocab} rows;"
     if reason:
         raise CheckpointError(f"{folder}: the tokenizer{reason} they do not belong together")
-    return tokenizer
 
 
 def save(
@@ -297,7 +303,7 @@ def _config_json(
 
 
 def _read_config(
-    path: Path,
+    path: Path, given: dict[str, Any] | None
 ) -> tuple[dict[str, Any], Family, TransformerConfig, TransformerConfig | None]:
     tensorflow = sorted(path.parent.glob("*.ckpt.index"))
     if tensorflow and not path.exists():
@@ -306,7 +312,7 @@ def _read_config(
             "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
             "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
         )
-    settings = read_object(path)
+    settings = read_object(path) if given is None else given
     if "auto_map" in settings:
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bertkit.checkpoint.gguf import SUFFIX
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
@@ -12,13 +13,16 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
-    """The folder of a model named by a local path or a hub id such as `google-bert/bert-base`.
+    """The folder or GGUF file of a model named by a local path, or by a hub id such as
+    `google-bert/bert-base`.
 
     `revision` is a branch, tag or commit of the hub; a full commit is exact.
     Raises: CheckpointError when it is neither, or cannot be fetched.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
+        return folder
+    if folder.is_file() and folder.suffix == SUFFIX:
         return folder
     if folder.is_file():
         raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
+from bertkit.text.chat import Message
 from bertkit.text.long import Long
 
 
@@ -81,6 +83,8 @@ def generate(
     *,
     decoding: Decoding | None = None,
     stops: list[str] | None = None,
+    prefix: str = "",
+    choices: list[str] | None = None,
     stream: bool = False,
     precision: Inference = "fp32",
 ) -> Iterator[Any] | None:
@@ -90,13 +94,19 @@ def generate(
         model: A model folder or hub id with a language-model head (GPT-2).
         prompt: By default the lines of stdin.
         stops: A text ends before this string; may be repeated.
+        prefix: What every text begins with.
+        choices: A text is one of these; may be repeated.
         stream: Write the text itself while it comes, and a line break after each.
         precision: Of the numbers the model computes with.
     """
     writer = pipeline("generate", model, precision=precision)
     prompts = prompt or list(lines())
     if not stream:
-        return iter(writer(prompts, decoding, stop=stops or ()))
+        return iter(
+            writer(prompts, decoding, stop=stops or (), prefix=prefix, choices=choices or ())
+        )
+    if prefix or choices:
+        raise ConfigError("--stream: goes with neither --prefix nor --choices; leave it out")
     for one in prompts:
         for piece in writer.stream(one, decoding, stop=stops or ()):
             print(piece, end="", flush=True)
@@ -145,6 +155,50 @@ def translate(
 
 TRANSLATED = 1024
 """Lines read before the first of them is translated."""
+
+
+def chat(
+    model: str,
+    /,
+    *,
+    system: str | None = None,
+    decoding: Decoding | None = None,
+    precision: Inference = "fp32",
+) -> None:
+    """A conversation with a model, a turn a line.
+
+    It ends with the input (Ctrl-D). When it fills the model its oldest turns are forgotten, and it
+    is said.
+
+    Args:
+        model: A folder, GGUF file or hub id of a model that was tuned for conversations.
+        system: What the model is told before; by default what its makers tell it.
+        precision: Of the numbers the model computes with.
+    """
+    writer = pipeline("generate", model, precision=precision)
+    messages = [Message("system", system)] if system else []
+    told, first = writer.chat, len(messages)
+    length = writer.stepper.length
+    if sys.stdin.isatty():
+        say("Write a line; Ctrl-D ends.")
+    for line in lines():
+        messages.append(Message("user", line))
+        while (
+            len(told.encode(messages)[0]) > max(length - ANSWER, length // 2)
+            and len(messages) > first + 1
+        ):
+            del messages[first : first + 2]
+            say("the conversation fills the model: its oldest turn is forgotten")
+        pieces = []
+        for piece in writer.stream(messages, decoding):
+            print(piece, end="", flush=True)
+            pieces.append(piece)
+        print()
+        messages.append(Message("assistant", "".join(pieces).strip() or "…"))
+
+
+ANSWER = 256
+"""Tokens that an answer in a conversation has room for at least, where the model has."""
 
 
 def next_sentence(model: str, a: str, b: str, /) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cyclopts import App
 
-TASKS = ("classify", "tag", "answer", "choose", "similarity", "respond", "summarize")
+TASKS = ("classify", "tag", "answer", "choose", "similarity", "respond", "summarize", "chat")
 COMMANDS = {
     "vocab train": "recipes.vocabulary:train_vocabulary",
     "vocab extend": "recipes.extend:extend",
@@ -37,6 +37,7 @@ COMMANDS = {
     "fill-mask": "commands.answer:fill_mask",
     "generate": "commands.answer:generate",
     "translate": "commands.answer:translate",
+    "chat": "commands.answer:chat",
     "next-sentence": "commands.answer:next_sentence",
     "embed": "recipes.embed:embed",
     "index": "recipes.index:index",

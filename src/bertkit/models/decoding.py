@@ -28,13 +28,15 @@ class Rules:
     stops: Stops | None = None
     forbidden: Sequence[int] = ()
     """Tokens that are never written."""
-    first: int | None = None
-    """The token that every text begins with."""
+    prefix: Sequence[int] = ()
+    """The tokens that every text begins with."""
+    allowed: Callable[[Sequence[int]], Sequence[int]] | None = None
+    """Which tokens may follow those that were written behind the prefix."""
 
     def bind(self, decoding: Decoding) -> bool:
         """Whether there may be a token that may not come next."""
         own = decoding.min_tokens > 0 or decoding.no_repeat is not None
-        return own or bool(self.forbidden) or self.first is not None
+        return own or bool(self.forbidden) or bool(self.prefix) or self.allowed is not None
 
 
 class Decoding(Settings, frozen=True):
@@ -95,14 +97,35 @@ def constrain(
     if rules.forbidden:
         scores[:, list(rules.forbidden)] = -torch.inf
     for place, (prompt, ids) in enumerate(texts):
-        if not ids and rules.first is not None:
-            scores[place] = -torch.inf
-            scores[place, rules.first] = 0.0
+        if len(ids) < len(rules.prefix):
+            only(scores[place], [rules.prefix[len(ids)]])
+            continue
+        if rules.allowed is not None:
+            only(scores[place], rules.allowed(ids[len(rules.prefix) :]))
             continue
         if len(ids) < decoding.min_tokens:
             scores[place, list(rules.ends)] = -torch.inf
         if decoding.no_repeat is not None:
             scores[place, _repeats([*prompt, *ids], decoding.no_repeat)] = -torch.inf
+
+
+def only(scores: Tensor, allowed: Sequence[int]) -> None:
+    """Take away all other tokens, in place; one that is alone has score 0. Shapes: scores (V,)."""
+    kept = scores[list(allowed)]
+    scores.fill_(-torch.inf)
+    scores[list(allowed)] = kept if len(allowed) > 1 else 0.0
+
+
+def one_of(choices: Sequence[Sequence[int]], ends: Sequence[int]) -> Callable[..., list[int]]:
+    """Allows these texts alone, each to its end."""
+    following: dict[tuple[int, ...], list[int]] = {}
+    for choice in choices:
+        whole = (*choice, ends[0])
+        for place, token in enumerate(whole):
+            after = following.setdefault(tuple(choice[:place]), [])
+            if token not in after:
+                after.append(token)
+    return lambda ids: following[tuple(ids)]
 
 
 def _repeats(ids: Sequence[int], size: int) -> list[int]:

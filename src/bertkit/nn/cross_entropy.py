@@ -70,3 +70,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
         return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None, None
+
+
+def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """The log-probability of each target, in fp32, without keeping the logits.
+
+    Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> (M,).
+    """
+    rows = []
+    for part, wanted in zip(x.split(ROWS), targets.split(ROWS), strict=True):
+        logits = F.linear(part, weight, bias).float()
+        rows.append(logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(-1))
+    return torch.cat(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -14,11 +15,12 @@ from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.decoding import Decoding, Ended, Rules, Written
+from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.models.generate import Writing, generate
 from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
+from bertkit.text.chat import Chat, Message, check
 from bertkit.text.tokenizer import Tokenizer
 
 PLACES = 32_768
@@ -29,6 +31,16 @@ ANY_LENGTH = 1 << 30
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a decoder writes for the first bytes of a character whose others have not come."""
+
+
+Prompt = str | Sequence[Message]
+"""A text, or a conversation whose next turn is the model's."""
+
+
+def _messages(prompt: Prompt) -> Sequence[Message]:
+    messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
+    check(messages, "messages")
+    return messages
 
 
 class GeneratedText(msgspec.Struct, frozen=True):
@@ -43,8 +55,8 @@ class GeneratedText(msgspec.Struct, frozen=True):
 
 
 class Generate(ModelPipeline):
-    """Prompts -> what the model writes behind them, best first; of a model with an encoder (Marian)
-    texts -> what it makes of them.
+    """Prompts or conversations -> what the model writes behind them, best first; of a model with an
+    encoder (Marian) texts -> what it makes of them.
 
     A text depends on its prompt and the settings alone: it is the same in any company.
     """
@@ -60,14 +72,21 @@ class Generate(ModelPipeline):
             self.target = Tokenizer.load(loaded.folder, side="target")
 
     def __call__(
-        self, prompts: Sequence[str], decoding: Decoding | None = None, *, stop: Sequence[str] = ()
+        self,
+        prompts: Sequence[Prompt],
+        decoding: Decoding | None = None,
+        *,
+        stop: Sequence[str] = (),
+        prefix: str = "",
+        choices: Sequence[str] = (),
     ) -> list[list[GeneratedText]]:
         """The `best` texts for each prompt; one also ends before any of the strings `stop`.
 
-        Raises: DataError for a prompt that leaves no room.
+        A text begins with `prefix`, behind which it is one of the `choices` if there are any.
+        Raises: DataError for a prompt that leaves no room, or what the vocabulary cannot write.
         """
         decoding = decoding or self.loaded.generation.decoding
-        requests, rules = self._requests(prompts), self._rules(stop)
+        requests, rules = self._requests(prompts), self._rules(prompts, stop, prefix, choices)
         copies = max(decoding.beams, decoding.best)
         lengths = [
             copies * (one.tokens + self.stepper.room(one, decoding.max_tokens)) for one in requests
@@ -81,7 +100,7 @@ class Generate(ModelPipeline):
         return answers
 
     def stream(
-        self, prompt: str, decoding: Decoding | None = None, *, stop: Sequence[str] = ()
+        self, prompt: Prompt, decoding: Decoding | None = None, *, stop: Sequence[str] = ()
     ) -> Iterator[str]:
         """The same text in pieces, as they are written.
 
@@ -91,7 +110,7 @@ class Generate(ModelPipeline):
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
         (request,) = self._requests([prompt])
-        writing = Writing(self.stepper, decoding, self._rules(stop))
+        writing = Writing(self.stepper, decoding, self._rules([prompt], stop))
         (row,) = writing.add([request])
         sent, longest = "", max(map(len, stop), default=1)
         while row.ended is None:
@@ -106,8 +125,11 @@ class Generate(ModelPipeline):
         if len(whole) > len(sent):
             yield whole[len(sent) :]
 
-    def _requests(self, texts: Sequence[str]) -> list[Request]:
-        if not self.reads:
+    def _requests(self, prompts: Sequence[Prompt]) -> list[Request]:
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if len(texts) < len(prompts):
+            requests = [Request(self.chat.encode(_messages(prompt))[0]) for prompt in prompts]
+        elif not self.reads:
             requests = [
                 Request(ids if len(ids) else np.array([self.tokenizer.eos]))
                 for ids in self.tokenizer.ids(texts)
@@ -116,12 +138,23 @@ class Generate(ModelPipeline):
             start = np.array([self._start])
             encodings = self.tokenizer.encode_batch(texts, max_length=ANY_LENGTH)
             requests = [Request(start, encoding.ids) for encoding in encodings]
-        for text, request in zip(texts, requests, strict=True):
+        for prompt, request in zip(prompts, requests, strict=True):
             try:
                 self.stepper.room(request)
             except DataError as error:
+                text = prompt if isinstance(prompt, str) else prompt[-1].content
                 raise DataError(f"{text[:60]!r}: {error}") from None
         return requests
+
+    @cached_property
+    def chat(self) -> Chat:
+        """How the model's vocabulary writes conversations."""
+        if self.reads:
+            raise CheckpointError(
+                f"{self.loaded.folder}: reads a text and writes another; conversations need a "
+                "model that goes on with its prompt, such as SmolLM2"
+            )
+        return Chat(self.tokenizer)
 
     @property
     def _start(self) -> int:
@@ -134,12 +167,25 @@ class Generate(ModelPipeline):
             )
         return start
 
-    def _rules(self, stop: Sequence[str]) -> Rules:
+    def _rules(
+        self,
+        prompts: Sequence[Prompt],
+        stop: Sequence[str] = (),
+        prefix: str = "",
+        choices: Sequence[str] = (),
+    ) -> Rules:
         if not all(stop):
             raise ConfigError("stop: an empty string ends every text; leave it out")
         said = self.loaded.generation
         ends = said.ends or (self.target.eos,)
-        rules = Rules(ends, forbidden=said.forbidden, first=said.first)
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            ends = tuple(dict.fromkeys([*ends, self.chat.end]))
+        first = [] if said.first is None else [said.first]
+        allowed = None
+        if choices:
+            allowed = one_of([self._written(text, "choices") for text in choices], ends)
+        begins = [*first, *self._written(prefix, "prefix")]
+        rules = Rules(ends, forbidden=said.forbidden, prefix=begins, allowed=allowed)
         if not stop:
             return rules
         # a stop string has at most as many tokens as bytes, and may begin inside of one
@@ -150,6 +196,17 @@ class Generate(ModelPipeline):
             return any(one in text for one in stop)
 
         return replace(rules, stops=stops)
+
+    def _written(self, text: str, name: str) -> list[int]:
+        """The tokens that a model writes for a text."""
+        if not text and name == "prefix":
+            return []
+        ids: list[int] = self.target.ids([text])[0].tolist()
+        if not ids or self.target.decode(ids).strip() != text.strip():
+            raise DataError(
+                f"{name}: the vocabulary cannot write {text[:60]!r}; write it otherwise"
+            )
+        return ids
 
     def _answer(self, written: Written, request: Request, stop: Sequence[str]) -> GeneratedText:
         text = self._text(written.ids, request.prompt)

@@ -26,6 +26,7 @@ AUTO = {
     "similarity": "SentenceTransformer",
     "tag": "AutoModelForTokenClassification",
     "summarize": "AutoModelForTokenClassification",
+    "chat": "AutoModelForCausalLM",
 }
 """The class of transformers for each task; of sentence-transformers, for vectors."""
 

@@ -16,6 +16,7 @@ TASKS = {
     "respond": "bertkit.tasks.respond:Respond",
     "similarity": "bertkit.tasks.similarity:Similarity",
     "summarize": "bertkit.tasks.summarize:Summarize",
+    "chat": "bertkit.tasks.chat:Chat",
     "tag": "bertkit.tasks.tag:Tag",
 }
 """The tasks bertkit knows by name, and where each is."""

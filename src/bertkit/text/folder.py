@@ -41,6 +41,7 @@ SETTINGS = (
     "source_lang",
     "target_lang",
     "separate_vocabs",
+    "chat_template",
 )
 """The keys of tokenizer_config.json that are read and kept; code is never taken from one."""
 
@@ -218,6 +219,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             settings |= _read_json(folder / name)
+    if (folder / "chat_template.jinja").is_file():  # where transformers 5 writes it
+        settings["chat_template"] = _read(folder / "chat_template.jinja")
     limit = settings.get("model_max_length")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
         raise TokenizerError(

@@ -188,6 +188,20 @@ class Tokenizer:
         """What ends a text that a model reads or writes."""
         return self._id("eos")
 
+    @property
+    def chat_template(self) -> str | None:
+        """How the folder says that conversations are written: a program, which is not run."""
+        said = self._settings.get("chat_template")
+        return said if isinstance(said, str) else None
+
+    def has(self, token: str) -> bool:
+        """Whether it is a special token."""
+        return token in self._special_tokens
+
+    def token(self, name: str) -> int:
+        """The id of a special token."""
+        return self._number(name)
+
     def need(self, *roles: str) -> None:
         """Raises: TokenizerError for the first role that the vocabulary has no token for."""
         for role in roles:

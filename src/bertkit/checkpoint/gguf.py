@@ -1,0 +1,195 @@
+"""Models in one GGUF file, as llama.cpp has them: read as data, their weights as fp32.
+
+Source of the layout: the GGUF specification, version 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+from torch import Tensor
+
+from bertkit import memory
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.storage import check_file
+from bertkit.text.folder import usable
+from bertkit.text.tokenizer import Tokenizer
+
+SUFFIX = ".gguf"
+CONTROL, OWN = 3, 4
+"""Kinds of pieces: special tokens, and those that a text is searched for whole."""
+
+NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Their names of tensors -> those of transformers."""
+
+SPLITS = {
+    "gpt-2": (),
+    "default": (),
+    "smollm": (pre_tokenizers.Digits(individual_digits=True),),
+}
+"""How a text is split before GPT-2's own split, by the name that a file gives it."""
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """What a model folder would hold."""
+
+    settings: dict[str, Any]
+    """As of a `config.json`."""
+    tensors: dict[str, Tensor]
+    tokenizer: Tokenizer
+
+
+def read_gguf(path: Path) -> Gguf:
+    """Raises: CheckpointError for a file that is damaged, or of a model that is not Llama's."""
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise ConfigError(
+            f"{path}: gguf, which reads these files, is not installed; pip install 'bertkit[gguf]'"
+        ) from None
+
+    class Reader(GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            values = super()._get(offset, dtype, count, override_order)
+            if len(values) < int(count):  # else a made-up count would be counted to its end
+                raise ValueError("it ends too early")
+            return values
+
+    check_file(path, CheckpointError, most=memory.installed())
+    try:
+        reader = Reader(path)
+        said = {name: field.contents() for name, field in reader.fields.items()}
+        stored = {tensor.name: tensor for tensor in reader.tensors}
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path}: damaged, or quantized in a way that the library gguf does not know "
+            f"({error}); fetch it again, or take another file of the same model"
+        ) from None
+    try:
+        settings = _settings(said, stored)
+        tensors = {_name(name): _tensor(one, name, settings) for name, one in stored.items()}
+        tokenizer = _tokenizer(said, path)
+    except KeyError as error:
+        raise CheckpointError(f"{path}: has no {error}; fetch it again") from None
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {error}; its parts do not belong together") from None
+    settings["eos_token_id"] = said.get("tokenizer.ggml.eos_token_id")
+    return Gguf(settings, tensors, tokenizer)
+
+
+def _settings(said: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata as settings of transformers' Llama."""
+    kind = said["general.architecture"]
+    if kind != "llama":
+        raise ValueError(f"general.architecture = {kind!r}: of GGUF files llama is read only")
+    heads = said["llama.attention.head_count"]
+    hidden = said["llama.embedding_length"]
+    shared = said.get("llama.attention.head_count_kv", heads)
+    if shared < 1 or heads % shared or hidden % heads:
+        raise ValueError(f"{heads} heads, {shared} of keys and values, and {hidden} hidden units")
+    width = said.get("llama.attention.key_length", hidden // heads)
+    if said.get("llama.rope.dimension_count", width) != width:
+        raise ValueError("llama.rope.dimension_count: angles turn the whole of a head here")
+    if said.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in stored:
+        raise ValueError("llama.rope.scaling: angles that are stretched are not read")
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": int(stored["token_embd.weight"].shape[1]),
+        "hidden_size": hidden,
+        "num_hidden_layers": said["llama.block_count"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": shared,
+        "head_dim": width,
+        "intermediate_size": said["llama.feed_forward_length"],
+        "max_position_embeddings": said["llama.context_length"],
+        "rms_norm_eps": float(f"{said['llama.attention.layer_norm_rms_epsilon']:.6g}"),
+        "rope_theta": said.get("llama.rope.freq_base", 10_000.0),
+        "tie_word_embeddings": "output.weight" not in stored,
+    }
+
+
+def _name(name: str) -> str:
+    if name in NAMES:
+        return NAMES[name]
+    block, number, kind, *end = name.split(".")
+    if block != "blk" or end != ["weight"] or kind not in IN_LAYER:
+        raise ValueError(f"{name}: no weight of a Llama model")
+    return f"model.layers.{number}.{IN_LAYER[kind]}.weight"
+
+
+def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
+    """As fp32, rows in transformers' order."""
+    from gguf.quants import dequantize
+
+    try:
+        values = dequantize(stored.data, stored.tensor_type)
+    except (NotImplementedError, KeyError):
+        raise ValueError(
+            f"{name} is quantized as {stored.tensor_type.name}, which is not read; take a file "
+            "with Q8_0, Q4_K or F16"
+        ) from None
+    weight = torch.from_numpy(np.array(values, dtype=np.float32))
+    kind = name.split(".")[2:3]
+    if kind in (["attn_q"], ["attn_k"]):
+        # there the two numbers that an angle turns are neighbors, in transformers half a head apart
+        heads = settings["num_attention_heads" if kind == ["attn_q"] else "num_key_value_heads"]
+        weight = weight.view(heads, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+    return weight
+
+
+def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
+    """Raises: ValueError for one that is no byte-level BPE."""
+    kind, split = said["tokenizer.ggml.model"], said.get("tokenizer.ggml.pre", "default")
+    if kind != "gpt2" or split not in SPLITS:
+        raise ValueError(
+            f"its tokenizer, {kind} with {split}, is not read; take the model's folder from the hub"
+        )
+    pieces, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
+    with usable(str(path)):
+        core = tokenizers.Tokenizer(
+            models.BPE({piece: place for place, piece in enumerate(pieces)}, merges)
+        )
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.pre_tokenizer = pre_tokenizers.Sequence([*SPLITS[split], level])
+        core.decoder = decoders.ByteLevel()
+        for number, added in ((CONTROL, True), (OWN, False)):
+            core.add_tokens(
+                [
+                    tokenizers.AddedToken(piece, special=added, normalized=False)
+                    for piece, one in zip(pieces, kinds, strict=True)
+                    if one == number
+                ]
+            )
+        roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+        ids = {role: said.get(f"tokenizer.ggml.{name}_token_id") for role, name in roles.items()}
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "chat_template": said.get("tokenizer.chat_template"),
+            **{f"{role}_token": pieces[i] for role, i in ids.items() if i is not None},
+        }
+        return Tokenizer(core, settings, str(path))

