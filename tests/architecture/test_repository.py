@@ -52,6 +52,7 @@ HOMES: dict[str, str] = {
     "recipes/run_file.py": "test_config.py",
     "recipes/vectors.py": "training/test_skipgram.py",
     "data/workers.py": "recipes/test_prepare.py",
+    "serve/live.py": "serve/test_complete.py",
     "serve/context.py": "serve/test_app.py",
     "serve/metrics.py": "serve/test_admission.py",
     "text/folder.py": "text/test_tokenizer.py",

@@ -18,7 +18,7 @@ from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.families import GPT2
 from bertkit.models.decoding import Decoding, Rules, Written
-from bertkit.models.generate import Writing, draw, generate, uniform
+from bertkit.models.generate import Row, Writing, draw, generate, uniform
 from bertkit.models.model import Model
 from bertkit.models.stepper import CausalStepper, Request
 
@@ -118,11 +118,12 @@ def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper
     decoding = Decoding(max_tokens=40, temperature=1.0)
     asked = prompts(3, 8, 2, 90)
     expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
-    writing = Writing(stepper, decoding, Rules([3]))
-    rows = writing.add(asked[:2])
+    writing = Writing(stepper)
+    rows = [Row.of(stepper, one, decoding, Rules([3])) for one in asked]
+    writing.add(rows[:2])
     for _ in range(5):
         writing.step()
-    rows += writing.add(asked[2:])
+    writing.add(rows[2:])
     gone = rows[1]
     if gone in writing.rows:
         writing.drop({writing.rows.index(gone)})

@@ -81,7 +81,7 @@ class Engine:
         """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
 
         def forward(model: Model, batch: Batch) -> Tensor:
-            return read(model.states(batch), batch).float()
+            return read(model.encoder(batch), batch).float()
 
         none = np.empty((0, 0), np.float32)
         return np.concatenate(self.run(sequences, forward)) if sequences else none

@@ -23,10 +23,19 @@ class Row:
     """A text while it is written."""
 
     request: Request
+    decoding: Decoding
+    rules: Rules
     room: int
     """Tokens that it may still have at its start."""
     key: int
     """Of its random numbers."""
+
+    @staticmethod
+    def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> Row:
+        """Raises: DataError for a prompt that leaves no room."""
+        room, key = stepper.room(request, decoding.max_tokens), _key(request, decoding.seed)
+        return Row(request, decoding, rules, room, key)
+
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     ended: Ended | None = None
@@ -47,9 +56,10 @@ def generate(
     """`best` texts for each request, best first."""
     if decoding.beams > 1:
         return beam_search(stepper, requests, decoding, rules)
-    writing = Writing(stepper, decoding, rules)
+    writing = Writing(stepper)
     copies = [replace(one, number=number) for one in requests for number in range(decoding.best)]
-    rows = writing.add(copies)
+    rows = [Row.of(stepper, request, decoding, rules) for request in copies]
+    writing.add(rows)
     while writing.rows:
         writing.step()
     written = [row.written for row in rows]
@@ -61,20 +71,17 @@ def generate(
 
 
 class Writing:
-    """Rows that grow together, greedily or by chance; some may join while others are at work."""
+    """Rows that grow together, greedily or by chance, each as it was asked for; some may join while
+    others are at work."""
 
-    def __init__(self, stepper: Stepper, decoding: Decoding, rules: Rules) -> None:
-        self.stepper, self.decoding, self.rules = stepper, decoding, rules
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
         self.rows: list[Row] = []
         self._state: State | None = None
 
-    def add(self, requests: Sequence[Request]) -> list[Row]:
+    def add(self, rows: Sequence[Row]) -> None:
         """Read these prompts and choose the first word of each; those that go on are `rows`."""
-        rows = [
-            Row(request, self.stepper.room(request, self.decoding.max_tokens), self._key(request))
-            for request in requests
-        ]
-        state, logits = self.stepper.start(requests)
+        state, logits = self.stepper.start([row.request for row in rows])
         kept = self._chosen(rows, logits)
         if len(kept) < len(rows):
             state.keep(torch.tensor(kept, dtype=torch.long, device=logits.device))
@@ -83,7 +90,6 @@ class Writing:
         elif kept:
             self.stepper.join(self._state, state)
         self.rows += [rows[place] for place in kept]
-        return rows
 
     def step(self) -> list[Row]:
         """Another word of each row; those that were written to, of which the ended leave."""
@@ -109,26 +115,25 @@ class Writing:
 
     def _chosen(self, rows: Sequence[Row], logits: Tensor) -> list[int]:
         """Write the next word of each row; the places of those that have not ended."""
-        self._device, decoding, scores = logits.device, self.decoding, logits
-        if self.rules.bind(decoding):
-            scores = logits.clone()
-            texts = [(row.request.prompt.tolist(), row.ids) for row in rows]
-            constrain(scores, texts, decoding, self.rules)
-        if decoding.temperature:
-            numbers = [uniform(row.key, len(row.ids)) for row in rows]
-            chosen = draw(scores, torch.tensor(numbers, dtype=torch.float64), decoding)
+        self._device = logits.device
+        alike: dict[tuple[int, int], list[int]] = {}
+        for place, row in enumerate(rows):
+            alike.setdefault((id(row.decoding), id(row.rules)), []).append(place)
+        if len(alike) == 1:
+            chosen = _chosen(rows, logits)
         else:
-            chosen = scores.argmax(-1)
+            chosen = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+            for places in alike.values():
+                chosen[places] = _chosen([rows[place] for place in places], logits[places])
         logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
-        ends, stops = {*self.rules.ends}, self.rules.stops
         alive = []
         words = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
         for place, (row, token, logprob) in enumerate(words):
             row.ids.append(token)
             row.logprobs.append(logprob)
-            if token in ends:
+            if token in row.rules.ends:
                 row.ended = "end"
-            elif stops is not None and stops(row.ids):
+            elif row.rules.stops is not None and row.rules.stops(row.ids):
                 row.ended = "stop"
             elif len(row.ids) == row.room:
                 row.ended = "length"
@@ -136,12 +141,26 @@ class Writing:
                 alive.append(place)
         return alive
 
-    def _key(self, request: Request) -> int:
-        """Its random numbers depend on the seed, its prompt and its number alone."""
-        said = f"{self.decoding.seed} {request.number} {request.prompt.tolist()}"
-        if request.source is not None:
-            said += f" {request.source.tolist()}"
-        return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
+
+def _chosen(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    """The next token of rows that are written alike. Shapes: (R, V) -> (R,)."""
+    decoding, rules = rows[0].decoding, rows[0].rules
+    if rules.bind(decoding):
+        logits = logits.clone()
+        texts = [(row.request.prompt.tolist(), row.ids) for row in rows]
+        constrain(logits, texts, decoding, rules)
+    if not decoding.temperature:
+        return logits.argmax(-1)
+    numbers = [uniform(row.key, len(row.ids)) for row in rows]
+    return draw(logits, torch.tensor(numbers, dtype=torch.float64), decoding)
+
+
+def _key(request: Request, seed: int) -> int:
+    """Its random numbers depend on the seed, its prompt and its number alone."""
+    said = f"{seed} {request.number} {request.prompt.tolist()}"
+    if request.source is not None:
+        said += f" {request.source.tolist()}"
+    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
 
 
 def uniform(key: int, position: int) -> float:

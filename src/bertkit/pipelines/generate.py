@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,11 +17,12 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
-from bertkit.models.generate import Writing, generate
+from bertkit.models.generate import Row, Writing, generate
 from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline
+from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.text.chat import Chat, Message, check
+from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
 PLACES = 32_768
@@ -43,7 +45,14 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
     return messages
 
 
-class GeneratedText(msgspec.Struct, frozen=True):
+class WrittenToken(msgspec.Struct, frozen=True):
+    """A token, and how likely the model found it."""
+
+    text: str
+    probability: float
+
+
+class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a model wrote, without its prompt."""
 
     text: str
@@ -52,6 +61,8 @@ class GeneratedText(msgspec.Struct, frozen=True):
     tokens: int
     ended: Ended
     """By the model's end token, by a stop string, or cut as no room was left."""
+    each: list[WrittenToken] = []
+    """Its tokens, where they are asked for."""
 
 
 class Generate(ModelPipeline):
@@ -86,17 +97,15 @@ class Generate(ModelPipeline):
         Raises: DataError for a prompt that leaves no room, or what the vocabulary cannot write.
         """
         decoding = decoding or self.loaded.generation.decoding
-        requests, rules = self._requests(prompts), self._rules(prompts, stop, prefix, choices)
+        requests, rules = self.requests(prompts), self.rules(prompts, stop, prefix, choices)
         copies = max(decoding.beams, decoding.best)
-        lengths = [
-            copies * (one.tokens + self.stepper.room(one, decoding.max_tokens)) for one in requests
-        ]
+        lengths = [copies * self.cost(one, decoding) for one in requests]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
         for places in by_length(lengths, PLACES):
             some = [requests[place] for place in places]
             texts = generate(self.stepper, some, decoding, rules)
             for place, written in zip(places, texts, strict=True):
-                answers[place] = [self._answer(one, requests[place], stop) for one in written]
+                answers[place] = [self.answer(one, requests[place], stop) for one in written]
         return answers
 
     def stream(
@@ -109,23 +118,65 @@ class Generate(ModelPipeline):
         decoding = decoding or structs.replace(self.loaded.generation.decoding, beams=1)
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
-        (request,) = self._requests([prompt])
-        writing = Writing(self.stepper, decoding, self._rules([prompt], stop))
-        (row,) = writing.add([request])
-        sent, longest = "", max(map(len, stop), default=1)
-        while row.ended is None:
-            text = self._text(row.ids, request.prompt)
-            # the end may turn into a stop string, or another character
-            ready = text.rstrip(UNFINISHED)[: len(text) - longest + 1]
-            if len(ready) > len(sent):
-                yield ready[len(sent) :]
-                sent = ready
+        (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
+        writing = Writing(self.stepper)
+        row = Row.of(self.stepper, request, decoding, rules)
+        writing.add([row])
+        sent = 0
+        while True:
+            text = self.ready(row, stop)
+            if len(text) > sent:
+                yield text[sent:]
+                sent = len(text)
+            if row.ended is not None:
+                return
             writing.step()
-        whole = self._answer(row.written, request, stop).text
-        if len(whole) > len(sent):
-            yield whole[len(sent) :]
 
-    def _requests(self, prompts: Sequence[Prompt]) -> list[Request]:
+    def ready(self, row: Row, stop: Sequence[str] = ()) -> str:
+        """What of a row's text will not change any more, all of it when it has ended."""
+        if row.ended is not None:
+            return self.answer(row.written, row.request, stop).text
+        text, longest = self._text(row.ids, row.request.prompt), max(map(len, stop), default=1)
+        # the end may turn into a stop string, or another character
+        return text.rstrip(UNFINISHED)[: len(text) - longest + 1]
+
+    # ---- in company, behind a server: a Pipeline
+
+    policies: tuple[Long, ...] = ("error",)
+
+    def prepare(
+        self,
+        items: Sequence[Prompt],
+        *,
+        long: Long,
+        beams: int | None = None,
+        max_tokens: int | None = None,
+    ) -> list[Work]:
+        """Raises: DataError for a text that is longer than the model reads."""
+        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
+        decoding = decoding if beams is None else structs.replace(decoding, beams=beams)
+        return [
+            Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
+            for item, request in zip(items, self.requests(items), strict=True)
+        ]
+
+    def cost(self, request: Request, decoding: Decoding) -> int:
+        """Tokens that are read, and that may be written."""
+        return request.tokens + self.stepper.room(request, decoding.max_tokens)
+
+    def run(self, works: Sequence[Work]) -> list[GeneratedText]:
+        """The best text for each; those that are asked for alike are written together."""
+        answers: dict[int, GeneratedText] = {}
+        for decoding in {work.item[2] for work in works}:
+            places = [i for i, work in enumerate(works) if work.item[2] == decoding]
+            prompts, requests, _ = zip(*(works[i].item for i in places), strict=True)
+            texts = generate(self.stepper, requests, decoding, self.rules(prompts))
+            for place, request, (best, *_) in zip(places, requests, texts, strict=True):
+                answers[place] = self.answer(best, request, tokens=True)
+        return [answers[place] for place in range(len(works))]
+
+    def requests(self, prompts: Sequence[Prompt]) -> list[Request]:
+        """What a model goes on from. Raises: DataError for a prompt that leaves no room."""
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if len(texts) < len(prompts):
             requests = [Request(self.chat.encode(_messages(prompt))[0]) for prompt in prompts]
@@ -167,13 +218,14 @@ class Generate(ModelPipeline):
             )
         return start
 
-    def _rules(
+    def rules(
         self,
         prompts: Sequence[Prompt],
         stop: Sequence[str] = (),
         prefix: str = "",
         choices: Sequence[str] = (),
     ) -> Rules:
+        """What its texts have to be like. Raises: ConfigError, DataError for what cannot be."""
         if not all(stop):
             raise ConfigError("stop: an empty string ends every text; leave it out")
         said = self.loaded.generation
@@ -208,11 +260,24 @@ class Generate(ModelPipeline):
             )
         return ids
 
-    def _answer(self, written: Written, request: Request, stop: Sequence[str]) -> GeneratedText:
+    def answer(
+        self,
+        written: Written,
+        request: Request,
+        stop: Sequence[str] = (),
+        *,
+        tokens: bool = False,
+    ) -> GeneratedText:
+        """The text of what was written, and its tokens if they are wanted."""
         text = self._text(written.ids, request.prompt)
         if written.ended == "stop":
             text = text[: min(place for one in stop if (place := text.find(one)) >= 0)]
-        return GeneratedText(text, written.score, len(written.logprobs), written.ended)
+        each = [
+            WrittenToken(self._text([token], request.prompt), math.exp(logprob))
+            for token, logprob in zip(written.ids, written.logprobs, strict=False)
+            if tokens
+        ]
+        return GeneratedText(text, written.score, len(written.logprobs), written.ended, each)
 
     def _text(self, ids: Sequence[int], prompt: NDArray[np.int64]) -> str:
         """What these ids add to the text of the prompt, a space before its first word included."""

@@ -1,7 +1,7 @@
 """Dynamic batching: one thread runs the models, a bounded queue holds the requests.
 
 The requests of one pipeline go through the model together, oldest first, as soon as the model is
-free; none waits for a fuller batch.
+free; none waits for a fuller batch. Between two batches each model that writes goes a step on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.pipelines import Pipeline, Work
+from bertkit.pipelines import Generate, Pipeline, Work
+from bertkit.serve.live import LiveText, LiveWriting
 from bertkit.serve.metrics import Metrics
 
 
@@ -66,6 +67,7 @@ class Batcher:
         self._rate = 0.0
         self._jobs = 0
         self._queues: dict[Pipeline, deque[_Job]] = {}
+        self._live: dict[Generate, LiveWriting] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="models", daemon=True)
@@ -101,6 +103,26 @@ class Batcher:
         finally:
             self._withdraw(pipeline, job)
 
+    def write(self, pipeline: Generate, texts: Sequence[LiveText]) -> None:
+        """Let texts be written beside those that are; who reads them says when he leaves."""
+        with self._changed:
+            live = self._live.setdefault(pipeline, LiveWriting(pipeline, self.batch_tokens))
+            live.waiting.extend(texts)
+            self._wait(sum(text.cost for text in texts))
+            self._changed.notify()
+
+    @property
+    def writing(self) -> int:
+        """Texts that wait, or are being written."""
+        return sum(len(live) for live in self._live.values())
+
+    def leave(self, texts: Sequence[LiveText]) -> None:
+        """Nobody reads these any more: those that are not at their end give up their places."""
+        with self._changed:
+            for text in texts:
+                text.gone = True
+            self._changed.notify()
+
     def close(self) -> None:
         """End the thread, after what waits is answered."""
         with self._changed:
@@ -126,17 +148,31 @@ class Batcher:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                while not self._queues:
+                self._live = {one: live for one, live in self._live.items() if live}
+                while not self._queues and not self._live:
                     if self._closed:
                         return
                     self._changed.wait()
-                pipeline, taken = self._take()
-            tokens = sum(job.works[place].tokens for job, place in taken)
-            start = time.perf_counter()
-            self._run(pipeline, taken)
-            seconds = time.perf_counter() - start
-            self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
-            self.metrics.batch.observe(tokens)
+                batch = self._take() if self._queues else None
+                new = [(live, self._taken(live)) for live in self._live.values()]
+            if batch is not None:
+                self._answer(*batch)
+            for live, texts in new:
+                live.step(texts)
+
+    def _taken(self, live: LiveWriting) -> list[LiveText]:
+        before = sum(text.cost for text in live.waiting)
+        taken = live.take()
+        self._wait(sum(text.cost for text in live.waiting) - before)
+        return taken
+
+    def _answer(self, pipeline: Pipeline, taken: Sequence[tuple[_Job, int]]) -> None:
+        tokens = sum(job.works[place].tokens for job, place in taken)
+        start = time.perf_counter()
+        self._run(pipeline, taken)
+        seconds = time.perf_counter() - start
+        self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
+        self.metrics.batch.observe(tokens)
 
     def _take(self) -> tuple[Pipeline, list[tuple[_Job, int]]]:
         """The oldest job's pipeline, and as many of what waits for it as make a batch."""

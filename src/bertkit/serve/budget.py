@@ -13,6 +13,7 @@ from typing import Any
 from bertkit import memory
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import busy, too_much
+from bertkit.text.chat import Message
 
 BODY = 8
 """Bytes held for each byte of a body: as it came, as JSON, as what is asked."""
@@ -73,6 +74,8 @@ def pieces(item: Any) -> int:
     match item:
         case None:
             return 0
+        case Message(content=text):
+            return pieces(text) + 4  # and its role
         case str(text):
             if text.isascii():
                 return len(text)

@@ -21,6 +21,7 @@ from bertkit.serve.limits import ApiKeyState, Limits
 from bertkit.serve.refused import Refused, busy, invalid, too_much
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
+from bertkit.text.chat import Message
 
 INLINE = 4_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
@@ -210,4 +211,6 @@ def strings(item: Any) -> list[str]:
     """The texts of an item, which may be a pair, or a text and choices."""
     if isinstance(item, str) or item is None:
         return [item] if item else []
+    if isinstance(item, Message):
+        return [item.content]
     return [text for part in item for text in strings(part)]

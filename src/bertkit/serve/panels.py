@@ -8,15 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.pipelines import Answer, Embed, FillMask, NextSentence, Rerank
+from bertkit.pipelines import Answer, Embed, FillMask, Generate, NextSentence, Rerank
 from bertkit.retrieval.search import Searcher
 from bertkit.serve.registry import require_finite
 from bertkit.tasks import Task
+from bertkit.text.chat import Message
 from bertkit.view import answers
 from bertkit.view.figures import Figure
 
 PIECES, DOCUMENTS = 10, 10
 """How many are shown of each."""
+
+WRITTEN = 100
+"""Tokens that a model writes at most."""
 
 
 class Panel(NamedTuple):
@@ -38,6 +42,14 @@ def lines_of(text: str) -> list[str]:
     if not lines:
         raise DataError("the second box is empty; write a line for each")
     return lines
+
+
+def conversation(text: str, before: str) -> list[Message]:
+    turns = [line.strip() for line in before.splitlines() if line.strip()]
+    if len(turns) % 2:
+        raise DataError("the second box ends with your own line; it has two for each turn")
+    said = [Message("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns)]
+    return [*said, Message("user", text)]
 
 
 def _labels(answered: Sequence[Any], text: str, other: str) -> Figure:
@@ -108,6 +120,32 @@ PANELS: Mapping[str, Panel] = {
         lambda text, other: [text, *lines_of(other)],
         _likeness,
         Embed.run,
+    ),
+    "translate": Panel(
+        "Translation, or a summary",
+        "Text",
+        "",
+        lambda text, other: [text],
+        lambda answered, text, other: answers.written(answered[0]),
+        Generate.run,
+    ),
+    "write": Panel(
+        "What comes next",
+        "The beginning of a text",
+        "",
+        lambda text, other: [text],
+        lambda answered, text, other: answers.written(answered[0]),
+        Generate.run,
+        {"max_tokens": WRITTEN},
+    ),
+    "chat": Panel(
+        "Chat",
+        "What you say",
+        "What was said before, line by line: you, the model, you, …",
+        lambda text, other: [conversation(text, other)],
+        lambda answered, text, other: answers.written(answered[0]),
+        Generate.run,
+        {"max_tokens": WRITTEN},
     ),
     "rerank": Panel(
         "Passages in order",

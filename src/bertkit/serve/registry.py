@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
@@ -22,6 +22,7 @@ from bertkit.pipelines import (
     Answer,
     Embed,
     FillMask,
+    Generate,
     NextSentence,
     Pipeline,
     Rerank,
@@ -34,6 +35,7 @@ from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
+from bertkit.text.chat import Chat
 from bertkit.text.long import Long
 from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.document import Explanation
@@ -80,17 +82,24 @@ class ServedModel:
         else:
             runs = open_engine(loaded, precision)
         self.embed = Embed(loaded, runs, normalize=False)  # each request says
-        if task is None or loaded.pooling is not None:
+        writes = "lm" in loaded.model.heads
+        if loaded.pooling is not None or (task is None and not writes):
             self.pipelines["embed"] = self.embed
+        if writes:
+            writer = Generate(loaded, runs)
+            self.pipelines["translate" if writer.reads else "write"] = writer
+            if not writer.reads and (task == "chat" or converses(loaded)):
+                self.pipelines["chat"] = writer
         self._offer("fill-mask", FillMask, runs)
         self._offer("next-sentence", NextSentence, runs)
         if task in ("respond", "choose", "classify"):
             self._offer("rerank", Rerank, runs)
         self.pipelines["tokenize"] = self.embed  # its tokenizer answers
-        self.pipelines["contexts"] = ContextsPipeline(loaded, runs)
         fill = self.pipelines.get("fill-mask")
         assert fill is None or isinstance(fill, FillMask)
-        self.pipelines["explain"] = ExplainPipeline(loaded, fill)
+        if not writes:
+            self.pipelines["contexts"] = ContextsPipeline(loaded, runs)
+            self.pipelines["explain"] = ExplainPipeline(loaded, fill)
         self.probe = self.embed.prepare([PROBE], long="truncate")
         try:
             self.known = require_finite(self.embed.run(self.probe))[0]
@@ -120,6 +129,14 @@ class ServedModel:
         distance = float(np.abs(vector - self.known).max())
         # bf16 rounds by the batch's shape
         return distance <= 0.02 * float(np.abs(self.known).max())
+
+
+def converses(loaded: Loaded) -> bool:
+    """Whether the vocabulary has a way to write conversations."""
+    try:
+        return Chat(loaded.tokenizer).kind != "plain"
+    except TokenizerError:  # a template of another kind
+        return False
 
 
 def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import Embed, GeneratedText, MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
+from bertkit.serve.complete import chat_completions, completions, translate
 from bertkit.serve.context import RequestContext, reply
 from bertkit.serve.refused import invalid
 from bertkit.serve.registry import require_finite
@@ -247,6 +248,9 @@ ROUTES = (
         "next-sentence",
         many=True,
     ),
+    Route("/v1/completions", completions, schema.Completion, schema.CompletionAsk, "write"),
+    Route("/v1/chat/completions", chat_completions, schema.ChatCompletion, schema.ChatAsk, "chat"),
+    Route("/translate", translate, GeneratedText, schema.TranslateAsk, "translate", many=True),
     Route("/explain", explain, Explanation, schema.ExplainAsk, "explain"),
     Route("/contexts", contexts, Contexts, schema.ContextsAsk, "contexts"),
     Route("/tokenize", tokenize, list[list[schema.Token]], schema.TokenizeAsk, "tokenize"),

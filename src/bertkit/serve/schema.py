@@ -17,6 +17,7 @@ from bertkit.errors import did_you_mean
 from bertkit.serve.limits import Limits
 from bertkit.serve.refused import Refused, invalid
 from bertkit.tasks import Task
+from bertkit.text.chat import Message
 from bertkit.view.contexts import CHARACTERS, TEXTS
 
 MESSAGE = 200
@@ -78,6 +79,55 @@ class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
     dimensions: Count | None = None
     user: str | None = None
     """Ignored."""
+
+
+class StreamOptions(Body, frozen=True, kw_only=True):
+    include_usage: bool = False
+
+
+class WriteAsk(Ask, frozen=True, kw_only=True):
+    """How a text is to be written, by OpenAI's names."""
+
+    max_tokens: Count | None = None
+    """Tokens after which a text is cut; 256 by default."""
+    max_completion_tokens: Count | None = None
+    """The same, by its newer name."""
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
+    """0 takes the likeliest token each time."""
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    top_k: Count | None = None
+    min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    """The same request with the same seed gives the same text; 0 by default."""
+    stop: Text | Annotated[list[Text], Meta(max_length=4)] = msgspec.field(default_factory=list)
+    """A text ends before any of these."""
+    n: Annotated[int, Meta(ge=1, le=8)] = 1
+    """Texts for each prompt."""
+    stream: bool = False
+    """Send the text in pieces, as events of a server."""
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """Ignored."""
+
+
+class CompletionAsk(WriteAsk, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"prompt": "Once upon a time", "max_tokens": 20}
+
+    prompt: Texts
+
+
+class ChatAsk(WriteAsk, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"messages": [{"role": "user", "content": "Who wrote Faust?"}]}
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+
+
+class TranslateAsk(Ask, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"inputs": "Guten Morgen."}
+
+    inputs: Texts
+    beams: Annotated[int, Meta(ge=1, le=16)] | None = None
+    """Beams of beam search; by default those of the model's folder."""
 
 
 class PredictAsk(Cut, frozen=True, kw_only=True):
@@ -280,6 +330,46 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     embedding: list[float] | str
     truncated: bool = False
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A text, and why it ended: `stop`, or `length` where it was cut."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's turn, and why it ended: `stop`, or `length` where it was cut."""
+
+    index: int
+    message: Message
+    finish_reason: str | None
+
+
+class WrittenUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: WrittenUsage
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: WrittenUsage
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -48,9 +48,9 @@ class Window:
         for task in registry.tasks().values():
             self.panels.setdefault(task.route.strip("/"), task_panel(task))
         there = {
-            "/": registry.models,
+            "/": registry.supporting("explain"),
             "/ask": self.panels,
-            "/word": registry.models,
+            "/word": registry.supporting("contexts"),
             "/training": folders,
         }
         self.links = {path: name for path, name in PAGES.items() if there[path]}
@@ -59,8 +59,9 @@ class Window:
     async def look(self, request: Request) -> Response:
         """What a model does with a text."""
         text, pair, model, off = await _values(request, "text", "pair", "model", "off")
-        if not self.registry.models:
-            return Response(status_code=303, headers={"location": "/training"})
+        if not self.registry.supporting("explain"):
+            there = "/ask" if self.panels else "/training"
+            return Response(status_code=303, headers={"location": there})
         fields = (
             Field("text", "Text", text, rows=2, required=True),
             Field("pair", "A second text, to be read with it (may be left out)", pair),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import GeneratedText, MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.tasks.answer import QuestionAnswer
 from bertkit.tasks.choose import ChoiceAnswer
@@ -110,6 +110,17 @@ def hits(documents: Sequence[Hit]) -> Figure:
     rows = [(hit.id, hit.score, Marked(hit.text)) for hit in documents]
     says = "The best passage of each document." if rows else "Nothing is found."
     return Figure("Documents", says, [Table("Documents", rows, ("document", "score", "passage"))])
+
+
+def written(text: GeneratedText) -> Figure:
+    """What a model wrote, and how likely it found each token."""
+    cut = " It was cut here." if text.ended == "length" else ""
+    rows = [(repr(one.text)[1:-1], Share(one.probability)) for one in text.each]
+    return Figure(
+        "Text",
+        f"{text.text}{cut}",
+        [Table("Its tokens, and how likely the model found each", rows, ("token", "probability"))],
+    )
 
 
 def contexts(compared: Contexts) -> list[Figure]:

@@ -1,0 +1,162 @@
+"""The routes of models that write, as OpenAI's clients ask them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from bertkit.models.decoding import Decoding
+from bertkit.pipelines import Generate
+from bertkit.pipelines.generate import Prompt
+from bertkit.serve import schema
+from bertkit.serve.context import RequestContext, reply
+from bertkit.serve.live import LiveText
+from bertkit.text.chat import Message
+
+USUAL_TOKENS = 256
+"""A text is cut after so many, where the request does not say."""
+
+
+async def completions(ask: schema.CompletionAsk, context: RequestContext) -> Response:
+    """What a model writes behind a prompt, as OpenAI's clients ask for it."""
+    prompts = [ask.prompt] if isinstance(ask.prompt, str) else ask.prompt
+    sizes = context.check(prompts, "prompt")
+    name, texts = await _begin(ask, context, "write", prompts, sizes)
+
+    def choice(index: int, text: str, reason: str | None) -> Any:
+        return schema.Choice(index=index, text=text, finish_reason=reason)
+
+    head = {"id": f"cmpl-{context.state['id']}", "object": "text_completion", "model": name}
+    if ask.stream:
+        return _stream(ask, context, texts, head, choice)
+    return await _whole(context, texts, head, choice, schema.Completion)
+
+
+async def chat_completions(ask: schema.ChatAsk, context: RequestContext) -> Response:
+    """A model's next turn in a conversation, as OpenAI's clients ask for it."""
+    sizes = context.check([message.content for message in ask.messages], "messages")
+    name, texts = await _begin(ask, context, "chat", [ask.messages], [sum(sizes)])
+
+    def whole(index: int, text: str, reason: str | None) -> Any:
+        message = Message("assistant", text)
+        return schema.ChatChoice(index=index, message=message, finish_reason=reason)
+
+    def part(index: int, text: str, reason: str | None) -> Any:
+        return {"index": index, "delta": {"content": text}, "finish_reason": reason}
+
+    head = {"id": f"chatcmpl-{context.state['id']}", "object": "chat.completion", "model": name}
+    if ask.stream:
+        return _stream(ask, context, texts, {**head, "object": "chat.completion.chunk"}, part)
+    return await _whole(context, texts, head, whole, schema.ChatCompletion)
+
+
+async def translate(ask: schema.TranslateAsk, context: RequestContext) -> Response:
+    """Texts in another language, or what else a model with an encoder makes of them."""
+    one = isinstance(ask.inputs, str)
+    texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
+    _, pipeline = context.pipeline("translate", ask.model)
+    answers, _ = await context.answers(pipeline, texts, field="inputs", beams=ask.beams)
+    bare = [msgspec.structs.replace(answer, each=[]) for answer in answers]
+    return reply(bare[0] if one else bare)
+
+
+async def _begin(
+    ask: schema.WriteAsk,
+    context: RequestContext,
+    ability: str,
+    prompts: Sequence[Prompt],
+    sizes: Sequence[int],
+) -> tuple[str, list[LiveText]]:
+    """The model's name, and the texts that it has begun to write: `n` for each prompt.
+
+    Raises: Refused for what is too much, DataError for a prompt that fills the model.
+    """
+    name, pipeline = context.pipeline(ability, ask.model)
+    assert isinstance(pipeline, Generate)
+    context.batcher.room()
+    stop = [ask.stop] if isinstance(ask.stop, str) else ask.stop
+    rules = pipeline.rules(prompts, stop)
+    decoding = Decoding(
+        max_tokens=ask.max_completion_tokens or ask.max_tokens or USUAL_TOKENS,
+        temperature=ask.temperature,
+        top_p=ask.top_p,
+        top_k=ask.top_k,
+        min_p=ask.min_p,
+        seed=ask.seed or 0,
+    )
+    read = await context.read(prompts, sizes, pipeline.requests, lambda one: one.tokens)
+    requests = [replace(request, number=number) for request in read for number in range(ask.n)]
+    texts = [LiveText(pipeline, request, decoding, rules, stop) for request in requests]
+    cost = sum(text.cost for text in texts)
+    context.batcher.room(cost)
+    context.charge(cost, len(texts))
+    context.batcher.write(pipeline, texts)
+    return name, texts
+
+
+def _reason(ended: str) -> str:
+    return "length" if ended == "length" else "stop"
+
+
+def _usage(texts: Sequence[LiveText], written: int) -> schema.WrittenUsage:
+    read = sum(text.tokens for text in texts)
+    return schema.WrittenUsage(read, written, read + written)
+
+
+async def _whole(
+    context: RequestContext,
+    texts: Sequence[LiveText],
+    head: dict[str, Any],
+    choice: Callable[[int, str, str | None], Any],
+    answer: Callable[..., Any],
+) -> Response:
+    choices, written = [], 0
+    try:
+        for index, text in enumerate(texts):
+            pieces = [piece async for piece in text.pieces()]
+            last = pieces[-1]
+            assert last.ended is not None
+            whole = "".join(piece.text for piece in pieces)
+            choices.append(choice(index, whole, _reason(last.ended)))
+            written += last.tokens
+    finally:
+        context.batcher.leave(texts)
+    usage = _usage(texts, written)
+    return reply(answer(**head, created=int(time.time()), choices=choices, usage=usage))
+
+
+def _stream(
+    ask: schema.WriteAsk,
+    context: RequestContext,
+    texts: Sequence[LiveText],
+    head: dict[str, Any],
+    choice: Callable[[int, str, str | None], Any],
+) -> Response:
+    """The texts, one after the other, as events of a server."""
+    head = {**head, "created": int(time.time())}
+
+    def event(content: Any) -> bytes:
+        return b"data: " + msgspec.json.encode({**head, **content}) + b"\n\n"
+
+    async def events() -> AsyncIterator[bytes]:
+        written = 0
+        try:
+            for index, text in enumerate(texts):
+                async for piece in text.pieces():
+                    if piece.text:
+                        yield event({"choices": [choice(index, piece.text, None)]})
+                    if piece.ended is not None:
+                        yield event({"choices": [choice(index, "", _reason(piece.ended))]})
+                        written += piece.tokens
+            if ask.stream_options is not None and ask.stream_options.include_usage:
+                yield event({"choices": [], "usage": _usage(texts, written)})
+            yield b"data: [DONE]\n\n"
+        finally:
+            context.batcher.leave(texts)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
