@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "recipes.compare:compare",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
+    "evaluate prompts": "recipes.prompts:evaluate_prompts",
     "evaluate text": "recipes.perplexity:evaluate_text",
     "evaluate translation": "recipes.bleu:evaluate_translation",
     "evaluate words": "recipes.words:evaluate_words",
