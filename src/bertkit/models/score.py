@@ -29,7 +29,7 @@ def score(
     state, logits = stepper.start([Request(prompt)])
     assert isinstance(state, Cache)
     first = torch.log_softmax(logits[0].double(), -1)
-    found: list[NDArray[np.float64]] = [np.zeros(0)] * len(continuations)
+    scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(continuations)
     most = max(LOGITS // logits.shape[1], 1)
     for places in by_length([len(tokens) for tokens in continuations], most):
         width = max(len(continuations[place]) for place in places) - 1
@@ -49,5 +49,5 @@ def score(
         for row, place in enumerate(places):
             tokens = continuations[place]
             behind = rest[row, : len(tokens) - 1].numpy()
-            found[place] = np.append(float(first[tokens[0]]), behind)
-    return found
+            scores[place] = np.append(float(first[tokens[0]]), behind)
+    return scores
