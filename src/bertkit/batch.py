@@ -286,14 +286,23 @@ class Batch:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         targets: Mapping[str, Tensor] | None = None,
         example: Tensor | None = None,
+        sources: Sequence[Tokens] | None = None,
     ) -> Batch:
-        """Sequences, shortest first, end to end; the token indices of each count within it."""
+        """Sequences, shortest first, end to end; the token indices of each count within it.
+
+        `sources` are what an encoder reads for each, of any lengths.
+        """
         layout = Packed.of([len(sequence.ids) for sequence in sequences])
         chosen = None
         if token_indices is not None:
             starts = layout.first.tolist()
             moved = [indices + start for indices, start in zip(token_indices, starts, strict=True)]
             chosen = torch.from_numpy(np.concatenate(moved))
+        source = source_order = None
+        if sources is not None:
+            order = sorted(range(len(sources)), key=lambda place: len(sources[place].ids))
+            source = Batch.of([sources[place] for place in order])
+            source_order = torch.from_numpy(np.argsort(order))
         return Batch(
             ids=torch.from_numpy(np.concatenate([sequence.ids for sequence in sequences])),
             types=torch.from_numpy(np.concatenate([sequence.types for sequence in sequences])),
@@ -301,6 +310,8 @@ class Batch:
             token_indices=chosen,
             targets=targets or {},
             example=example,
+            source=source,
+            source_order=source_order,
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -29,6 +29,7 @@ HOMES: dict[str, str] = {
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
     "recipes/bleu.py": "recipes/test_translate.py",
+    "tasks/language.py": "tasks/test_seq2seq.py",
     "recipes/prepare_pairs.py": "data/test_pairs.py",
     "text/shared.py": "data/test_pairs.py",
     "families/bart.py": "parity/test_translators.py",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.serve.conftest import Server
+from tests.tasks.test_seq2seq import write_model
 from tests.text.test_chat import vocabulary
 
 import bertkit
@@ -20,6 +21,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
+from bertkit.pipelines import WriteSummaries
 from bertkit.pipelines.generate import Generate
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
@@ -267,6 +269,21 @@ def test_the_window_shows_what_is_written_and_how_likely(server: Server, writer:
     assert "how likely the model found each" in said.text
     odd = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
     assert "ends with your own line" in odd.text
+
+
+def test_documents_are_summarized(server: Server, tmp_path: Path) -> None:
+    """At the route of the task that chooses sentences, in the same form."""
+    folder = write_model(tmp_path / "bart", "bart")
+    client = server(at=ModelRegistry([str(folder)], None))
+    texts = ["the cat sat on the mat and slept", "the cat " * 100]
+    answers = client.post("/summarize", json={"inputs": texts}).json()
+    expected = WriteSummaries(bertkit.load(folder))(texts)
+    assert [answer["text"] for answer in answers] == [one.text for one in expected]
+    assert [answer["truncated"] for answer in answers] == [False, True]
+    assert "/summarize" in client.get("/openapi.json").json()["paths"]
+    page = client.get("/ask", params={"what": "summarize", "text": texts[0]})
+    assert page.status_code == 200
+    assert client.post("/summarize", json={"inputs": " "}).status_code == 422
 
 
 def test_texts_are_translated(server: Server, translator: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ class Loaded:
     """The longest sequence the folder is meant for, in tokens."""
     generation: Generation = field(default_factory=Generation)
     """How a model that writes does so."""
+
+    @property
+    def begin(self) -> list[int]:
+        """The tokens that every text of a decoder begins with; none where there is no decoder."""
+        if self.model.decoder is None or self.generation.start is None:
+            return []
+        first = self.generation.first
+        return [self.generation.start, *([] if first is None else [first])]
+
+    @cached_property
+    def target(self) -> Tokenizer:
+        """The tokenizer of what a decoder writes; Marian's texts have one for each side."""
+        if (self.folder / "target.spm").exists():
+            return Tokenizer.load(self.folder, side="target")
+        return self.tokenizer
 
     def fingerprint(self) -> str:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:

@@ -15,7 +15,9 @@ from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched
+from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
 from bertkit.text.chat import Message
 from bertkit.text.long import Long
@@ -155,6 +157,52 @@ def translate(
 
 TRANSLATED = 1024
 """Lines read before the first of them is translated."""
+
+
+def summarize(
+    model: str,
+    file: Path | None = None,
+    /,
+    *,
+    text_column: str | None = None,
+    decoding: Decoding | None = None,
+    precision: Inference = "fp32",
+) -> None:
+    """A summary of each document, a line each.
+
+    Of a document that is longer than the model its beginning is read; it is named on stderr.
+
+    Args:
+        model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
+            summarize`, which chooses sentences.
+        file: Documents in .jsonl, .csv or .tsv; by default the lines of stdin.
+        text_column: With a file: column of the document.
+        precision: Of the numbers the model computes with.
+    """
+    if file is None and text_column is not None:
+        raise ConfigError("--text-column: goes with a file")
+    writer = pipeline("summarize", model, precision=precision)
+    if not isinstance(writer, WriteSummaries) and decoding is not None:
+        raise ConfigError(f"--decoding: {model} chooses sentences, and writes none; leave it out")
+    if file is None:
+        texts = ((f"line {number}", line) for number, line in enumerate(lines(), 1))
+    else:
+        rows = read_examples(Seq2seq, file, Reading(text=text_column), labelled=False)
+        texts = ((row.where, row.document) for row in rows)
+    for part in batched(texts, SUMMARIZED):
+        documents = [text for _, text in part]
+        if isinstance(writer, WriteSummaries):
+            answers = writer(documents, decoding)
+        else:
+            answers = writer(documents)
+        for (where, _), answer in zip(part, answers, strict=True):
+            if answer.truncated:
+                say(f"{where}: longer than the model reads: its end was left out")
+            print(" ".join(answer.text.split()))
+
+
+SUMMARIZED = 256
+"""Documents read before the first of them is summarized."""
 
 
 def chat(

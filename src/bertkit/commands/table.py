@@ -10,7 +10,10 @@ from typing import Any
 
 from cyclopts import App
 
-TASKS = ("classify", "tag", "answer", "choose", "similarity", "respond", "summarize", "chat")
+TASKS = (
+    *("classify", "tag", "answer", "choose", "similarity", "respond", "summarize"),
+    *("chat", "seq2seq"),
+)
 COMMANDS = {
     "vocab train": "recipes.vocabulary:train_vocabulary",
     "vocab extend": "recipes.extend:extend",
@@ -31,12 +34,14 @@ COMMANDS = {
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
     "evaluate prompts": "recipes.prompts:evaluate_prompts",
+    "evaluate summaries": "recipes.rouge:evaluate_summaries",
     "evaluate text": "recipes.perplexity:evaluate_text",
     "evaluate translation": "recipes.bleu:evaluate_translation",
     "evaluate words": "recipes.words:evaluate_words",
     "predict": "commands.answer:predict",
     "fill-mask": "commands.answer:fill_mask",
     "generate": "commands.answer:generate",
+    "summarize": "commands.answer:summarize",
     "translate": "commands.answer:translate",
     "chat": "commands.answer:chat",
     "next-sentence": "commands.answer:next_sentence",

@@ -10,7 +10,7 @@ A folder of these, little-endian, and a copy of the tokenizer in `tokenizer/`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -216,15 +216,10 @@ def split_pairs(pairs: Pairs, share: float) -> tuple[Ids, Ids]:
 
 def pair_batch(pairs: Sequence[Pair]) -> Batch:
     """Both sides packed, each with its shortest first."""
-    order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
-    sources = sorted(range(len(pairs)), key=lambda place: len(pairs[place].source))
-    place_of = np.argsort(sources)
-    labels = np.concatenate([pairs[place].labels for place in order])
-    batch = Batch.of(
-        [_Side(pairs[place].ids) for place in order], targets={"lm": torch.from_numpy(labels)}
-    )
-    return replace(
-        batch,
-        source=Batch.of([_Side(pairs[place].source) for place in sources]),
-        source_order=torch.from_numpy(place_of[order]),
+    pairs = sorted(pairs, key=lambda pair: len(pair.ids))
+    labels = np.concatenate([pair.labels for pair in pairs])
+    return Batch.of(
+        [_Side(pair.ids) for pair in pairs],
+        targets={"lm": torch.from_numpy(labels)},
+        sources=[_Side(pair.source) for pair in pairs],
     )

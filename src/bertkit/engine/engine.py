@@ -66,14 +66,16 @@ class Engine:
         sequences: Sequence[Tokens],
         forward: Forward,
         token_indices: Sequence[NDArray[np.int64]] | None = None,
+        sources: Sequence[Tokens] | None = None,
     ) -> list[NDArray[np.float32]]:
-        """`forward` of each sequence, in the order given.
+        """`forward` of each sequence, in the order given; `sources` are what an encoder reads for
+        each where they are a decoder's.
 
         Shapes: (1, …) for each where `forward` gives a row for a sequence; (T, …) where it gives
         one for a token, or for each of its `token_indices`.
         """
         outputs = [np.empty(0, np.float32)] * len(sequences)
-        for place, rows in self.stream(sequences, forward, token_indices):
+        for place, rows in self.stream(sequences, forward, token_indices, sources):
             outputs[place] = rows.numpy()
         return outputs
 
@@ -92,10 +94,11 @@ class Engine:
         sequences: Sequence[Tokens],
         forward: Forward,
         token_indices: Sequence[NDArray[np.int64]] | None = None,
+        sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
         """The outputs of each sequence as soon as they are there, shortest sequences first, each
         with the place of its sequence."""
-        for places, batch in self.batches(sequences, token_indices):
+        for places, batch in self.batches(sequences, token_indices, sources):
             outputs = forward(self.model, batch).cpu()
             if token_indices is not None:
                 counts = [len(token_indices[place]) for place in places]
@@ -109,10 +112,16 @@ class Engine:
         self,
         sequences: Sequence[Tokens],
         token_indices: Sequence[NDArray[np.int64]] | None = None,
+        sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[list[int], Batch]]:
         """Packed batches, shortest sequences first, each with the places of its sequences."""
-        lengths = [len(sequence.ids) for sequence in sequences]
-        for places in by_length(lengths, self.max_batch_tokens):
-            chosen = None if token_indices is None else [token_indices[place] for place in places]
-            batch = Batch.of([sequences[place] for place in places], token_indices=chosen)
+        own = np.array([len(sequence.ids) for sequence in sequences], dtype=np.int64)
+        read = 0 if sources is None else np.array([len(source.ids) for source in sources])
+        for group in by_length((own + read).tolist(), self.max_batch_tokens):
+            places = sorted(group, key=lambda place: own[place])
+            batch = Batch.of(
+                [sequences[place] for place in places],
+                token_indices=token_indices and [token_indices[place] for place in places],
+                sources=sources and [sources[place] for place in places],
+            )
             yield places, batch.to(self.device) if self.device.type != "cpu" else batch

@@ -18,8 +18,10 @@ from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
 from bertkit.pipelines.generate import Generate, GeneratedText
 from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
+from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import Answer, answering
 from bertkit.tasks import Task
+from bertkit.tasks.summarize import SummaryAnswer
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -76,6 +78,14 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> Rerank: ...
 @overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["summarize"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> Answer[SummaryAnswer] | WriteSummaries: ...
+@overload
 def pipeline(
     task: str | type[Task[Any, A]],
     model: str | Path | Loaded,
@@ -91,7 +101,7 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
-) -> Embed | FillMask | Generate | NextSentence | Rerank | Answer[Any]:
+) -> Embed | FillMask | Generate | NextSentence | Rerank | WriteSummaries | Answer[Any]:
     """A model made ready for one task; call it with texts.
 
     `task` is embed, rerank, fill-mask, generate or next-sentence, one that models are fine-tuned
@@ -106,6 +116,11 @@ def pipeline(
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
     if (pooling is not None or batch_invariant) and task != "embed":
         raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
+    if task == "summarize":
+        loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+        if loaded.model.decoder is not None:
+            return WriteSummaries(loaded, precision)
+        return answering(loaded, task, precision=precision)
     if task not in OTHERS:
         return answering(model, task, precision=precision, revision=revision)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
@@ -130,6 +145,7 @@ __all__ = [
     "Pipeline",
     "Rerank",
     "Work",
+    "WriteSummaries",
     "answering",
     "open_engine",
     "pipeline",

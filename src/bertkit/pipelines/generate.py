@@ -22,8 +22,8 @@ from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.text.chat import Chat, Message, check
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
-from bertkit.text.tokenizer import Tokenizer
 
 PLACES = 32_768
 """Tokens, with those to come, for which there is room in the cache at a time."""
@@ -43,6 +43,14 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
     messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
     check(messages, "messages")
     return messages
+
+
+def _prompt(loaded: Loaded) -> str:
+    """What a model was taught to find before every text, by `finetune seq2seq`."""
+    record = loaded.settings.get("bertkit", {}).get("task", {})
+    options = record.get("options") if record.get("name") == "seq2seq" else None
+    prompt = options.get("prompt") if isinstance(options, dict) else None
+    return prompt if isinstance(prompt, str) else ""
 
 
 class WrittenToken(msgspec.Struct, frozen=True):
@@ -78,9 +86,8 @@ class Generate(ModelPipeline):
         self.reads = self.engine.model.decoder is not None
         kind = DecoderStepper if self.reads else CausalStepper
         self.stepper = kind(self.engine.model, loaded.length, vocab=loaded.tokenizer.vocab_size)
-        self.target = self.tokenizer
-        if self.reads and (loaded.folder / "target.spm").exists():
-            self.target = Tokenizer.load(loaded.folder, side="target")
+        self.target = loaded.target
+        self.prompt = _prompt(loaded)
 
     def __call__(
         self,
@@ -153,12 +160,16 @@ class Generate(ModelPipeline):
         max_tokens: int | None = None,
     ) -> list[Work]:
         """Raises: DataError for a text that is longer than the model reads."""
-        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
-        decoding = decoding if beams is None else structs.replace(decoding, beams=beams)
+        decoding = self._decoding(beams, max_tokens)
         return [
             Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
             for item, request in zip(items, self.requests(items), strict=True)
         ]
+
+    def _decoding(self, beams: int | None, max_tokens: int | None) -> Decoding:
+        """The folder's, with what is asked for."""
+        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
+        return decoding if beams is None else structs.replace(decoding, beams=beams)
 
     def cost(self, request: Request, decoding: Decoding) -> int:
         """Tokens that are read, and that may be written."""
@@ -186,9 +197,10 @@ class Generate(ModelPipeline):
                 for ids in self.tokenizer.ids(texts)
             ]
         else:
-            start = np.array([self._start])
-            encodings = self.tokenizer.encode_batch(texts, max_length=ANY_LENGTH)
-            requests = [Request(start, encoding.ids) for encoding in encodings]
+            encodings = self.tokenizer.encode_batch(
+                texts, max_length=ANY_LENGTH, prompts=[self.prompt] * len(texts)
+            )
+            requests = [self.request(encoding) for encoding in encodings]
         for prompt, request in zip(prompts, requests, strict=True):
             try:
                 self.stepper.room(request)
@@ -196,6 +208,10 @@ class Generate(ModelPipeline):
                 text = prompt if isinstance(prompt, str) else prompt[-1].content
                 raise DataError(f"{text[:60]!r}: {error}") from None
         return requests
+
+    def request(self, encoding: Encoding) -> Request:
+        """A text for a model's encoder, of which its decoder is to write another."""
+        return Request(np.array([self._start]), encoding.ids)
 
     @cached_property
     def chat(self) -> Chat:

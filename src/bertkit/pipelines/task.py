@@ -146,4 +146,5 @@ def answering(
     if restored.head not in HEADS:
         heads = {restored.head: restored.build_head}
         loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
+    restored = restored.with_decoder(loaded.begin, loaded.target)
     return Answer(restored, loaded, precision)

@@ -27,6 +27,7 @@ AUTO = {
     "tag": "AutoModelForTokenClassification",
     "summarize": "AutoModelForTokenClassification",
     "chat": "AutoModelForCausalLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
 }
 """The class of transformers for each task; of sentence-transformers, for vectors."""
 

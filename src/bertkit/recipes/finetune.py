@@ -113,6 +113,7 @@ def finetune(
 
     torch.manual_seed(settings.seed)
     loaded = _opened(model, fitted)
+    fitted = fitted.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.max_positions)
     frozen = _freeze(network, settings.frozen_layers)
@@ -312,7 +313,7 @@ def _features(
         features = task.features(
             data.examples, tokenizer, length, long=policy, labelled=name == "train"
         )
-        cut = {f.example for f in features if f.encoding.truncated}
+        cut = {f.example for f in features if f.truncated}
         if cut and policy == "truncate":
             say(f"{name}: {len(cut):,} examples are longer than {length} tokens and were cut")
         made.append(features)
@@ -367,7 +368,7 @@ def _groups(
 
     A unit is what must be learned from together: the choices of a question, else one sequence.
     """
-    lengths = [sum(len(f.encoding) for f in unit) for unit in units]
+    lengths = [sum(f.tokens for f in unit) for unit in units]
     per_epoch = math.ceil(len(units) / settings.batch_size)
     order = np.empty(0, dtype=np.int64)
     for step in range(start, per_epoch * settings.epochs):

@@ -27,6 +27,7 @@ from bertkit.pipelines import (
     Pipeline,
     Rerank,
     Work,
+    WriteSummaries,
     answering,
     open_engine,
 )
@@ -88,6 +89,8 @@ class ServedModel:
         if writes:
             writer = Generate(loaded, runs)
             self.pipelines["translate" if writer.reads else "write"] = writer
+            if writer.reads and loaded.family.name != "marian":
+                self.pipelines["summarize"] = WriteSummaries(loaded, runs)
             if not writer.reads and (task == "chat" or converses(loaded)):
                 self.pipelines["chat"] = writer
         self._offer("fill-mask", FillMask, runs)
@@ -245,7 +248,9 @@ class ModelRegistry:
     def tasks(self) -> dict[str, TaskClass]:
         """The tasks that declare a route, by route."""
         pipelines = [p for one in self.models.values() for p in one.pipelines.values()]
-        return {type(p.task).route: type(p.task) for p in pipelines if isinstance(p, Answer)}
+        kinds = [type(p.task) for p in pipelines if isinstance(p, Answer)]
+        kinds += [p.task for p in pipelines if isinstance(p, WriteSummaries)]
+        return {kind.route: kind for kind in kinds}
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
         """The pipelines with an ability, by model name, in the order given."""

@@ -33,7 +33,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
-TEXTS = ("document", "article", "body", "email_body", "dialogue", "text")
+TEXTS = ("document", "article", "body", "email_body", "dialogue", "source", "input", "text")
 SUMMARIES = ("summary", "highlights", "abstract", "subject", "subject_line")
 MORE = "annotated_subjects"
 """Beside a guessed summary: further references, as the mails of AESLC have them."""
@@ -120,28 +120,7 @@ class Summarize(Task[Example, SummaryAnswer]):
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
-        if reading.pair is not None:
-            raise ConfigError("pair: a document has no second text; leave it out")
-        table = rows(path, header=reading.header, separator=reading.separator)
-        columns = Columns(table, reading.text, reading.label)
-        text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
-        summaries = []
-        if labelled:
-            usual = columns.usual(SUMMARIES)[:1]
-            summaries = [reading.label or columns.only("label", usual, "summary")]
-            if reading.label is None and MORE in table.columns:
-                summaries.append(MORE)
-        examples = []
-        for row, line in zip(table.rows, table.lines, strict=True):
-            where = f"{path}:{line}"
-            if not row[text].strip():
-                raise DataError(f"{where}: the document is empty; remove the row")
-            references = tuple(text for name in summaries for text in _several(row[name]))
-            if labelled and not (references and all(map(str.strip, references))):
-                raise DataError(f"{where}: a summary is lacking; give one or remove the row")
-            examples.append(Example(row[text], references, where))
-        said = f"{table.said}; {len(examples):,} rows; text = {text!r}"
-        return examples, said + "".join(f", summary = {name!r}" for name in summaries)
+        return read_documents(path, reading, "summary", SUMMARIES, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:
@@ -341,6 +320,37 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
 
 
 # ---- texts
+
+
+def read_documents(
+    path: Path, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
+) -> tuple[list[Example], str]:
+    """Documents and what is to be made of each, and a sentence on how they were read.
+
+    `what` it is, for messages; `usual` are names that its column has.
+    Raises: DataError naming file and line, ConfigError for a second text.
+    """
+    if reading.pair is not None:
+        raise ConfigError("pair: a document has no second text; leave it out")
+    table = rows(path, header=reading.header, separator=reading.separator)
+    columns = Columns(table, reading.text, reading.label)
+    text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
+    targets = []
+    if labelled:
+        targets = [reading.label or columns.only("label", columns.usual(usual)[:1], what)]
+        if reading.label is None and MORE in table.columns:
+            targets.append(MORE)
+    examples = []
+    for row, line in zip(table.rows, table.lines, strict=True):
+        where = f"{path}:{line}"
+        if not row[text].strip():
+            raise DataError(f"{where}: the document is empty; remove the row")
+        references = tuple(text for name in targets for text in _several(row[name]))
+        if labelled and not (references and all(map(str.strip, references))):
+            raise DataError(f"{where}: a {what} is lacking; give one or remove the row")
+        examples.append(Example(row[text], references, where))
+    said = f"{table.said}; {len(examples):,} rows; text = {text!r}"
+    return examples, said + "".join(f", {what} = {name!r}" for name in targets)
 
 
 def _several(cell: str) -> list[str]:

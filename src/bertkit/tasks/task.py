@@ -68,7 +68,8 @@ class Feature:
 
     `example` is the example's place in the list; `token_indices` are those at which the head
     answers, where it answers at chosen ones; `target` what to learn, None when answering;
-    `teacher_outputs` a teacher's, a row for each of its own.
+    `teacher_outputs` a teacher's, a row for each of its own. `source` is what an encoder reads
+    where the encoding is a decoder's.
     """
 
     encoding: Encoding
@@ -76,6 +77,17 @@ class Feature:
     token_indices: NDArray[np.int64] | None = None
     target: Any = None
     teacher_outputs: NDArray[np.float32] | None = None
+    source: Encoding | None = None
+
+    @property
+    def tokens(self) -> int:
+        """All that are read for it."""
+        return len(self.encoding) + (0 if self.source is None else len(self.source))
+
+    @property
+    def truncated(self) -> bool:
+        """Whether any of it was cut."""
+        return self.encoding.truncated or (self.source is not None and self.source.truncated)
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,7 @@ class ExampleOutput(Generic[E]):
     @property
     def truncated(self) -> bool:
         """Whether any of its features was cut."""
-        return any(feature.encoding.truncated for feature in self.features)
+        return any(feature.truncated for feature in self.features)
 
 
 class Task(ABC, Generic[E, A]):
@@ -213,6 +225,11 @@ class Task(ABC, Generic[E, A]):
         """The same task with what the folder it starts from decides: how it makes vectors."""
         return self
 
+    def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
+        """The same task with what the opened model decides: the tokens that its decoder's texts
+        begin with, none where it has no decoder, and the tokenizer of what it writes."""
+        return self
+
     def build_head(self, encoder: Transformer) -> nn.Module:
         """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
         return models.head(self.head, encoder, self.labels)
@@ -258,6 +275,7 @@ class Task(ABC, Generic[E, A]):
             token_indices=chosen or None,
             targets=targets,
             example=example,
+            sources=_sources(features),
         )
 
     @abstractmethod
@@ -317,7 +335,12 @@ class Task(ABC, Generic[E, A]):
     def run(self, engine: Engine, features: Sequence[Feature]) -> list[Outputs]:
         """The head's outputs for each feature, in order."""
         indices = [f.token_indices for f in features if f.token_indices is not None]
-        return engine.run([f.encoding for f in features], self.outputs, indices or None)
+        encodings = [f.encoding for f in features]
+        return engine.run(encodings, self.outputs, indices or None, _sources(features))
+
+
+def _sources(features: Sequence[Feature]) -> list[Encoding] | None:
+    return [f.source for f in features if f.source is not None] or None
 
 
 def group(features: Iterable[Feature]) -> list[list[Feature]]:

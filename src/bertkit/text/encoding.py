@@ -40,6 +40,14 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @staticmethod
+    def of_ids(ids: NDArray[np.int64], *, truncated: bool = False) -> Encoding:
+        """Tokens that were written as ids: of no text."""
+        none = np.zeros(len(ids), dtype=np.int64)
+        offsets = np.zeros((len(ids), 2), dtype=np.int64)
+        nothing: list[int | None] = [None] * len(ids)
+        return Encoding(ids, none, offsets, nothing, nothing, truncated)
+
     def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
         """The tokens at these indices, in this order."""
         indices = kept.tolist()

@@ -1,0 +1,87 @@
+"""Documents to the summaries that a model writes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError
+from bertkit.models.decoding import Decoding
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import PART, Work
+from bertkit.pipelines.generate import Generate
+from bertkit.tasks.summarize import Summarize, SummaryAnswer
+from bertkit.tasks.task import Feature
+from bertkit.text.long import Long, encode
+
+
+class WriteSummaries:
+    """Documents -> summaries, in words that need not be theirs, of a model with an encoder and a
+    decoder (T5, BART).
+
+    Of a document longer than the model it reads the beginning, and the answer says so.
+    """
+
+    task = Summarize
+    """Whose route and answers these are, too."""
+    policies: tuple[Long, ...] = ("truncate", "error")
+
+    def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+        """Raises: CheckpointError for a model that reads no other text than it writes."""
+        self.loaded, self.writer = loaded, Generate(loaded, engine)
+        if not self.writer.reads:
+            raise CheckpointError(
+                f"{loaded.folder}: reads no other text than it writes; take T5 or BART, or one of "
+                "`bertkit finetune summarize`"
+            )
+        self.engine = self.writer.engine
+        self.prompt = self.writer.prompt or _published(loaded)
+
+    def __call__(
+        self, documents: Sequence[str], decoding: Decoding | None = None, *, long: Long = "truncate"
+    ) -> list[SummaryAnswer]:
+        """A summary of each. Raises: DataError for an empty document, or as `long` says."""
+        answers: list[SummaryAnswer] = []
+        for start in range(0, len(documents), PART):
+            part = documents[start : start + PART]
+            answers += self.run(self.prepare(part, long=long, decoding=decoding))
+        return answers
+
+    def prepare(
+        self, documents: Sequence[str], *, long: Long, decoding: Decoding | None = None
+    ) -> list[Work]:
+        """Raises: DataError as a call does."""
+        decoding = decoding or self.loaded.generation.decoding
+        for document in documents:
+            Summarize.example(document, ())
+        encodings, _ = encode(
+            self.loaded.tokenizer,
+            documents,
+            length=self.loaded.length,
+            long=long,
+            prompts=[self.prompt] * len(documents),
+        )
+        works = []
+        for document, encoding in zip(documents, encodings, strict=True):
+            request = self.writer.request(encoding)
+            cost = decoding.beams * self.writer.cost(request, decoding)
+            features = [Feature(encoding, 0)]
+            works.append(Work(features, (document, request, decoding), cost - len(encoding)))
+        return works
+
+    def run(self, works: Sequence[Work]) -> list[SummaryAnswer]:
+        """The best summary of each; a few are written at a time, as memory allows."""
+        texts = self.writer.run(works)
+        return [
+            SummaryAnswer(text.text.strip(), [], work.truncated)
+            for text, work in zip(texts, works, strict=True)
+        ]
+
+
+def _published(loaded: Loaded) -> str:
+    """What a published T5 wants to find before a document. Raffel et al. 2020, 2.4."""
+    said = loaded.settings.get("task_specific_params")
+    said = said.get("summarization") if isinstance(said, dict) else None
+    prefix = said.get("prefix") if isinstance(said, dict) else None
+    return prefix if isinstance(prefix, str) else ""

@@ -1,0 +1,86 @@
+"""How near summaries come to those of people."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from bertkit import metrics
+from bertkit.checkpoint.folder import Loaded
+from bertkit.config import Count
+from bertkit.models.decoding import Decoding
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import pipeline
+from bertkit.pipelines.summarize import WriteSummaries
+from bertkit.tasks.examples import read_examples
+from bertkit.tasks.seq2seq import Seq2seq
+from bertkit.tasks.task import Reading
+
+
+class SummaryScore(msgspec.Struct, frozen=True):
+    """ROUGE of a model's summaries, and of the first words of each document.
+
+    F1 of words, of pairs of words, and of the longest common row of words.
+    """
+
+    rouge1: float
+    rouge2: float
+    rougeL: float  # its name
+    lead_rouge1: float
+    lead_rouge2: float
+    lead_rougeL: float
+    lead_words: int
+    """How many are taken of each document."""
+    words: float
+    """Of a summary, on average."""
+    documents: int
+    truncated: int
+    """Documents that are longer than the model reads."""
+    documents_per_second: float
+
+
+def evaluate_summaries(
+    model: str | Path | Loaded,
+    file: Path,
+    /,
+    *,
+    decoding: Decoding | None = None,
+    lead_words: Count | None = None,
+    precision: Inference = "fp32",
+    reading: Reading | None = None,
+) -> SummaryScore:
+    """ROUGE of a model's summaries, beside that of the first words of each document.
+
+    Args:
+        model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
+            summarize`.
+        file: Documents with summaries by people, one or several each.
+        lead_words: So many are taken of each document; by default as many as a reference has on
+            average.
+        precision: Of the numbers the model computes with.
+    """
+    examples = read_examples(Seq2seq, file, reading)
+    documents = [example.document for example in examples]
+    references = [example.references for example in examples]
+    writer = pipeline("summarize", model, precision=precision)
+    began = time.perf_counter()
+    if isinstance(writer, WriteSummaries):
+        answers = writer(documents, decoding)
+    else:
+        answers = writer(documents)
+    seconds = time.perf_counter() - began
+    sizes = [len(one.split()) for several in references for one in several]
+    count = lead_words or max(round(float(np.mean(sizes))), 1)
+    lead = metrics.rouge([" ".join(d.split()[:count]) for d in documents], references)
+    return SummaryScore(
+        **metrics.rouge([answer.text for answer in answers], references),
+        **{f"lead_{name}": value for name, value in lead.items()},
+        lead_words=count,
+        words=float(np.mean([len(answer.text.split()) for answer in answers])),
+        documents=len(documents),
+        truncated=sum(answer.truncated for answer in answers),
+        documents_per_second=len(documents) / seconds,
+    )

@@ -1,0 +1,100 @@
+"""Texts to be written from texts: summaries, headlines, corrections. Sutskever et al. 2014."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from bertkit.config import Settings
+from bertkit.errors import CheckpointError, DataError
+from bertkit.tasks.language import LanguageTask, TextScore
+from bertkit.tasks.summarize import SUMMARIES, Example, read_documents
+from bertkit.tasks.task import ErrorRecord, Feature, Reading
+from bertkit.text.encoding import Encoding
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Tokenizer
+
+TARGETS = ("target", "output", "translation", "correction", "answer", *SUMMARIES)
+
+
+class Options(Settings, frozen=True):
+    """How a text is put to the model."""
+
+    prompt: str = ""
+    """What stands before every text, such as "summarize: " (T5)."""
+
+
+class Seq2seq(LanguageTask[Example]):
+    """Texts written from texts (summaries, corrections): learned by an encoder with a decoder.
+
+    Source: Lewis et al. 2020, section 3.3; Raffel et al. 2020, section 2.4.
+    """
+
+    name = "seq2seq"
+    Options = Options
+    long = ("truncate", "error")
+    _begin: Sequence[int] = ()
+    _writer: Tokenizer | None = None
+
+    @classmethod
+    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+        """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
+        several, of which the first is learned."""
+        return read_documents(path, reading, "target", TARGETS, labelled=labelled)
+
+    @classmethod
+    def example(cls, text: str, others: Sequence[str]) -> Example:
+        raise DataError("a model that writes texts from texts is asked by `bertkit summarize`")
+
+    def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
+        """Raises: CheckpointError for a model that reads no other text than it writes."""
+        if not begin:
+            raise CheckpointError(
+                f"{tokenizer.source}: no encoder with a decoder that writes of what it read; take "
+                "T5, BART or Marian, or teach a model of one stack by `bertkit finetune chat`"
+            )
+        task = copy.copy(self)
+        task._begin, task._writer = begin, tokenizer
+        return task
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        labelled: bool,
+    ) -> list[Feature]:
+        """Each text, and behind the decoder's first token what is to be written, with its end."""
+        writer = self._writer
+        assert writer is not None
+        sources, _ = encode(
+            tokenizer,
+            [example.document for example in examples],
+            length=length,
+            long=long,
+            where=[example.where for example in examples],
+            prompts=[self.options.prompt] * len(examples),
+        )
+        targets = writer.ids([(example.references or ("",))[0] for example in examples])
+        features = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            ids = np.array([*self._begin, *target, writer.eos], dtype=np.int64)
+            if long == "error" and len(ids) > length:
+                where = examples[number].where
+                raise DataError(f"{where}: {len(ids):,} tokens, the model writes {length:,}")
+            encoding = Encoding.of_ids(ids[:length], truncated=len(ids) > length)
+            places = np.arange(len(encoding) - 1)
+            following = encoding.ids[1:] if labelled else None
+            features.append(Feature(encoding, number, places, following, source=source))
+        return features
+
+    def error_record(self, answer: TextScore, example: Example) -> ErrorRecord:
+        nats = -answer.log_probability
+        expected = example.references[0]
+        return ErrorRecord(example.document, expected, f"{nats:.2f} nats a token", nats)

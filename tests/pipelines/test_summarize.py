@@ -1,0 +1,88 @@
+"""Summaries that a model writes, asked for in one way whatever made them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.tasks.test_seq2seq import ROWS, write_model
+
+import bertkit
+from bertkit.cli import run
+from bertkit.errors import CheckpointError, DataError
+from bertkit.models.decoding import Decoding
+from bertkit.pipelines import WriteSummaries
+
+SHORT = Decoding(max_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As Google's T5 is: its config says what stands before a document."""
+    folder = write_model(tmp_path_factory.mktemp("models") / "t5", "t5")
+    config = json.loads((folder / "config.json").read_text())
+    config["task_specific_params"] = {"summarization": {"prefix": "summarize: "}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_summary_is_what_the_model_writes_of_the_document(t5: Path) -> None:
+    summarize = bertkit.pipeline("summarize", t5)
+    assert isinstance(summarize, WriteSummaries)
+    documents = [*ROWS, "the cat " * 100]
+    answers = summarize(documents, SHORT)
+    assert [answer.truncated for answer in answers] == [False] * len(ROWS) + [True]
+    texts = bertkit.pipeline("generate", t5)([f"summarize: {text}" for text in ROWS], SHORT)
+    assert [a.text for a in answers[:-1]] == [best.text.strip() for best, *_ in texts]
+    bare = bertkit.pipeline("generate", t5)(list(ROWS), SHORT)
+    assert [best.text for best, *_ in bare] != [best.text for best, *_ in texts]
+    # in any company
+    assert [summarize([one], SHORT)[0] for one in documents] == answers
+
+
+def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:
+    summarize = bertkit.pipeline("summarize", t5)
+    with pytest.raises(DataError, match="a document is empty"):
+        summarize(["a cat", " "])
+    assert isinstance(summarize, WriteSummaries)
+    with pytest.raises(DataError, match="the model reads 64; shorten it"):
+        summarize(["the cat " * 100], long="error")
+    folder = tmp_path / "odd"
+    shutil.copytree(t5, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["task_specific_params"] = {"summarization": {"prefix": 7}}
+    (folder / "config.json").write_text(json.dumps(config))
+    odd = bertkit.pipeline("summarize", folder)
+    assert isinstance(odd, WriteSummaries)
+    assert odd.prompt == ""
+
+
+def test_a_model_that_cannot_write_says_what_can(tiny: Path) -> None:
+    with pytest.raises(CheckpointError):
+        bertkit.pipeline("summarize", tiny)
+    with pytest.raises(CheckpointError, match="no lm head"):
+        WriteSummaries(bertkit.load(tiny))
+
+
+def test_the_command_prints_a_line_for_each_document(
+    t5: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [*ROWS, "the cat " * 100]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"id": n, "text": t}) + "\n" for n, t in enumerate(rows)))
+    assert run(["summarize", f"{t5}", f"{file}", "--max-tokens", "6"]) == 0
+    out, err = capsys.readouterr()
+    summarize = bertkit.pipeline("summarize", t5)
+    assert isinstance(summarize, WriteSummaries)
+    expected = [" ".join(answer.text.split()) for answer in summarize(rows, SHORT)]
+    assert out.splitlines() == expected
+    assert f"{file}:5: longer than the model reads" in err
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(rows[:2]) + "\n"))
+    assert run(["summarize", f"{t5}", "--max-tokens", "6"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected[:2]
+    assert run(["summarize", f"{t5}", "--text-column", "body"]) == 2

@@ -1,0 +1,41 @@
+"""ROUGE of what a model writes, beside a baseline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.tasks.test_seq2seq import ROWS, write_model
+
+from bertkit.cli import run
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "t5", "t5")
+
+
+def test_scores_stand_beside_the_first_words(
+    t5: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "texts.jsonl"
+    references = [[target, "a cat"] for target in ROWS.values()]
+    rows = zip(ROWS, references, strict=True)
+    file.write_text(
+        "".join(json.dumps({"text": t, "summary": json.dumps(r)}) + "\n" for t, r in rows)
+    )
+    assert run(["evaluate", "summaries", f"{t5}", f"{file}", "--max-tokens", "6"]) == 0
+    score = msgspec.json.decode(capsys.readouterr().out)
+    assert score["documents"] == 4
+    assert score["lead_words"] == 2
+    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[parity]'")
+    theirs = scorer.RougeScorer(["rouge1", "rougeL"])
+    best = [
+        max(theirs.score(one, " ".join(text.split()[:2]))["rouge1"].fmeasure for one in several)
+        for text, several in zip(ROWS, references, strict=True)
+    ]
+    assert score["lead_rouge1"] == pytest.approx(sum(best) / 4)
+    assert run(["evaluate", "summaries", f"{t5}", f"{file}", "--lead-words", "9"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["lead_words"] == 9

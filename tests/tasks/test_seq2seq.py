@@ -1,0 +1,147 @@
+"""A model with an encoder and a decoder learns to write one text from another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError, DataError
+from bertkit.families import FAMILIES
+from bertkit.models.model import build
+from bertkit.objectives.loss import totals
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.tasks.seq2seq import Options, Seq2seq
+from bertkit.tasks.summarize import Example
+from bertkit.tasks.task import Reading, by_example, group
+
+ROWS = {
+    "the cat sat on the mat and slept": "a cat slept",
+    "two dogs ran over the hill": "dogs ran",
+    "the old man read a book by the sea": "a man read",
+    "it rained on the town all day": "it rained",
+}
+EXAMPLES = [Example(text, (target,), f"a:{n}") for n, (text, target) in enumerate(ROWS.items(), 1)]
+
+
+def write_model(folder: Path, family: str) -> Path:
+    """A model of random weights, whose vocabulary knows the letters of the rows."""
+    texts = folder.parent / f"{family}.txt"
+    texts.write_text("\n".join([*ROWS, *ROWS.values(), "summarize: "]))
+    use = "spans" if family == "t5" else "encode"
+    train_vocabulary(
+        [texts], out=folder.parent / f"{family}-vocabulary", kind="bpe", size=400, use=use
+    )
+    tokenizer = bertkit.Tokenizer.load(folder.parent / f"{family}-vocabulary")
+    shape: dict[str, Any] = {"vocab": tokenizer.vocab_size, "hidden": 64, "layers": 2, "heads": 4}
+    shape |= {"intermediate": 128, "max_positions": 64}
+    ours = FAMILIES[family]
+    assert ours.decoder is not None
+    torch.manual_seed(0)
+    model = build(ours.config(shape), ("lm",), decoder=ours.decoder.config(shape))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1 and "embedding" not in name:
+                weight.mul_(5)  # so that what is read matters
+    save(folder, model, tokenizer, ours)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["bart", "t5"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / request.param, request.param)
+
+
+def task_for(folder: Path, options: Options | None = None) -> tuple[bertkit.Loaded, Seq2seq]:
+    loaded = bertkit.load(folder)
+    return loaded, Seq2seq((), options).with_decoder(loaded.begin, loaded.target)
+
+
+def test_its_loss_is_that_of_transformers(folder: Path) -> None:
+    """Of each row alone: the labels are the target and its end, the decoder's first token before
+    them."""
+    loaded, task = task_for(folder)
+    features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labelled=True)
+    batch = task.batch(features)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    losses, counts = [], []
+    with torch.no_grad():
+        ours = task.loss(loaded.model, batch, totals([batch])).total.item()
+        for text, target in ROWS.items():
+            source = torch.tensor(loaded.tokenizer.encode(text).ids)[None]
+            labels = torch.tensor([*loaded.tokenizer.ids([target])[0], loaded.tokenizer.eos])[None]
+            losses.append(theirs(input_ids=source, labels=labels).loss.item())
+            counts.append(labels.numel())
+        other = theirs(input_ids=source.flip(1), labels=labels).loss.item()
+    assert ours == pytest.approx(np.average(losses, weights=counts), abs=3e-6)
+    assert abs(other - losses[-1]) > 6e-6  # it reads the source
+
+    outputs = task.run(Engine(loaded.model, max_batch_tokens=30), features)
+    answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
+    assert [answer.tokens for answer in answers] == counts
+    assert [-a.log_probability for a in answers] == pytest.approx(losses, abs=1e-5)
+    assert task.score(answers, EXAMPLES)["log_probability"] == pytest.approx(-ours, abs=1e-5)
+
+
+def test_what_was_learned_is_written(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in ROWS.items()))
+    settings = Finetune(epochs=80, batch_size=4, learning_rate=3e-3, weight_decay=0.0)
+    scores = finetune(
+        "seq2seq", folder, train=data, dev=data, out=tmp_path / "out", settings=settings,
+        options={"prompt": "summarize: "},
+    )  # fmt: skip
+    assert scores["perplexity"] < 1.5
+    writer = bertkit.pipeline("generate", tmp_path / "out")
+    assert [best.text.strip() for best, *_ in writer(list(ROWS))] == list(ROWS.values())
+    # the prompt belongs to the model
+    asked = writer.requests(["the cat"])[0].source
+    assert asked is not None
+    assert "summarize" in writer.tokenizer.decode(asked.tolist())
+
+
+def test_long_texts_are_cut_or_refused(folder: Path) -> None:
+    loaded, task = task_for(folder, Options(prompt="summarize: "))
+    (feature,) = task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="truncate", labelled=True)
+    assert feature.truncated
+    assert feature.source is not None
+    assert len(feature.source) == 14
+    assert len(feature.encoding) <= 14
+    assert len(feature.target) == len(feature.encoding) - 1
+    with pytest.raises(DataError, match=r"a:1"):
+        task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="error", labelled=True)
+    long = [Example("a", ("the cat " * 40,), "a:9")]
+    with pytest.raises(DataError, match=r"a:9: \d+ tokens, the model writes 14"):
+        task.features(long, loaded.tokenizer, 14, long="error", labelled=True)
+
+
+def test_a_model_without_a_decoder_is_refused(tiny: Path, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"source": "a b", "target": "a"}\n')
+    with pytest.raises(CheckpointError, match=r"no encoder with a decoder.*take T5, BART"):
+        finetune("seq2seq", tiny, train=data, dev=data, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"source": " ", "target": "a"}', ":1: the document is empty"),
+        ('{"source": "a", "target": ""}', ":1: a target is lacking"),
+        ('{"source": "a", "goal": "b"}', "cannot tell which column is the target"),
+    ],
+)
+def test_bad_rows_are_named(row: str, said: str, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text(row + "\n")
+    with pytest.raises(DataError, match=said):
+        Seq2seq.read(data, Reading(), labelled=True)
