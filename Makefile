@@ -75,6 +75,9 @@ bench-translate: install ## training and decoding of translation, against transf
 bench-generate: install ## what SmolLM2 writes, against transformers
 	$(BIN)/python -m benchmarks generate $(OPTIONS)
 
+bench-write: install ## subjects for mails (AESLC), from nothing and pretrained
+	$(BIN)/python -m benchmarks write $(OPTIONS)
+
 bench-latency: install ## one query at a time, against the same
 	$(BIN)/python -m benchmarks latency $(OPTIONS)
 

@@ -115,6 +115,60 @@ def test_files_that_do_not_belong_together(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("rows.tsv", "a b\tA B\nc\tC\n", {}),
+        ("rows.tsv", "source\ttarget\na b\tA B\nc\tC\n", {}),
+        ("rows.csv", "en,id,de\nA B,1,a b\nC,2,c\n",
+         {"source_column": "de", "target_column": "en"}),
+        ("rows.jsonl", '{"target": "A B", "source": "a b"}\n{"target": "C", "source": "c"}\n', {}),
+    ],
+)  # fmt: skip
+def test_rows_of_one_file_are_the_same_pairs(
+    place: Path, tmp_path: Path, name: str, content: str, columns: dict[str, str]
+) -> None:
+    (tmp_path / "s").write_text("a b\nc\n", encoding="utf-8")
+    (tmp_path / "t").write_text("A B\nC\n", encoding="utf-8")
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    made = prepare_pairs(
+        source=tmp_path / "s", target=tmp_path / "t", tokenizer=place / "v", out=tmp_path / "one"
+    )
+    rows = prepare_pairs(
+        file=tmp_path / name, tokenizer=place / "v", out=tmp_path / "two", **columns
+    )
+    assert rows.manifest.sha256 == made.manifest.sha256
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a\tA\nb\t \n", {}, r"rows\.tsv:2: empty"),
+        ("de\ten\tfr\na\tA\tx\n", {"source_column": "de"}, "which column is the target"),
+        ("de\ten\na\tA\n", {"source_column": "nl"}, "no column 'nl'"),
+    ],
+)
+def test_rows_that_hold_no_pairs(
+    place: Path, tmp_path: Path, content: str, options: dict[str, str], message: str
+) -> None:
+    file = tmp_path / "rows.tsv"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        prepare_pairs(file=file, tokenizer=place / "v", out=tmp_path / "p", **options)
+    assert not (tmp_path / "p").exists()
+
+
+def test_texts_come_from_one_place(place: Path, tmp_path: Path) -> None:
+    a, b = place / "a.txt", place / "b.txt"
+    to: dict[str, Path] = {"tokenizer": place / "v", "out": tmp_path / "p"}
+    with pytest.raises(ConfigError, match="give --source and --target, or --file"):
+        prepare_pairs(source=a, **to)
+    with pytest.raises(ConfigError, match="give --source and --target, or --file"):
+        prepare_pairs(source=a, target=b, file=a, **to)
+    with pytest.raises(ConfigError, match="go with --file"):
+        prepare_pairs(source=a, target=b, source_column="de", **to)
+
+
 def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no pairs here"):
         Pairs.open(tmp_path)

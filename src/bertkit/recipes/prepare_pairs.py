@@ -5,48 +5,99 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.console import say
-from bertkit.data.pairs import Pairs, write_pairs
+from bertkit.data.columns import Columns
+from bertkit.data.pairs import SIDES, Pairs, write_pairs
 from bertkit.data.readers import read_lines
-from bertkit.errors import DataError
+from bertkit.data.tables import rows
+from bertkit.errors import ConfigError, DataError
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 
+Side = tuple[list[str], list[str]]
+"""The texts of one side, and where each stands."""
 
-def prepare_pairs(*, source: Path, target: Path, tokenizer: Path, out: Path) -> Pairs:
-    """Prepare pairs to learn to translate from: two files, of which lines belong together.
+
+def prepare_pairs(
+    *,
+    source: Path | None = None,
+    target: Path | None = None,
+    file: Path | None = None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    tokenizer: Path,
+    out: Path,
+) -> Pairs:
+    """Prepare pairs to learn to translate from: two files of lines, or one of rows with both.
 
     Raises: DataError for files of different length and for an empty side, by its line.
 
     Args:
         source: Text to translate, a sentence a line; also .gz.
         target: Its translation, line by line.
+        file: Instead of both: rows of .tsv, .csv or .jsonl; also .gz.
+        source_column: With a file: column of the text to translate; by default `source`, or the
+            first of two.
+        target_column: With a file: column of its translation; by default `target`, or the second.
         tokenizer: The folder of a vocabulary, made with `vocab train --use translate`.
         out: The folder, to be made.
     """
     refuse_used(out)
-    sides = {"source": read_lines(source), "target": read_lines(target)}
-    counts = [len(lines) for lines in sides.values()]
-    if counts[0] != counts[1]:
-        longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
-        raise DataError(
-            f"{longer}:{min(counts) + 1}: {shorter} ends before this line ({counts[0]:,} and "
-            f"{counts[1]:,} lines); lines that belong together stand in the same place"
-        )
-    for path, lines in zip((source, target), sides.values(), strict=True):
-        empty = next((n for n, line in enumerate(lines, 1) if not line.strip()), None)
+    if file is not None and source is None and target is None:
+        sides, files = _of_rows(file, source_column, target_column), [file]
+    elif source is not None and target is not None and file is None:
+        if source_column is not None or target_column is not None:
+            raise ConfigError("--source-column, --target-column: go with --file")
+        sides, files = _of_lines(source, target), [source, target]
+    else:
+        raise ConfigError("give --source and --target, or --file, which holds both")
+    for texts, places in sides:
+        empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
         if empty is not None:
-            raise DataError(f"{path}:{empty}: empty; give its translation, or leave out the pair")
-    opened = {side: Tokenizer.load(tokenizer, side=side) for side in ("source", "target")}
+            raise DataError(f"{places[empty]}: empty; give its translation, or leave out the pair")
+    opened = {
+        "source": Tokenizer.load(tokenizer, side="source"),
+        "target": Tokenizer.load(tokenizer, side="target"),
+    }
     opened["source"].need("pad", "eos")
-    ids = {side: opened[side].ids(lines) for side, lines in sides.items()}
-    for path, texts in zip((source, target), ids.values(), strict=True):
-        nothing = next((n for n, text in enumerate(texts, 1) if not len(text)), None)
+    ids = {}
+    for side, (texts, places) in zip(SIDES, sides, strict=True):
+        ids[side] = opened[side].ids(texts)
+        nothing = next((n for n, text in enumerate(ids[side]) if not len(text)), None)
         if nothing is not None:
-            raise DataError(f"{path}:{nothing}: no token is left of it; leave out the pair")
-    pairs = write_pairs(out, opened["source"], ids, sources=(source, target))
+            raise DataError(f"{places[nothing]}: no token is left of it; leave out the pair")
+    pairs = write_pairs(out, opened["source"], ids, sources=files)
     manifest = pairs.manifest
     say(
         f"{out}: {manifest.pairs:,} pairs, {manifest.source_tokens:,} and "
         f"{manifest.target_tokens:,} tokens"
     )
     return pairs
+
+
+def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:
+    sides = [read_lines(source), read_lines(target)]
+    counts = [len(lines) for lines in sides]
+    if counts[0] != counts[1]:
+        longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
+        raise DataError(
+            f"{longer}:{min(counts) + 1}: {shorter} ends before this line ({counts[0]:,} and "
+            f"{counts[1]:,} lines); lines that belong together stand in the same place"
+        )
+    places = [[f"{path}:{n + 1}" for n in range(counts[0])] for path in (source, target)]
+    return (sides[0], places[0]), (sides[1], places[1])
+
+
+def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
+    """Raises: DataError where it cannot be told which columns are meant."""
+    table = rows(file, header=True if source or target else None)
+    columns = Columns(table, source, target)
+    two = columns.left if len(columns.left) == 2 and source is None and target is None else []
+    text = source or columns.only("source-column", columns.usual(("source",)) or two[:1], "source")
+    rest = columns.left if len(columns.left) == 1 else []
+    other = target or columns.only("target-column", columns.usual(("target",)) or rest, "target")
+    say(f"{table.said}; {len(table.rows):,} rows; source = {text!r}, target = {other!r}")
+    places = [f"{file}:{line}" for line in table.lines]
+    return (
+        ([row[text] for row in table.rows], places),
+        ([row[other] for row in table.rows], places),
+    )
