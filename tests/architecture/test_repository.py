@@ -28,6 +28,7 @@ HOMES: dict[str, str] = {
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
+    "recipes/average.py": "recipes/test_translate.py",
     "recipes/bleu.py": "recipes/test_translate.py",
     "tasks/language.py": "tasks/test_seq2seq.py",
     "recipes/prepare_pairs.py": "data/test_pairs.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 import sacrebleu
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import bertkit
 from bertkit.config import override
-from bertkit.errors import BertkitError, DataError
+from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.models.decoding import Decoding
+from bertkit.recipes.average import average
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
@@ -76,6 +79,29 @@ def test_it_learns_to_translate(run: tuple[Path, dict[str, float]], place: Path)
     assert "tok:13a" in found.signatures[0]
     backwards = evaluate_translation(folder, place / "dev.en.txt", place / "dev.de.txt")
     assert backwards.bleu < 20  # the control
+
+
+def test_the_mean_of_checkpoints_is_a_model(
+    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    average(folder, out=tmp_path / "mean", last=2)
+    files = [path / "model.safetensors" for path in sorted((folder / "checkpoints").iterdir())[-2:]]
+    one, other = map(load_file, files)
+    mean = load_file(tmp_path / "mean" / "model.safetensors")
+    assert any(not torch.equal(one[name], other[name]) for name in mean)
+    for name, weight in mean.items():
+        exact = (one[name].double() + other[name].double()) / 2
+        assert torch.equal(weight, exact.float()), name
+    found = evaluate_translation(tmp_path / "mean", place / "dev.de.txt", place / "dev.en.txt")
+    assert found.bleu > 60
+    with pytest.raises(CheckpointError, match=r"checkpoints, and 99 are to be averaged"):
+        average(folder, out=tmp_path / "more", last=99)
+    files[0].write_bytes(files[1].read_bytes())
+    with pytest.raises(CheckpointError, match="damaged"):
+        average(folder, out=tmp_path / "more", last=2)
+    assert not (tmp_path / "more").exists()
 
 
 def test_transformers_translates_with_it(run: tuple[Path, dict[str, float]], place: Path) -> None:

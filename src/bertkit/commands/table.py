@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "recipes.inspect:inspect",
     "pretrain": "commands.pretrain:pretrain",
     "adapt": "commands.pretrain:adapt",
+    "average": "recipes.average:average",
     "families": "recipes.variants:families",
     "demo": "recipes.demo:demo",
     **{f"finetune {name}": f"tasks.{name}:{name.capitalize()}" for name in TASKS},

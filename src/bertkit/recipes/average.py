@@ -1,0 +1,52 @@
+"""One model of the last of a run: the mean of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint.folder import load, resave
+from bertkit.checkpoint.weights import read_tensors, standard_names
+from bertkit.config import Count
+from bertkit.console import say
+from bertkit.errors import CheckpointError
+from bertkit.storage import refuse_used
+from bertkit.training.run import CHECKPOINTS
+from bertkit.training.state import damage
+
+
+def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
+    """Average the weights of a run's last checkpoints, as a model of its own.
+
+    Source: Vaswani et al. 2017, section 6.1.
+    Raises: CheckpointError for a run with fewer checkpoints, or with a damaged one.
+
+    Args:
+        run: The folder of a pretraining, which keeps as many checkpoints as train.keep says.
+        out: The folder of the averaged model, to be made.
+        last: So many checkpoints, from the newest back.
+    """
+    refuse_used(out)
+    loaded = load(run)
+    checkpoints = sorted((run / CHECKPOINTS).glob("step-*"))[-last:]
+    if len(checkpoints) < last:
+        raise CheckpointError(
+            f"{run / CHECKPOINTS}: {len(checkpoints)} checkpoints, and {last} are to be averaged; "
+            "give --last fewer, or let a run keep more (train.keep, train.save_every)"
+        )
+    sums: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        if (fault := damage(checkpoint)) is not None:
+            raise CheckpointError(f"{checkpoint}: {fault}; remove it, or average fewer")
+        for name, weight in read_tensors(checkpoint).items():
+            sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + weight
+    means = {name: weight / last for name, weight in sums.items()}
+    model = loaded.model
+    named = standard_names(loaded.family, means)
+    weights = loaded.family.read(dict(model.state_dict()), named, model.config)
+    model.load_state_dict({name: weight.float() for name, weight in weights.items()}, strict=False)
+    resave(loaded, model, out)
+    steps = ", ".join(f"{int(folder.name.removeprefix('step-')):,}" for folder in checkpoints)
+    say(f"{out}: the mean of steps {steps}")
