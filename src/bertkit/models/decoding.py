@@ -64,12 +64,17 @@ class Decoding(Settings, frozen=True):
     """Whether beam search ends with as many ended beams as it has, though others may be better."""
     no_repeat: Count | None = None
     """No sequence of so many tokens comes twice."""
+    lookup: Count | None = None
+    """Guess so many tokens at a time, from where the last ones stood before, and read them in one
+    step: the same text, sooner where it repeats what was read. Saxena 2023, prompt lookup."""
     best: Count = 1
     """Texts for each prompt: beams, or draws."""
 
     def __post_init__(self) -> None:
         if self.beams > 1 and self.temperature > 0:
             raise ValueError("beams: words are drawn or searched for; leave out one of the two")
+        if self.beams > 1 and self.lookup is not None:
+            raise ValueError("lookup: beam search guesses nothing; leave out one of the two")
         if self.best > max(self.beams, 1) and not self.temperature:
             raise ValueError(f"best: {self.best} texts need as many beams, or a temperature")
 

@@ -92,16 +92,36 @@ class Writing:
         self.rows += [rows[place] for place in kept]
 
     def step(self) -> list[Row]:
-        """Another word of each row; those that were written to, of which the ended leave."""
+        """Another word of each row, and those behind it that were guessed rightly; the rows that
+        were written to, of which the ended leave."""
         if self._state is None or not self.rows:
             return []
-        last = torch.tensor([[row.ids[-1]] for row in self.rows])
-        device = self._device
-        logits = self.stepper.step(self._state, last.to(device))[:, 0]
-        self._state.advance(torch.ones(len(self.rows), dtype=torch.long, device=device))
-        before, kept = self.rows, self._chosen(self.rows, logits)
-        if len(kept) < len(before):
-            self.drop(set(range(len(before))) - set(kept))
+        before, device = self.rows, self._device
+        left = min(row.room - len(row.ids) for row in before)  # a place of its own for each
+        guesses = [guess(row)[: left - 1] for row in before]
+        width = 1 + max(map(len, guesses))
+        ids = [
+            [row.ids[-1], *some, *[row.ids[-1]] * (width - 1 - len(some))]
+            for row, some in zip(before, guesses, strict=True)
+        ]
+        logits = self.stepper.step(self._state, torch.tensor(ids, device=device))
+        stay = torch.ones(len(before), dtype=torch.long)
+        right = self._chosen(before, logits[:, 0])
+        alive = set(right)
+        for ahead in range(1, width):
+            right = [
+                place for place in right
+                if before[place].ids[-1:] == guesses[place][ahead - 1 : ahead]
+            ]  # fmt: skip
+            if not right:
+                break
+            stay[right] += 1
+            going = self._chosen([before[place] for place in right], logits[right, ahead])
+            alive -= set(right) - {right[place] for place in going}
+            right = [right[place] for place in going]
+        self._state.advance(stay.to(device))
+        if len(alive) < len(before):
+            self.drop(set(range(len(before))) - alive)
         return before
 
     def drop(self, places: set[int]) -> None:
@@ -140,6 +160,26 @@ class Writing:
             else:
                 alive.append(place)
         return alive
+
+
+def guess(row: Row) -> list[int]:
+    """What may come next: what stood behind the row's last tokens where they came before, in what
+    was read or written."""
+    if row.decoding.lookup is None:
+        return []
+    read = row.request.prompt if row.request.source is None else row.request.source
+    text = np.concatenate([read, np.array(row.ids, dtype=np.int64)])
+    for size in range(min(GRAM, len(text) - 1), 0, -1):
+        windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
+        places = np.flatnonzero((windows == text[-size:]).all(1))
+        if len(places):
+            behind = int(places[-1]) + size
+            return [int(token) for token in text[behind : behind + row.decoding.lookup]]
+    return []
+
+
+GRAM = 3
+"""A guess follows as many of the last tokens as came before, so many at most."""
 
 
 def _chosen(rows: Sequence[Row], logits: Tensor) -> Tensor:
