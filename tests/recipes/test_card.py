@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bertkit.recipes.card import AUTO, EXAMPLES, write_card
+from bertkit.recipes.card import AUTO, COMMANDS, EXAMPLES, write_card
 from bertkit.tasks import TASKS
 
 
@@ -28,9 +28,12 @@ def run(name: str, **options: Any) -> dict[str, Any]:
 def test_every_task_has_a_card_of_its_own(name: str, tmp_path: Path) -> None:
     write_card(tmp_path, run(name))
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert f'bertkit.pipeline("{name}", "{tmp_path.name}")' in card
+    if name in COMMANDS:
+        assert f"\n{COMMANDS[name].format(tmp_path.name)}\n" in card
+    else:
+        assert f'bertkit.pipeline("{name}", "{tmp_path.name}")' in card
+        assert EXAMPLES.get(name, '"A text."') in card
     assert f"`{AUTO[name]}`" in card
-    assert EXAMPLES.get(name, '"A text."') in card
     for fact in ("a-model", "train.tsv, 1,000 examples", "given in Python, 20", "| f1 | 0.5000 |"):
         assert fact in card
     assert "Epoch 1 of 2, the best by f1" in card

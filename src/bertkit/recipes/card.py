@@ -18,6 +18,9 @@ EXAMPLES = {
 }
 """How each task is asked, where it is not by a text."""
 
+COMMANDS = {"chat": "bertkit chat {}", "seq2seq": 'echo "A text." | bertkit summarize {}'}
+"""How tasks are asked whose models write."""
+
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
     "choose": "AutoModelForMultipleChoice",
@@ -38,7 +41,6 @@ def write_card(
     """Write the card of a finished run; `seeds` are the scores of several, if there were."""
     task = run["task"]
     name = task["name"]
-    asked = EXAMPLES.get(name, '"A text."')
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
     lines = [
         f"# {folder.name}",
@@ -64,12 +66,7 @@ def write_card(
         "",
         "## Use",
         "",
-        "```python",
-        "import bertkit",
-        "",
-        f'ready = bertkit.pipeline("{name}", "{folder.name}")',
-        f"ready({asked})",
-        "```",
+        *_use(name, folder.name),
         "",
         *_elsewhere(name, task["options"]),
         "",
@@ -78,6 +75,20 @@ def write_card(
         *(f"- {key} = {value}" for key, value in {**run["settings"], **task["options"]}.items()),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _use(task: str, folder: str) -> list[str]:
+    if task in COMMANDS:
+        return ["```bash", COMMANDS[task].format(folder), "```"]
+    asked = EXAMPLES.get(task, '"A text."')
+    return [
+        "```python",
+        "import bertkit",
+        "",
+        f'ready = bertkit.pipeline("{task}", "{folder}")',
+        f"ready({asked})",
+        "```",
+    ]
 
 
 def _chosen(metric: str) -> str:
