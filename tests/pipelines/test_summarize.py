@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ from tests.tasks.test_seq2seq import ROWS, write_model
 
 import bertkit
 from bertkit.cli import run
-from bertkit.errors import CheckpointError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import WriteSummaries
+from bertkit.pipelines.base import Work
+from bertkit.pipelines.summarize import summaries
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks.summarize import SummaryAnswer
 
 SHORT = Decoding(max_tokens=6)
 
@@ -42,6 +47,39 @@ def test_a_summary_is_what_the_model_writes_of_the_document(t5: Path) -> None:
     assert [best.text for best, *_ in bare] != [best.text for best, *_ in texts]
     # in any company
     assert [summarize([one], SHORT)[0] for one in documents] == answers
+
+
+def test_many_documents_are_written_a_few_at_a_time(
+    t5: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summarize = bertkit.pipeline("summarize", t5)
+    assert isinstance(summarize, WriteSummaries)
+    documents = [*ROWS, *reversed(ROWS)]
+    together, sizes, run = summarize(documents, SHORT), [], summarize.run
+
+    def counted(works: Sequence[Work]) -> list[SummaryAnswer]:
+        sizes.append(sum(work.tokens for work in works))
+        return run(works)
+
+    monkeypatch.setattr(summarize, "run", counted)
+    monkeypatch.setattr("bertkit.pipelines.summarize.PLACES", 100)
+    assert summarize(documents, SHORT) == together
+    assert len(sizes) > 1
+    assert max(sizes) <= 100
+
+
+def test_settings_of_writing_are_no_use_where_sentences_are_chosen(
+    tmp_path: Path, tiny: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"text": "a b c. d e f.", "summary": "a b c."}) + "\n")
+    finetune(
+        "summarize", tiny, train=rows, dev=rows, out=tmp_path / "m", settings=Finetune(epochs=1)
+    )
+    chooses = bertkit.pipeline("summarize", tmp_path / "m")
+    assert summaries(chooses, ["a b c. d e f."])[0].sentences
+    with pytest.raises(ConfigError, match="chooses sentences and writes none"):
+        summaries(chooses, ["a b c. d e f."], SHORT)
 
 
 def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:

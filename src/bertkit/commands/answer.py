@@ -15,7 +15,7 @@ from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched
-from bertkit.pipelines.summarize import WriteSummaries
+from bertkit.pipelines.summarize import summaries
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
@@ -182,19 +182,13 @@ def summarize(
     if file is None and text_column is not None:
         raise ConfigError("--text-column: goes with a file")
     writer = pipeline("summarize", model, precision=precision)
-    if not isinstance(writer, WriteSummaries) and decoding is not None:
-        raise ConfigError(f"--decoding: {model} chooses sentences, and writes none; leave it out")
     if file is None:
         texts = ((f"line {number}", line) for number, line in enumerate(lines(), 1))
     else:
         rows = read_examples(Seq2seq, file, Reading(text=text_column), labelled=False)
         texts = ((row.where, row.document) for row in rows)
     for part in batched(texts, SUMMARIZED):
-        documents = [text for _, text in part]
-        if isinstance(writer, WriteSummaries):
-            answers = writer(documents, decoding)
-        else:
-            answers = writer(documents)
+        answers = summaries(writer, [text for _, text in part], decoding)
         for (where, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
                 say(f"{where}: longer than the model reads: its end was left out")

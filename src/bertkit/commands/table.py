@@ -11,8 +11,15 @@ from typing import Any
 from cyclopts import App
 
 TASKS = (
-    *("classify", "tag", "answer", "choose", "similarity", "respond", "summarize"),
-    *("chat", "seq2seq"),
+    "classify",
+    "tag",
+    "answer",
+    "choose",
+    "similarity",
+    "respond",
+    "summarize",
+    "chat",
+    "seq2seq",
 )
 COMMANDS = {
     "vocab train": "recipes.vocabulary:train_vocabulary",

@@ -97,7 +97,9 @@ class Writing:
         if self._state is None or not self.rows:
             return []
         before, device = self.rows, self._device
-        left = min(row.room - len(row.ids) for row in before)  # a place of its own for each
+        left = min(
+            row.room - len(row.ids) for row in before
+        )  # a guess must have a position in the model
         guesses = [guess(row)[: left - 1] for row in before]
         width = 1 + max(map(len, guesses))
         ids = [

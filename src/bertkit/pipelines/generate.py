@@ -160,16 +160,12 @@ class Generate(ModelPipeline):
         max_tokens: int | None = None,
     ) -> list[Work]:
         """Raises: DataError for a text that is longer than the model reads."""
-        decoding = self._decoding(beams, max_tokens)
+        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
+        decoding = decoding if beams is None else structs.replace(decoding, beams=beams)
         return [
             Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
             for item, request in zip(items, self.requests(items), strict=True)
         ]
-
-    def _decoding(self, beams: int | None, max_tokens: int | None) -> Decoding:
-        """The folder's, with what is asked for."""
-        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
-        return decoding if beams is None else structs.replace(decoding, beams=beams)
 
     def cost(self, request: Request, decoding: Decoding) -> int:
         """Tokens that are read, and that may be written."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, Work
-from bertkit.pipelines.generate import Generate
+from bertkit.pipelines.generate import PLACES, Generate
+from bertkit.pipelines.task import Answer
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
@@ -45,7 +47,12 @@ class WriteSummaries:
         answers: list[SummaryAnswer] = []
         for start in range(0, len(documents), PART):
             part = documents[start : start + PART]
-            answers += self.run(self.prepare(part, long=long, decoding=decoding))
+            works = self.prepare(part, long=long, decoding=decoding)
+            made: dict[int, SummaryAnswer] = {}
+            for places in by_length([work.tokens for work in works], PLACES):
+                some = self.run([works[place] for place in places])
+                made.update(zip(places, some, strict=True))
+            answers += [made[place] for place in range(len(works))]
         return answers
 
     def prepare(
@@ -71,12 +78,31 @@ class WriteSummaries:
         return works
 
     def run(self, works: Sequence[Work]) -> list[SummaryAnswer]:
-        """The best summary of each; a few are written at a time, as memory allows."""
+        """The best summary of each, all written together."""
         texts = self.writer.run(works)
         return [
             SummaryAnswer(text.text.strip(), [], work.truncated)
             for text, work in zip(texts, works, strict=True)
         ]
+
+
+def summaries(
+    pipeline: Answer[SummaryAnswer] | WriteSummaries,
+    documents: Sequence[str],
+    decoding: Decoding | None = None,
+) -> list[SummaryAnswer]:
+    """A summary of each, written or made of its sentences.
+
+    Raises: ConfigError for settings of writing where sentences are chosen.
+    """
+    if isinstance(pipeline, WriteSummaries):
+        return pipeline(documents, decoding)
+    if decoding is not None:
+        raise ConfigError(
+            f"{pipeline.loaded.folder}: chooses sentences and writes none; leave out what says "
+            "how to write (--beams, --max-tokens, …)"
+        )
+    return pipeline(list(documents))
 
 
 def _published(loaded: Loaded) -> str:

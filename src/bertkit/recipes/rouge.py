@@ -14,7 +14,7 @@ from bertkit.config import Count
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.summarize import WriteSummaries
+from bertkit.pipelines.summarize import summaries
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
@@ -67,10 +67,7 @@ def evaluate_summaries(
     references = [example.references for example in examples]
     writer = pipeline("summarize", model, precision=precision)
     began = time.perf_counter()
-    if isinstance(writer, WriteSummaries):
-        answers = writer(documents, decoding)
-    else:
-        answers = writer(documents)
+    answers = summaries(writer, documents, decoding)
     seconds = time.perf_counter() - began
     sizes = [len(one.split()) for several in references for one in several]
     count = lead_words or max(round(float(np.mean(sizes))), 1)

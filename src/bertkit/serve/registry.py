@@ -89,7 +89,7 @@ class ServedModel:
         if writes:
             writer = Generate(loaded, runs)
             self.pipelines["translate" if writer.reads else "write"] = writer
-            if writer.reads and loaded.family.name != "marian":
+            if writer.reads and loaded.family.name != "marian":  # which is for translations alone
                 self.pipelines["summarize"] = WriteSummaries(loaded, runs)
             if not writer.reads and (task == "chat" or converses(loaded)):
                 self.pipelines["chat"] = writer
