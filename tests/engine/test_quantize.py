@@ -13,6 +13,7 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.quantize import (
     Inputs,
     Int8Linear,
+    Int8RowsLinear,
     calibrate,
     layers_of,
     rounded,
@@ -61,6 +62,29 @@ def test_smoothing_saves_what_one_large_number_costs() -> None:
 
     smooth = (x.abs().amax(0) / linear.weight.abs().amax(0)).sqrt()
     assert error(smooth) < 0.5 * error(torch.ones(64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bool) -> None:
+    linear = nn.Linear(64, 48, bias)
+    x = (torch.randn(33, 64) * torch.logspace(-3, 3, 33)[:, None]).to(dtype)
+    x[5] = 0
+    layer = Int8RowsLinear(linear, dtype)
+    step = x.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
+    scales = linear.weight.abs().amax(1, keepdim=True) / 127
+    weights = (linear.weight / scales).round() * scales
+    expected = nn.functional.linear((x / step).round() * step, weights, linear.bias)
+    out = layer(x)
+    assert out.dtype == dtype
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 8e-3, "atol": 4e-3}
+    torch.testing.assert_close(out.float(), expected, **close)
+    assert float((out.float() - linear(x.float())).abs().max()) > 1e-2  # it is rounded indeed
+    alone = torch.cat([layer(x[place : place + 1]) for place in range(len(x))])
+    assert torch.equal(alone, out)  # to the bit, in any company
+    plain = torch.cat([linear(x[place : place + 1].float()) for place in range(len(x))])
+    assert not torch.equal(plain, linear(x.float()))  # the control: others round by their shape
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

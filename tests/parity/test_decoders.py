@@ -20,8 +20,10 @@ from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import CausalStepper, Request, Stepper
+from bertkit.nn.precision import has_bf16
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
+from bertkit.pipelines.base import open_engine
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
@@ -123,6 +125,40 @@ def test_next_words_have_their_loss_and_gradients(writer: tuple[Any, Loaded]) ->
 def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:
     rng = np.random.default_rng(3)
     return [Request(rng.integers(0, loaded.tokenizer.vocab_size - 1, size)) for size in sizes]
+
+
+def stepped(stepper: Stepper, asked: list[Request], ids: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities while these tokens are read one by one. Shapes: ids (R, T) -> (R, T, V)."""
+    state, logits = stepper.start(asked)
+    steps = [logits]
+    for column in ids[:, :-1].T:
+        steps.append(stepper.step(state, column[:, None])[:, 0])
+        state.advance(torch.ones(len(asked), dtype=torch.long))
+    return torch.log_softmax(torch.stack(steps, 1), -1)
+
+
+def near_in(stepper: type[CausalStepper], loaded: Loaded, asked: list[Request], name: str) -> None:
+    """What a model finds likely, in another precision and step by step; and alone as in company."""
+    if name == "bf16" and not has_bf16("cpu"):
+        pytest.skip("this processor has no bf16")
+    exact = stepper(open_engine(loaded, "fp32").model)
+    other = stepper(open_engine(loaded, name).model)  # type: ignore[arg-type]
+    ids = torch.randint(0, loaded.tokenizer.vocab_size, (len(asked), 20))
+    expected, found = stepped(exact, asked, ids), stepped(other, asked, ids)
+    likely = expected > expected.amax(-1, keepdim=True) - 4
+    off = (found - expected)[likely].abs()
+    assert float(off.mean()) < (0.03 if name == "bf16" else 0.1)
+    assert float(off.max()) > 1e-3  # it is another precision indeed
+    if name == "int8":
+        for row, request in enumerate(asked):
+            alone = stepped(other, [request], ids[row : row + 1])[0]
+            assert float((alone - found[row]).abs().mean()) < 0.01
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8"])
+def test_it_writes_in_other_precisions(writer: tuple[Any, Loaded], name: str) -> None:
+    _, loaded = writer
+    near_in(CausalStepper, loaded, requests(loaded), name)
 
 
 CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {

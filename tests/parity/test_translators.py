@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.parity.test_decoders import CHOICES, same_tokens
+from tests.parity.test_decoders import CHOICES, near_in, same_tokens
 from tests.parity.test_tokenizer import t5_folder
 from tests.text.test_marian import sentences, write_folder
 from torch import Tensor
@@ -172,12 +172,21 @@ def test_transformers_opens_what_we_save(translator: tuple[Any, Loaded], tmp_pat
     assert apart(bertkit.load(tmp_path).model, theirs) <= 1e-5
 
 
+def requests(loaded: Loaded) -> list[Request]:
+    rng = np.random.default_rng(3)
+    start, vocab = np.array([loaded.generation.start]), loaded.tokenizer.vocab_size
+    return [Request(start, rng.integers(0, vocab, source)) for source, _ in SIZES]
+
+
+@pytest.mark.parametrize("name", ["bf16", "int8"])
+def test_it_writes_in_other_precisions(translator: tuple[Any, Loaded], name: str) -> None:
+    _, loaded = translator
+    near_in(DecoderStepper, loaded, requests(loaded), name)
+
+
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("room", [9, 30])
 def test_the_same_tokens_are_chosen(translator: tuple[Any, Loaded], name: str, room: int) -> None:
     theirs, loaded = translator
-    rng = np.random.default_rng(3)
-    start, vocab = np.array([loaded.generation.start]), loaded.tokenizer.vocab_size
-    asked = [Request(start, rng.integers(0, vocab, source)) for source, _ in SIZES]
     stepper = DecoderStepper(loaded.model)
-    same_tokens(theirs, stepper, asked, name, room, forced_eos_token_id=None)
+    same_tokens(theirs, stepper, requests(loaded), name, room, forced_eos_token_id=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from bertkit.batch import Batch, Tokens, by_length
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
-from bertkit.engine.quantize import Inputs
+from bertkit.engine.quantize import Int8
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 
@@ -43,7 +43,7 @@ class Engine:
         precision: Precision | None = "fp32",
         max_batch_tokens: int = MAX_BATCH_TOKENS,
         batch_invariant: bool = False,
-        int8: Mapping[str, Inputs] | None = None,
+        int8: Int8 | None = None,
     ) -> None:
         weight = next(model.parameters())
         self.device = weight.device

@@ -7,17 +7,19 @@ activation is computed on the way out (docs/log.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from bertkit import memory
-from bertkit.engine.quantize import Inputs, Int8Linear, trial
+from bertkit.engine import quantize
+from bertkit.engine.quantize import Int8, Int8Linear, Int8RowsLinear, trial
 from bertkit.errors import DeviceError
+from bertkit.models.heads import CausalLM
 from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
@@ -28,7 +30,7 @@ NAMES = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu
 class PackedLinear(nn.Module):
     """x Wᵀ + b and an activation in one call. Inference only."""
 
-    def __init__(self, linear: nn.Linear, activation: str | None = None) -> None:
+    def __init__(self, linear: nn.Linear | CausalLM, activation: str | None = None) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self.bias = None if linear.bias is None else linear.bias.detach()
@@ -56,50 +58,63 @@ def unavailable(dtype: torch.dtype) -> str | None:
     return None if near else "oneDNN's packed linear gives other numbers than torch's"
 
 
-def packed(model: Model, dtype: torch.dtype, int8: Mapping[str, Inputs] | None = None) -> Model:
+def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
     """A copy of the model for inference, its large linear layers packed where that is possible.
 
-    `int8` names those that compute in integers, and how their inputs are rounded.
-    Raises: DeviceError where they cannot.
+    `int8` names those that compute in integers, and how their inputs are rounded, or says that all
+    do by rows. Raises: DeviceError where they cannot.
     """
     memory.retain_freed()
-    exact = dict(model.encoder.named_modules())
+    exact = model
     model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
     device = next(model.parameters()).device.type
     reason = unavailable(dtype) if device == "cpu" else f"layers are not packed on {device}"
+    if int8:
+        reason = reason or quantize.unavailable()
     if reason is not None:
         if int8:
             raise DeviceError(f"int8: {reason}; choose another --precision")
         return model
+    _pack(model.encoder, exact.encoder, dtype, int8 or {})
+    if model.decoder is not None:
+        assert exact.decoder is not None
+        _pack(model.decoder, exact.decoder, dtype, int8 if int8 == "rows" else {})
+    for name, head in model.heads.items():
+        if isinstance(head, CausalLM):  # it runs at every step, MaskedLM at a few places
+            of: Any = exact.heads[name]
+            by_rows = int8 == "rows"
+            head.product = Int8RowsLinear(of, dtype) if by_rows else PackedLinear(head)
+    return model
+
+
+def _pack(stack: Transformer, exact: Transformer, dtype: torch.dtype, int8: Int8) -> None:
+    """Pack its layers in place; `exact` has the weights that are rounded."""
     names = {function: name for name, function in ACTIVATIONS.items()}
-    int8 = int8 or {}
+    weights = dict(exact.named_modules())
 
     def place(
-        part: nn.Module, where: str, name: str, activation: str | None, after: str = ""
+        part: nn.Module, where: str, name: str, activation: str | None = None, after: str = ""
     ) -> None:
-        path = f"{where}.{name}"
-        if path in int8:
-            linear: Any = getattr(exact[where], name)
+        path, linear = f"{where}.{name}", cast(nn.Linear, getattr(weights[where], name))
+        if int8 == "rows":
+            setattr(part, name, Int8RowsLinear(linear, dtype))
+        elif path in int8:
             kind = NAMES[activation] if activation else ("none", "")
             setattr(part, name, Int8Linear(linear, int8[path], kind, int8.get(after), dtype))
         else:
             setattr(part, name, PackedLinear(getattr(part, name), activation))
 
-    stacks = list(model.encoder.named_modules())
-    if model.decoder is not None:
-        stacks += model.decoder.named_modules(prefix="decoder")
-    for where, part in stacks:
+    for where, part in list(stack.named_modules()):
         if isinstance(part, CrossAttention):
             for name in ("q", "kv", "out"):
-                place(part, where, name, None)
+                place(part, where, name)
         elif isinstance(part, Attention):
-            place(part, where, "qkv", None)
-            place(part, where, "out", None)
+            place(part, where, "qkv")
+            place(part, where, "out")
         elif isinstance(part, FeedForward):
             name = names[part.activation]
-            fused = name if name in NAMES and not part.gated else None
-            place(part, where, "up", fused, f"{where}.down" if fused else "")
-            place(part, where, "down", None)
+            fused = name in NAMES and not part.gated and int8 != "rows"
+            place(part, where, "up", name if fused else None, f"{where}.down" if fused else "")
+            place(part, where, "down")
             if fused:
                 part.activation = nn.Identity()
-    return model

@@ -80,6 +80,8 @@ class CausalLM(LanguageModelHead):
         self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
         scaled = config.head.lm_scaled and config.head.lm_tied
         self.scale = config.hidden**-0.5 if scaled else None
+        self.product: nn.Module | None = None
+        """The output matrix as an engine runs it."""
 
     @property
     def weight(self) -> Tensor:
@@ -89,6 +91,12 @@ class CausalLM(LanguageModelHead):
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         chosen = _chosen(states, batch)
         return chosen if self.scale is None else chosen * self.scale
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        if self.product is None:
+            return super().forward(states, batch)
+        logits: Tensor = self.product(self.features(states, batch))
+        return logits
 
 
 class Transform(nn.Module):

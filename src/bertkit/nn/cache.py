@@ -5,7 +5,7 @@ Rows begin at their first token and end where each ends: no side is padded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,10 @@ from bertkit.batch import Packed
 ROOM = 8
 """Caches grow by so many tokens at a time, or by an eighth: beam search copies what it keeps, room
 included."""
+
+FEW = 256
+"""Rows of keys up to which torch's fused attention is the faster in fp32 on CPUs, where beams of
+many texts have a few short rows each (docs/log.md)."""
 
 
 @dataclass(frozen=True)
@@ -46,50 +50,58 @@ class Appended:
 
 
 class KeyValues:
-    """Of one layer. Shapes: keys and values (R, Hkv, room, K)."""
+    """Of one layer. Shapes: both (2, R, Hkv, room, K), keys first, one stretch of memory."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = keys, values
+    def __init__(self, both: Tensor) -> None:
+        self.both = both
 
     @property
     def room(self) -> int:
-        return self.keys.shape[2]
+        return self.both.shape[3]
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> KeyValues:
-        return KeyValues(change(self.keys), change(self.values))
+    def padded(self, room: int) -> KeyValues:
+        """With so much room."""
+        return KeyValues(F.pad(self.both, (0, 0, 0, room - self.room)))
 
-    def attend(
-        self,
-        q: Tensor,
-        seen: Tensor | None,
-        length: int,
-        scale: float,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def kept(self, rows: Tensor) -> KeyValues:
+        """These rows alone, in this order."""
+        return KeyValues(self.both.index_select(1, rows))
+
+    def joined(self, other: KeyValues) -> KeyValues:
+        """The rows of another behind these."""
+        room = max(self.room, other.room)
+        return KeyValues(torch.cat([self.padded(room).both, other.padded(room).both], 1))
+
+    def attend(self, q: Tensor, mask: Tensor | None, length: int, scale: float) -> Tensor:
         """Each query's mixture of the first `length` values.
 
-        Shapes: q (R', H, K), R' a multiple of R; seen (R, 1, R' / R, length), True where a query
-        sees a key; None where it sees all; bias (R, H, R' / R, length), added to scores
-        -> (R', H, K).
+        Shapes: q (R', H, K), R' a multiple of R; mask (R, 1 or H, R' / R, length), added to
+        scores; None where a query sees all -> (R', H, K).
         """
-        rows, groups, _, width = self.keys.shape
+        _, rows, groups, _, width = self.both.shape
         shared = q.shape[1] // groups
         # heads that share keys, and neighbors that read the same row, are queries of one product
-        q = q.view(rows, -1, groups, shared, width).permute(0, 2, 1, 3, 4)
-        apart = q.reshape(rows * groups, -1, width)
-        k, v = (x[:, :, :length].flatten(0, 1) for x in (self.keys, self.values))
-        scores = torch.baddbmm(apart.new_empty(()), apart, k.transpose(1, 2), beta=0, alpha=scale)
-        each = scores.view(rows, groups, -1, shared, length)
-        if bias is not None:
-            each += bias.unflatten(1, (groups, shared)).transpose(2, 3)
-        if seen is not None:
-            each.masked_fill_(~seen.unsqueeze(3), -torch.inf)
-        mixed = torch.bmm(torch.softmax(scores, -1), v)
-        return (
-            mixed.view(rows, groups, -1, shared, width)
-            .permute(0, 2, 1, 3, 4)
-            .reshape(-1, groups * shared, width)
-        )
+        q = q.view(rows, -1, groups, shared, width).permute(0, 2, 1, 3, 4).flatten(2, 3)
+        if mask is not None and mask.shape[1] > 1:
+            mask = mask.unflatten(1, (groups, shared)).transpose(2, 3).flatten(2, 3)
+        elif mask is not None and mask.shape[2] > 1:
+            mask = mask.repeat_interleave(shared, 2)
+        k, v = self.both[..., :length, :]
+        if q.dtype == torch.float32 and q.device.type == "cpu" and rows * groups > FEW:
+            mixed = _products(q, k, v, mask, scale)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        mixed = mixed.reshape(rows, groups, -1, shared, width).permute(0, 2, 1, 3, 4)
+        return mixed.reshape(-1, groups * shared, width)
+
+
+def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """The same in two products. Shapes: q (R, G, C, K), k and v (R, G, T, K) -> as q."""
+    flat, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    scores = torch.baddbmm(flat.new_empty(()), flat, k.transpose(1, 2), beta=0, alpha=scale)
+    if mask is not None:
+        scores.view(*q.shape[:3], -1).add_(mask)
+    return torch.bmm(torch.softmax(scores, -1), v).view_as(q)
 
 
 class Cache:
@@ -105,21 +117,22 @@ class Cache:
         room = layout.longest + -layout.longest % ROOM
         ids, places, tokens = layout.sequence_ids, layout.positions, layout.total
 
-        def rows(x: Tensor) -> Tensor:
-            out = x.new_zeros(layout.sequences, x.shape[1], room, x.shape[2])
-            out[ids, :, places] = x[:tokens]
-            return out
+        def layer(*both: Tensor) -> KeyValues:
+            _, heads, width = both[0].shape
+            out = both[0].new_zeros(2, layout.sequences, heads, room, width)
+            for into, x in zip(out, both, strict=True):
+                into[ids, :, places] = x[:tokens]
+            return KeyValues(out)
 
-        layers = [KeyValues(rows(k), rows(v)) for k, v in zip(keys, values, strict=True)]
+        layers = list(map(layer, keys, values))
         return Cache(layers, layout.counts, layout.longest)
 
     def append(self, width: int) -> Step:
         """Room for so many more tokens of each row: a step, in which layers write and read."""
         longest = self.longest + width
-        if self.layers and longest > self.layers[0].room:
+        if longest > self.layers[0].room:
             roomy = longest + longest // ROOM
-            more = roomy + -roomy % ROOM - self.layers[0].room
-            self.layers = [one.mapped(lambda x: F.pad(x, (0, 0, 0, more))) for one in self.layers]
+            self.layers = [one.padded(roomy + -roomy % ROOM) for one in self.layers]
         return Step(self, Appended(self.lengths, width, longest))
 
     def advance(self, counts: Tensor) -> None:
@@ -129,7 +142,7 @@ class Cache:
 
     def keep(self, rows: Tensor) -> None:
         """These rows alone, in this order; one may come twice."""
-        self.layers = [one.mapped(lambda x: x.index_select(0, rows)) for one in self.layers]
+        self.layers = [one.kept(rows) for one in self.layers]
         self.lengths = self.lengths[rows]
         self.longest = int(self.lengths.max()) if len(rows) else 0
         if self.sources is not None:
@@ -137,15 +150,8 @@ class Cache:
 
     def join(self, other: Cache) -> None:
         """The rows of another behind these."""
-        room = max(self.layers[0].room, other.layers[0].room)
-
-        def both(one: Tensor, more: Tensor) -> Tensor:
-            return torch.cat([F.pad(x, (0, 0, 0, room - x.shape[2])) for x in (one, more)])
-
-        self.layers = [
-            KeyValues(both(one.keys, more.keys), both(one.values, more.values))
-            for one, more in zip(self.layers, other.layers, strict=True)
-        ]
+        pairs = zip(self.layers, other.layers, strict=True)
+        self.layers = [one.joined(more) for one, more in pairs]
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.longest = max(self.longest, other.longest)
         if self.sources is not None and other.sources is not None:
@@ -179,7 +185,7 @@ class Sources:
         if bool((counts != counts[:1]).any()):
             used = owner  # shared unevenly: a copy for each
         if len(used) != len(self.lengths) or bool((used.diff() != 1).any()):
-            self.layers = [one.mapped(lambda x: x.index_select(0, used)) for one in self.layers]
+            self.layers = [one.kept(used) for one in self.layers]
             self.lengths = self.lengths[used]
         share = len(owner) // max(len(used), 1)
         self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(share)
@@ -198,18 +204,23 @@ class Step:
     """New tokens of each row of a cache, on their way through the layers."""
 
     def __init__(self, cache: Cache, layout: Appended) -> None:
-        self.cache, self.layout, sources = cache, layout, cache.sources
+        self.cache, self.layout = cache, layout
         self.places = layout.places
-        self.rows = torch.arange(len(layout.lengths), device=layout.lengths.device)[:, None]
-        ends = self.places[:, None, :, None]
-        keys = torch.arange(layout.longest, device=ends.device)
-        self.bias: Tensor | None = None  # of scores, by the distance (T5)
-        self.seen: Tensor | None = keys <= ends
-        if layout.width == 1 and bool(self.seen.all()):
-            self.seen = None
-        if sources is not None:
-            places = torch.arange(sources.longest, device=ends.device)
-            self.real = (places < sources.lengths[:, None])[:, None, None]
+        both, device = cache.layers[0].both, self.places.device
+        keys = torch.arange(layout.longest, device=device)
+        self.mask = _mask(keys <= self.places[:, None, :, None], both.dtype)
+        _, rows, heads, room, _ = both.shape
+        # where the new keys, then values, of each token lie among those of a layer
+        first = torch.arange(2 * rows * heads, device=device).view(2, rows, heads) * room
+        self.slots = (first.permute(1, 0, 2)[:, None] + self.places[:, :, None, None]).flatten()
+        self.source_mask: Tensor | None = None
+        if (sources := cache.sources) is not None:
+            real = torch.arange(sources.longest, device=device) < sources.lengths[:, None]
+            self.source_mask = _mask(real[:, None, None], both.dtype)
+
+    def bias(self, bias: Tensor) -> None:
+        """Add this to all scores. Shapes: (R, H, C, longest)."""
+        self.mask = bias if self.mask is None else bias + self.mask
 
     def layer(self, number: int) -> LayerStep:
         """What the attention of this layer reads."""
@@ -218,7 +229,16 @@ class Step:
     def source(self, number: int) -> SourceStep | None:
         """What its attention to a source reads, where there is one."""
         sources = self.cache.sources
-        return None if sources is None else SourceStep(self, sources.layers[number])
+        if sources is None:
+            return None
+        return SourceStep(sources.layers[number], self.source_mask, sources.longest)
+
+
+def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What is added to scores so that a key that is not seen has no share; None where all are."""
+    if bool(seen.all()):
+        return None
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -231,21 +251,22 @@ class LayerStep:
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
         """Shapes: q (R · C, H, K), kv (R · C, 2, Hkv, K) -> (R · C, H, K)."""
         assert kv is not None
-        step, layer = self.step, self.layer
-        new = kv.unflatten(0, (-1, step.layout.width))
-        layer.keys[step.rows, :, step.places] = new[:, :, 0]
-        layer.values[step.rows, :, step.places] = new[:, :, 1]
-        return layer.attend(q, step.seen, step.layout.longest, scale, step.bias)
+        width = kv.shape[-1]
+        self.layer.both.view(-1, width).index_copy_(0, self.step.slots, kv.reshape(-1, width))
+        return self.layer.attend(q, self.step.mask, self.step.layout.longest, scale)
 
 
 @dataclass(frozen=True)
 class SourceStep:
-    """One layer's keys and values of the sources, to which nothing is added."""
+    """One layer's keys and values of the sources, to which nothing is added.
 
-    step: Step
+    Shapes: mask (S, 1, 1, longest).
+    """
+
     layer: KeyValues
+    mask: Tensor | None
+    longest: int
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
         """Shapes: q (R · C, H, K) -> the same."""
-        real = self.step.real
-        return self.layer.attend(q, real, real.shape[-1], scale)
+        return self.layer.attend(q, self.mask, self.longest, scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertkit.nn.precision import CACHED
 
@@ -33,6 +34,8 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():  # one operation, which computes in fp32 too
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return (wide * scale * self.weight.float()).to(x.dtype)

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from bertkit.batch import Packed
 
+FEW = 64
+"""Tokens up to which three operations on all numbers are sooner done than eight on halves."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class Rotary:
     """The angles of each token. Shapes: cos, sin (R, 1, K / 2)."""
 
     cos: Tensor
     sin: Tensor
+    _whole: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Rotary:
@@ -27,6 +31,20 @@ class Rotary:
         places = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
         cos, sin = (f.to(like.dtype)[places][:, None] for f in (turns.cos(), turns.sin()))
         return Rotary(cos, sin)
+
+    def whole(self, heads: int, rest: int) -> tuple[Tensor, Tensor]:
+        """The same for all numbers of all heads, of which the `rest` are not turned; made once.
+
+        Shapes: (R, heads + rest, K) both.
+        """
+        if self._whole is None:
+            cos, sin = (torch.cat(x, -1) for x in ((self.cos, self.cos), (-self.sin, self.sin)))
+            still = (len(cos), rest, cos.shape[-1])
+            self._whole = (
+                torch.cat([cos.expand(-1, heads, -1), cos.new_ones(still)], 1),
+                torch.cat([sin.expand(-1, heads, -1), sin.new_zeros(still)], 1),
+            )
+        return self._whole
 
 
 def angles(places: Tensor, base: float, width: int) -> Tensor:
@@ -44,6 +62,9 @@ def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
 
     Shapes: x (R, H, K) -> the same.
     """
+    if not torch.is_grad_enabled():
+        few = x.shape[0] <= FEW and not torch.compiler.is_exporting()
+        return _turned_whole(x, rotary, heads) if few else _turned(x, rotary.cos, rotary.sin, heads)
     turned: Tensor = _Rotate.apply(x, rotary.cos, rotary.sin, heads)  # type: ignore[no-untyped-call]
     return turned
 
@@ -71,3 +92,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
     torch.mul(b, cos, out=into_b).addcmul_(a, sin)
     out[:, heads:] = x[:, heads:]
     return out
+
+
+def _turned_whole(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
+    cos, sin = rotary.whole(heads, x.shape[1] - heads)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

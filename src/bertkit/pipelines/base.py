@@ -16,6 +16,7 @@ from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
+from bertkit.engine.quantize import Int8
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.tasks.task import Feature
@@ -80,7 +81,8 @@ def open_engine(
     With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
     included; where it was not asked, bf16 if the processor has it. Which it is, is said.
     """
-    int8, max_batch_tokens = None, MAX_BATCH_TOKENS
+    int8: Int8 | None = None
+    max_batch_tokens = MAX_BATCH_TOKENS
     if precision == "auto":
         device = next(loaded.model.parameters()).device.type
         tuned = read_tuned(loaded.folder) if device == "cpu" else None
@@ -93,7 +95,10 @@ def open_engine(
             )
         else:
             say(f"precision: {'bf16' if has_bf16(device) else 'fp32'}")
-    if precision == "int8":
+    if precision == "int8" and "lm" in loaded.model.heads:
+        # a few tokens of a model that writes have states a thousand times as large as the others
+        int8, precision = "rows", "fp32"
+    elif precision == "int8":
         int8, _ = read_int8(loaded.folder, loaded.fingerprint())
         precision = "auto"
     return Engine(
