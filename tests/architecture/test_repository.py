@@ -40,7 +40,6 @@ HOMES: dict[str, str] = {
     "families/gpt2.py": "parity/test_decoders.py",
     "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
-    "models/beam.py": "models/test_generate.py",
     "models/decoding.py": "models/test_generate.py",
     "models/stepper.py": "models/test_generate.py",
     "nn/cache.py": "models/test_generate.py",

@@ -21,6 +21,7 @@ from bertkit.checkpoint.folder import Loaded, save
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
 from bertkit.models.stepper import DecoderStepper, Request
+from bertkit.nn.attention import Trace
 from bertkit.text.train import train
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
@@ -190,3 +191,26 @@ def test_the_same_tokens_are_chosen(translator: tuple[Any, Loaded], name: str, r
     theirs, loaded = translator
     stepper = DecoderStepper(loaded.model)
     same_tokens(theirs, stepper, requests(loaded), name, room, forced_eos_token_id=None)
+
+
+def test_cross_attention_is_theirs(translator: tuple[Any, Loaded]) -> None:
+    """All weights of one forward over source and text, layer by layer."""
+    theirs, loaded = translator
+    theirs.set_attn_implementation("eager")
+    rng = np.random.default_rng(2)
+    source, text = rng.integers(5, theirs.config.vocab_size, (2, 11))
+    stepper, trace = DecoderStepper(loaded.model), Trace()
+    logits = stepper.read(Request(text[:1], source), text[1:].tolist(), trace)
+    with torch.no_grad():
+        out = theirs(
+            input_ids=torch.from_numpy(source)[None],
+            decoder_input_ids=torch.from_numpy(text)[None],
+            output_attentions=True,
+        )
+    assert float((logits - out.logits[0]).abs().max()) <= 1e-5
+    expected = torch.cat(out.cross_attentions)
+    ours = torch.stack([layer[0] for layer in trace.cross])
+    assert ours.shape == expected.shape
+    assert float((ours - expected).abs().max()) <= 1e-5
+    assert float((ours - expected.roll(1, 1)).abs().max()) > 1e-3  # the control: another head
+    assert float((ours - torch.cat(out.decoder_attentions)).abs().max()) > 1e-3  # and another kind

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 import torch
@@ -15,19 +16,49 @@ LEAST = -1e9
 """The score of what is no candidate."""
 
 
+@dataclass(frozen=True)
+class BeamStep:
+    """What a step of one request's search weighed: a number of each list for each candidate, the
+    likeliest first.
+
+    Candidates whose score is `LEAST` or near it are none: the beams that they go on from are not
+    there.
+    """
+
+    request: int
+    beams: list[int]
+    """The beam of the step before that each goes on from; 0 at the first step."""
+    tokens: list[int]
+    scores: list[float]
+    """The log-probability of the whole beam, with this token."""
+    ended: list[Ended | None]
+    """Why it cannot go on; it is a result if it is among the first beams, else it is dropped."""
+    kept: list[int]
+    """The candidates that are the beams of the next step, in their order; none where the request
+    ends here."""
+
+
+Observer = Callable[[BeamStep], None]
+
+
 @torch.inference_mode()
 def beam_search(
-    stepper: Stepper, requests: Sequence[Request], decoding: Decoding, rules: Rules
+    stepper: Stepper,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    rules: Rules,
+    observe: Observer | None = None,
 ) -> list[list[Written]]:
     """The `best` of `beams` texts for each request.
 
     Each step weighs the 2 × `beams` likeliest continuations of a request's beams; those that end
     among the first `beams` are its results, of which the best stay. A request ends when no beam's
-    score can pass its worst result: with `early_stopping` when there are `beams` results.
+    score can pass its worst result: with `early_stopping` when there are `beams` results. What each
+    step weighs is told to `observe`.
     """
     rooms = [stepper.room(request, decoding.max_tokens) for request in requests]
     state, logits = stepper.start(requests)
-    search = _Search(requests, rooms, decoding, rules, logits.device)
+    search = _Search(requests, rooms, decoding, rules, logits.device, observe)
     state.keep(torch.arange(len(requests), device=logits.device).repeat_interleave(search.beams))
     logits = logits.repeat_interleave(search.beams, 0)
     for length in count(1):
@@ -54,7 +85,9 @@ class _Search:
         decoding: Decoding,
         rules: Rules,
         device: torch.device,
+        observe: Observer | None = None,
     ) -> None:
+        self.observe = observe
         self.requests, self.decoding, self.rules = requests, decoding, rules
         self.beams, self.live = decoding.beams, list(range(len(requests)))
         self.rooms = torch.tensor(rooms, device=device)
@@ -80,8 +113,7 @@ class _Search:
         hit = ended | stopped | full
         penalty = length**self.decoding.length_penalty
         for place, number in hit[:, : self.beams].nonzero().tolist():
-            kind: Ended = "end" if ended[place, number] else "length"
-            kind = "stop" if stopped[place, number] else kind
+            kind = _kind(bool(ended[place, number]), bool(stopped[place, number]))
             self._collect(place, number, float(totals[place, number]), penalty, kind)
         for request in self.live:
             self.results[request].sort(key=lambda one: -one.score)
@@ -92,7 +124,29 @@ class _Search:
             for place, best in enumerate(self.scores[:, 0].tolist())
             if best > LEAST / 2 and self._may_improve(self.live[place], best / penalty)
         ]
+        self._tell(beam, totals, (hit, ended, stopped), chosen, going)
         return self._keep(going, chosen, beam)
+
+    def _tell(
+        self,
+        beam: Tensor,
+        totals: Tensor,
+        flags: tuple[Tensor, Tensor, Tensor],
+        chosen: Tensor,
+        going: Sequence[int],
+    ) -> None:
+        """Tell who observes what was weighed; `flags` are of candidates that cannot go on, those
+        with an end token, and those with a stop string. Shapes: (S, C), chosen (S, B)."""
+        if self.observe is None:
+            return
+        for place, request in enumerate(self.live):
+            ended: list[Ended | None] = [
+                _kind(end, stop) if hit else None
+                for hit, end, stop in zip(*(x[place].tolist() for x in flags), strict=True)
+            ]
+            beams, tokens, scores = (x[place].tolist() for x in (beam, self.ids[:, :, -1], totals))
+            kept = chosen[place].tolist() if place in going else []
+            self.observe(BeamStep(request, beams, tokens, scores, ended, kept))
 
     def _candidates(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Put the likeliest continuations in the place of the beams; their scores, and the beam
@@ -147,6 +201,13 @@ class _Search:
             for prompt, group in zip(prompts, self.ids.tolist(), strict=True)
             for ids in group
         ]
+
+
+def _kind(end: bool, stop: bool) -> Ended:
+    """Why a text ends that does."""
+    if stop:
+        return "stop"
+    return "end" if end else "length"
 
 
 def _rows(of: Tensor, places: Tensor) -> Tensor:

@@ -78,20 +78,25 @@ class Block(nn.Module):
             mixed = self.attention(self.attention_norm(x), context, trace)
             x = x + self.attention_output_dropout(mixed)
             if self.cross is not None:
-                x = x + self.attention_output_dropout(self._recall(self.cross_norm(x), memory))
+                x = x + self.attention_output_dropout(
+                    self._recall(self.cross_norm(x), memory, trace)
+                )
             x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
             return x
         mixed = self.attention(x, context, trace)
         x = self.attention_norm(x + self.attention_output_dropout(mixed))
         if self.cross is not None:
-            x = self.cross_norm(x + self.attention_output_dropout(self._recall(x, memory)))
+            x = self.cross_norm(x + self.attention_output_dropout(self._recall(x, memory, trace)))
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x
 
-    def _recall(self, x: Tensor, memory: Memory | None) -> Tensor:
+    def _recall(self, x: Tensor, memory: Memory | None, trace: Trace | None) -> Tensor:
         assert self.cross is not None
         assert memory is not None
-        mixed: Tensor = self.cross(x, memory.states, memory.context)
+        own = Trace() if trace is not None and trace.weights else None
+        mixed: Tensor = self.cross(x, memory.states, memory.context, own)
+        if trace is not None and own is not None:
+            trace.cross += own.attention
         return mixed
 
 

@@ -100,6 +100,20 @@ class CausalStepper:
         logits = self._logits(self._stack(batch, step=step), batch)
         return logits.view(*ids.shape, -1)
 
+    @torch.inference_mode()
+    def read(self, request: Request, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
+        """The logits of what follows the prompt, and each of the tokens behind it, in one forward
+        (teacher forcing). Shapes: T ids -> (1 + T, V)."""
+        text = np.concatenate([request.prompt, np.array(ids, dtype=np.int64)])
+        batch, _ = _packed([text], self._device)
+        memory = None
+        if request.source is not None:
+            source, _ = _packed([request.source], self._device)
+            batch, memory = replace(batch, source=source), self.model.encoder(source)
+        states = self._stack(batch, trace, memory)
+        behind = torch.arange(len(request.prompt) - 1, len(text), device=self._device)
+        return self._logits(states, replace(batch, token_indices=behind))
+
     @property
     def _stack(self) -> Transformer:
         """What writes."""

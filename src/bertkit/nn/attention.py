@@ -28,14 +28,15 @@ class Trace:
     """A collector, handed down when someone wants to look inside; nothing is kept otherwise.
 
     Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, Tq, Tk), rows
-    sum to one; heads[layer] (N, H, K), each head's output before they are mixed; with
-    `projections` queries[layer] (R, H, K), keys[layer] and values[layer] (R, Hkv, K), of which
-    those behind the N tokens are padding. The last states of a pre-norm model are normalized,
-    those before are not.
+    sum to one; cross[layer][sequence] the same of a decoder, to its source; heads[layer] (N, H, K),
+    each head's output before they are mixed; with `projections` queries[layer] (R, H, K),
+    keys[layer] and values[layer] (R, Hkv, K), of which those behind the N tokens are padding. The
+    last states of a pre-norm model are normalized, those before are not.
     """
 
     states: list[Tensor] = field(default_factory=list)
     attention: list[list[Tensor]] = field(default_factory=list)
+    cross: list[list[Tensor]] = field(default_factory=list)
     heads: list[Tensor] = field(default_factory=list)
     queries: list[Tensor] = field(default_factory=list)
     keys: list[Tensor] = field(default_factory=list)
