@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.factories import tiny_folder
+from tests.parity.test_decoders import writer as writer  # the fixture
 
 import bertkit
+from bertkit.checkpoint.folder import Loaded
 from bertkit.view.arrays import decoded
 from bertkit.view.document import Explanation
 from bertkit.view.explain import explain
@@ -209,3 +211,52 @@ def test_every_control_has_a_name(shown: Any) -> None:
         "!(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
     )
     assert unnamed == 0
+
+
+@pytest.fixture
+def causal(tab: Any, tmp_path: Path, writer: tuple[Any, Loaded]) -> tuple[Any, Explanation]:
+    shown = explain(writer[1], "The class statement, and the class.")
+    return opened(tab, tmp_path / "causal.html", shown), shown
+
+
+def test_what_a_causal_model_cannot_see_is_gray(causal: tuple[Any, Explanation]) -> None:
+    page, shown = causal
+    tokens = len(shown.tokens)
+    gray = page.evaluate(
+        """() => {
+          const canvas = document.querySelector(".heads canvas");
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const pixel = (x, y) => data.slice(4 * (y * canvas.width + x)).slice(0, 4).join();
+          return [canvas.width, pixel(canvas.width - 1, 0), pixel(0, canvas.width - 1)];
+        }"""
+    )
+    size, unseen, seen = gray
+    assert size == tokens
+    assert unseen.startswith("128,128,128")
+    assert not seen.startswith("128,128,128")
+    matrix = page.get_by_label("Attention of one head.")
+    matrix.focus()
+    for key in ("Home", *["ArrowRight"] * 2):
+        matrix.press(key)
+    said = matrix.locator("xpath=following-sibling::output").inner_text()
+    first, third = shown.tokens[0].piece, shown.tokens[2].piece
+    assert said == f"“{first}” does not see “{third}”"
+    rows = cells(page, "How the chosen token's weights come about")
+    assert [row[0] for row in rows] == [first]  # the first token sees itself alone
+
+
+def test_next_words_are_chosen(causal: tuple[Any, Explanation]) -> None:
+    page, shown = causal
+    assert shown.masked is not None
+    page.get_by_role("radiogroup", name="The word that comes next").get_by_role("radio").nth(
+        2
+    ).click()
+    word, (first, *_) = shown.words[2], shown.masked[2]
+    own = shown.tokens[word.first].piece
+    rows = cells(page, f"The likeliest pieces for {own}")
+    assert [row[0] for row in rows] == [one.token for one in first]
+    page.get_by_role("radiogroup", name="The word that comes next").get_by_role("radio").nth(
+        0
+    ).click()
+    assert page.get_by_text("Nothing stands before it.").is_visible()
+    assert page.get_by_role("link", name="Next words").is_visible()

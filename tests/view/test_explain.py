@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.factories import tiny_folder
+from tests.parity.test_decoders import writer as writer  # the fixture
 
 import bertkit
 from bertkit.batch import Batch
@@ -21,6 +22,7 @@ from bertkit.view import explain as explaining
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.document import Explanation
 from bertkit.view.explain import explain
+from bertkit.view.spelling import spelled
 
 TEXT = "We sat on the bank, crossing the river."
 PAIR = "The bank lent us money."
@@ -273,3 +275,72 @@ def test_sources_are_where_they_say(found: Explanation) -> None:
         assert [line.strip() for line in code] == [
             line.strip() for line in lines[source.line - 1 :][: len(code)]
         ]
+
+
+@pytest.fixture
+def causal(writer: tuple[Any, Loaded]) -> tuple[Any, Loaded, Explanation]:
+    theirs, loaded = writer
+    theirs.set_attn_implementation("eager")
+    return theirs, loaded, explain(loaded, "The class statement, and the class.")
+
+
+def test_a_causal_models_attention_is_that_of_transformers(
+    causal: tuple[Any, Loaded, Explanation],
+) -> None:
+    """A triangle: what stands behind a token has no weight."""
+    theirs, loaded, shown = causal
+    assert shown.causal
+    ids = torch.tensor([[token.id for token in shown.tokens]])
+    with torch.inference_mode():
+        out = theirs(ids, output_attentions=True)
+    expected = torch.cat(out.attentions).numpy()
+    ours = stacked(shown.attention)
+    np.testing.assert_allclose(ours, expected, atol=HALF)
+    assert abs(ours[:, 1] - expected[:, 0]).max() > 0.01  # the control: another head
+    assert not np.triu(ours, 1).any()
+    assert not np.triu(stacked(shown.rollout), 1).any()
+    trace = Trace()
+    with torch.inference_mode():
+        loaded.model.encoder(Batch.of([loaded.tokenizer.encode(shown.text)]), trace)
+    exact = torch.stack([layer[0] for layer in trace.attention])
+    np.testing.assert_allclose(exact, expected, atol=1e-5)
+
+
+def test_a_causal_models_steps_lead_to_its_weights(
+    causal: tuple[Any, Loaded, Explanation],
+) -> None:
+    """Where several heads share keys, each has its own copy."""
+    _, loaded, shown = causal
+    assert shown.steps is not None
+    heads = loaded.model.config.heads
+    for array, weights in zip(shown.steps, shown.attention, strict=True):
+        q, k, _ = decoded(array)
+        assert len(q) == len(k) == heads
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+        hidden = np.triu(np.full(scores.shape, -np.inf, np.float32), 1)
+        np.testing.assert_allclose(softmax(scores + hidden), decoded(weights), atol=HALF)
+
+
+def test_next_words_are_what_the_model_expects_from_the_left(
+    causal: tuple[Any, Loaded, Explanation],
+) -> None:
+    theirs, loaded, shown = causal
+    ids = torch.tensor([[token.id for token in shown.tokens]])
+    with torch.inference_mode():
+        chances = torch.softmax(theirs(ids).logits[0], -1)
+    assert shown.masked is not None
+    assert len(shown.masked) == len(shown.words)
+    seen = 0
+    for word, pieces in zip(shown.words, shown.masked, strict=True):
+        for place, candidates in zip(range(word.first, word.end), pieces, strict=True):
+            if place == 0:
+                assert candidates == []
+                continue
+            best = chances[place - 1].topk(10)
+            names = spelled(loaded.tokenizer, best.indices.tolist())
+            assert [one.token for one in candidates] == names
+            scores = [one.score for one in candidates]
+            np.testing.assert_allclose(scores, best.values, atol=1e-5)
+            seen += 1
+    assert seen > 5
+    assert "CausalLM" in shown.sources["masked"].name

@@ -13,18 +13,22 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Candidate
 from bertkit.recipes.report import Report, Word
+from bertkit.view.arrays import coded
 from bertkit.view.chart import curves, scatter, score_bars
-from bertkit.view.document import Explanation, Source
+from bertkit.view.document import Beam, DecoderSteps, Explanation, Shape, Source
 from bertkit.view.explain import explain
-from bertkit.view.figures import Beside, Field, Figure, Form, Lines, Marked, Share, Table
+from bertkit.view.figures import Beside, Field, Figure, Form, Lines, Marked, Share, Spans, Table
 from bertkit.view.page import (
+    DECODER,
     FIGURES,
     FILES,
     MODULES,
+    decoder_page,
     environment,
     page,
     refuse_place,
@@ -60,6 +64,7 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
         Field("hidden", value=text, hidden=True),
     ]
     parts = [table(text), Lines(text), Beside("maps", [points]), Marked(text, [(0, 3, text)])]
+    parts.append(Spans([(text, None), (text, 1)]))
     file = {"file": text, "rows": 3, "sentences": 3}
     report = Report(
         corpus={},
@@ -156,6 +161,23 @@ def test_a_text_is_only_read(bert: Path) -> None:
     assert read.contents("title")[0].startswith("a </script>")
 
 
+def test_the_page_of_a_decoder_holds_its_numbers() -> None:
+    weights = coded(torch.ones(1, 1, 1), "float16")
+    steps = DecoderSteps(
+        text=HOSTILE, written=HOSTILE, cut=False, model=Shape(HOSTILE, "marian", 1, 1, 8, 16),
+        source=[HOSTILE], target=[HOSTILE], scores=[0.5], candidates=[[Candidate(HOSTILE, 0.5)]],
+        attention=[weights], mean=[coded(torch.ones(1, 1), "float16")],
+        beams=[[Beam(None, HOSTILE, -0.7, "ended", True)]],
+        sources={"steps": Source("a.py", 1, HOSTILE, HOSTILE)},
+    )  # fmt: skip
+    read = Reader(decoder_page(steps, Form("/steps", [], "Write"), {"/": "a"}, "/"))
+    assert [tag for tag, _ in read.tags].count("script") == 2
+    assert "img" not in {tag for tag, _ in read.tags}
+    data, _ = read.contents("script")
+    assert "<" not in data
+    assert msgspec.json.decode(data, type=DecoderSteps) == steps
+
+
 def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
     read = Reader(page(found))
     policy = next(a["content"] for _, a in read.tags if a.get("http-equiv"))
@@ -167,13 +189,14 @@ def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
         assert allowed[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-def test_modules_come_after_those_they_import_and_share_no_name() -> None:
-    assert {*MODULES, *FIGURES} == {path.name for path in FILES.glob("*.js")}
+@pytest.mark.parametrize("modules", [MODULES, DECODER, FIGURES])
+def test_modules_come_after_those_they_import_and_share_no_name(modules: tuple[str, ...]) -> None:
+    assert {*MODULES, *DECODER, *FIGURES} == {path.name for path in FILES.glob("*.js")}
     names: list[str] = []
-    for place, name in enumerate(MODULES):
+    for place, name in enumerate(modules):
         text = (FILES / name).read_text(encoding="utf-8")
         imported = re.findall(r'from "\./(.*)"', text)
-        assert set(imported) <= set(MODULES[:place]), name
+        assert set(imported) <= set(modules[:place]), name
         names += re.findall(
             r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M
         )
@@ -221,7 +244,8 @@ def test_without_autoescape_the_same_templates_fail(name: str) -> None:
 
 def test_every_template_is_tested_with_hostile_text() -> None:
     names = {path.name for path in FILES.glob("*.html")}
-    assert names == {*PAGES, "base.html", "parts.html", "explain.html"}  # explain's has its own
+    own = {"explain.html", "decoder.html"}  # whose data are JSON: they have tests of their own
+    assert names == {*PAGES, *own, "base.html", "parts.html"}
 
 
 @pytest.mark.parametrize("name", PAGES)

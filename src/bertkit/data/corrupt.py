@@ -134,7 +134,7 @@ class Corrupted(Shuffled[Pair]):
         self.end, self.length = tokenizer.eos, length
         frame = tokenizer.encode("").ids
         self._before = frame[:-1]
-        self._damage = self._function(damage, tokenizer)
+        self._damage = damager(damage, settings, marks_of(damage, tokenizer))
         self.room = length - len(frame) - 1
         self.documents = np.arange(corpus.documents) if documents is None else documents
         sizes = np.diff(corpus.starts[corpus.document_starts])[self.documents]
@@ -164,25 +164,35 @@ class Corrupted(Shuffled[Pair]):
             np.append(target, self.end),
         )
 
-    def _function(
-        self, damage: Damage, tokenizer: Tokenizer
-    ) -> Callable[[Ids, list[int], np.random.Generator], tuple[Ids, Ids]]:
-        """Raises: TokenizerError where the vocabulary has not the tokens that it takes."""
-        settings: Any = self.settings
-        if damage == "spans":
-            sentinels = sentinels_of(tokenizer)
-            return lambda ids, _, rng: spans(ids, sentinels, rng, settings)
-        if damage == "prefix":
+
+def marks_of(damage: Damage, tokenizer: Tokenizer) -> Ids:
+    """The tokens that stand for what is gone: sentinels, or a mask; none beside a prefix.
+
+    Raises: TokenizerError where the vocabulary has none.
+    """
+    if damage == "spans":
+        return sentinels_of(tokenizer)
+    return np.array([] if damage == "prefix" else [tokenizer.mask], dtype=np.int64)
+
+
+def damager(
+    damage: Damage, settings: Corruption, marks: Ids
+) -> Callable[[Ids, list[int], np.random.Generator], tuple[Ids, Ids]]:
+    """What makes a source and a target of a text; `marks` are as of `marks_of`, and the list is of
+    the first tokens of all sentences but the first."""
+    match damage:
+        case "spans":
+            return lambda ids, _, rng: spans(ids, marks, rng, settings)
+        case "prefix":
             return lambda ids, _, rng: prefix(ids, rng)
-        mask = tokenizer.mask
-        if damage == "mass":
-            return lambda ids, _, rng: mass(ids, mask, rng, settings)
+        case "mass":
+            return lambda ids, _, rng: mass(ids, int(marks[0]), rng, settings)
 
-        def filled(ids: Ids, starts: list[int], rng: np.random.Generator) -> tuple[Ids, Ids]:
-            text = permuted(ids, starts, rng) if settings.permute else ids
-            return infill(text, mask, rng, settings), ids
+    def filled(ids: Ids, starts: list[int], rng: np.random.Generator) -> tuple[Ids, Ids]:
+        text = permuted(ids, starts, rng) if settings.permute else ids
+        return infill(text, int(marks[0]), rng, settings), ids
 
-        return filled
+    return filled
 
 
 def _parts(total: int, number: int, rng: np.random.Generator) -> NDArray[np.int64]:

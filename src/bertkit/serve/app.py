@@ -23,10 +23,10 @@ from bertkit.serve.context import RequestContext, refusal, reply
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.openapi import openapi
+from bertkit.serve.pages import pages
 from bertkit.serve.refused import DEFECT, Refused, invalid
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.routes import ROUTES, Route, task_route
-from bertkit.serve.window import pages
 
 JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
 """The content types of a question."""

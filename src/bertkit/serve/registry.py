@@ -39,12 +39,17 @@ from bertkit.tasks.task import Feature
 from bertkit.text.chat import Chat
 from bertkit.text.long import Long
 from bertkit.view.contexts import ContextsPipeline
+from bertkit.view.decode import DecodePipeline
 from bertkit.view.document import Explanation
 from bertkit.view.explain import MASKED_TOKENS, explain, read
+from bertkit.view.gap import NextTokenPipeline
 
 PROBE = "A known sentence gives a known vector."
 
 TaskClass = type[Task[Any, Any]]
+
+PAGES = {"tokenize", "decode", "next-token"}
+"""What the pages alone ask for, or any model answers."""
 
 PAGE = 6
 """Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
@@ -89,6 +94,11 @@ class ServedModel:
         if writes:
             writer = Generate(loaded, runs)
             self.pipelines["translate" if writer.reads else "write"] = writer
+            if writer.reads:
+                self.pipelines["decode"] = DecodePipeline(writer)
+            else:
+                self.pipelines["next-token"] = NextTokenPipeline(writer)
+                self.pipelines["explain"] = ExplainPipeline(loaded, None)
             if writer.reads and loaded.family.name != "marian":  # which is for translations alone
                 self.pipelines["summarize"] = WriteSummaries(loaded, runs)
             if not writer.reads and (task == "chat" or converses(loaded)):
@@ -113,7 +123,7 @@ class ServedModel:
         return schema.Model(
             name=self.name,
             family=self.loaded.family.name,
-            answers=[name for name in self.pipelines if name != "tokenize"],
+            answers=[name for name in self.pipelines if name not in PAGES],
             labels=list(self.loaded.labels),
             length=self.loaded.length,
             dimension=self.embed.dimension,
@@ -201,7 +211,8 @@ class ExplainPipeline:
         for text, pair, off in items:
             encoding = read(self.loaded, text, pair, long="truncate")
             heads = [read_head(name) for name in off]
-            check_heads(self.loaded.model, heads)
+            if heads:
+                check_heads(self.loaded.model, heads)
             tokens = len(encoding)
             copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
             copies += bool(heads)

@@ -267,13 +267,13 @@ def decode(kind: type[A], body: bytes) -> A:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
+        raise refused_by(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         half = SURROGATE.search(body) and "perhaps half of a surrogate pair, which is no character"
         raise invalid(f"no JSON: {half or error}") from None
 
 
-def _refused(error: str) -> Refused:
+def refused_by(error: str) -> Refused:
     """msgspec's message as ours."""
     text, _, path = error.partition(" - at `$")
     path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from bertkit.errors import BertkitError
 from bertkit.recipes.inspect import readable, samples_of_run
-from bertkit.serve.context import RequestContext, refusal
+from bertkit.serve.context import RequestContext
+from bertkit.serve.forms import answered, values
 from bertkit.serve.panels import PANELS, lines_of, task_panel
-from bertkit.serve.refused import Refused, invalid
+from bertkit.serve.refused import invalid
 from bertkit.serve.registry import ModelRegistry
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
@@ -30,7 +28,15 @@ LIVE = 5
 ALL = "all of them"
 """Of models, where several may answer side by side."""
 
-PAGES = {"/": "Look inside", "/ask": "Ask", "/word": "One word", "/training": "Training"}
+PAGES = {
+    "/": "Look inside",
+    "/steps": "Step by step",
+    "/gap": "A gap",
+    "/ask": "Ask",
+    "/word": "One word",
+    "/damage": "Damaged text",
+    "/training": "Training",
+}
 
 SAMPLES = 3
 """Training samples that are shown of a run."""
@@ -51,6 +57,9 @@ class Window:
             "/": registry.supporting("explain"),
             "/ask": self.panels,
             "/word": registry.supporting("contexts"),
+            "/steps": registry.supporting("decode"),
+            "/gap": registry.supporting("next-token") or registry.supporting("fill-mask"),
+            "/damage": registry.models,
             "/training": folders,
         }
         self.links = {path: name for path, name in PAGES.items() if there[path]}
@@ -58,9 +67,9 @@ class Window:
 
     async def look(self, request: Request) -> Response:
         """What a model does with a text."""
-        text, pair, model, off = await _values(request, "text", "pair", "model", "off")
+        text, pair, model, off = await values(request, "text", "pair", "model", "off")
         if not self.registry.supporting("explain"):
-            there = "/ask" if self.panels else "/training"
+            there = next(iter(self.links), "/training")
             return Response(status_code=303, headers={"location": there})
         fields = (
             Field("text", "Text", text, rows=2, required=True),
@@ -86,11 +95,11 @@ class Window:
             (answer,), _ = await context.answers(pipeline, items, field="text", truncate=True)
             return page(answer, form, self.links, "/")
 
-        return await _answered(shown, explained() if text.strip() else None)
+        return await answered(shown, explained() if text.strip() else None)
 
     async def ask(self, request: Request) -> Response:
         """What models answer."""
-        what, text, other, model = await _values(request, "what", "text", "other", "model")
+        what, text, other, model = await values(request, "what", "text", "other", "model")
         name = what if what in self.panels else next(iter(self.panels), "")
         if not name:
             return Response(status_code=303, headers={"location": "/"})
@@ -116,7 +125,7 @@ class Window:
                 question=name,
             )
 
-        async def answered() -> str:
+        async def figures() -> str:
             context = RequestContext(request)
             chosen = list(able) if several and model in ("", ALL) else [model or next(iter(able))]
             by_model = {}
@@ -130,11 +139,11 @@ class Window:
                 return shown(answers.candidates({one: a[0] for one, a in by_model.items()}))
             return shown([panel.figure(by_model[chosen[0]], text, other)])
 
-        return await _answered(shown, answered() if text.strip() else None)
+        return await answered(shown, figures() if text.strip() else None)
 
     async def word(self, request: Request) -> Response:
         """A word in several texts."""
-        word, texts, model = await _values(request, "word", "texts", "model")
+        word, texts, model = await values(request, "word", "texts", "model")
         fields = (
             Field("word", "A word", word, required=True),
             Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
@@ -156,7 +165,7 @@ class Window:
                 texts=marked,
             )
 
-        async def answered() -> str:
+        async def figures() -> str:
             context = RequestContext(request)
             _, pipeline = context.pipeline("contexts", model or None)
             items = [(word.strip(), tuple(lines_of(texts)))]
@@ -165,7 +174,7 @@ class Window:
             marked = [Marked(one, [(*place, "")]) for one, place in pairs]
             return shown(answers.contexts(answer), marked=marked)
 
-        return await _answered(shown, answered() if word.strip() and texts.strip() else None)
+        return await answered(shown, figures() if word.strip() and texts.strip() else None)
 
     async def training(self, request: Request) -> Response:
         """How runs learn."""
@@ -200,7 +209,7 @@ class Window:
                 raise invalid(str(error), "run") from None
             return shown(figures, alerts=alerts, learns=any(run.learns for run in read))
 
-        return await _answered(shown, drawn())
+        return await answered(shown, drawn())
 
     def read_runs(self) -> tuple[list[runs.Run], list[Figure], list[str]]:
         """The runs as they are now, their figures and samples, and what is damaged."""
@@ -247,34 +256,3 @@ class Window:
             sources=list(map(source, computed_by)),
             **{**empty, **values},
         )
-
-
-def pages(registry: ModelRegistry, folders: Sequence[Path]) -> list[Route]:
-    """The routes of the pages, which /openapi.json does not describe."""
-    window, both = Window(registry, folders), ["GET", "POST"]
-    return [
-        Route("/", window.look, methods=both),
-        Route("/ask", window.ask, methods=both),
-        Route("/word", window.word, methods=both),
-        Route("/training", window.training),
-        Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for an icon
-    ]
-
-
-async def _values(request: Request, *names: str) -> list[str]:
-    """The value of each name in the address or in a form's body; "" where it is left out."""
-    values = dict(request.query_params)
-    with contextlib.suppress(ValueError):  # a body that is no form
-        values |= parse_qsl((await request.body()).decode(), max_num_fields=len(names))
-    return [values.get(name, "") for name in names]
-
-
-async def _answered(shown: Callable[..., str], answer: Awaitable[str] | None) -> Response:
-    """The page of the answer; the page as it is before a question, or with what is wrong in it."""
-    status = 200
-    try:
-        html = shown() if answer is None else await answer
-    except (BertkitError, Refused) as error:
-        refused = refusal(error)
-        html, status = shown(alert=refused.sentence), refused.status
-    return Response(html, status, media_type="text/html; charset=utf-8")

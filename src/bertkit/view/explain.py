@@ -20,7 +20,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError, TokenizerError
 from bertkit.models.embedding import Embedding
-from bertkit.models.heads import MaskedLM
+from bertkit.models.heads import CausalLM, MaskedLM
 from bertkit.models.surgery import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
@@ -38,6 +38,7 @@ from bertkit.view.document import (
     Word,
 )
 from bertkit.view.page import source
+from bertkit.view.spelling import CANDIDATES, likeliest, spelled
 
 LONGEST = 512
 """Tokens of a text at most, whatever the model reads: attention grows with their square."""
@@ -53,8 +54,6 @@ STEPS_BYTES = 8 << 20
 
 MASKED_TOKENS = 8_192
 """Tokens of the batch in which each word is masked once; a long text has its first words so."""
-
-CANDIDATES = 10
 
 OCCURRENCES = 6
 """The first so many places of a word that recurs are compared."""
@@ -98,6 +97,7 @@ def explain(
         before = Trace(weights=False)
         whole(batch, before)
         off_change = _between(states, torch.stack(before.states).float()).tolist()
+    causal = encoder.config.attention.causal
     attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
     mean = attention.mean(1)
     return Explanation(
@@ -107,7 +107,7 @@ def explain(
         off=[f"{layer}.{head}" for layer, head in off],
         off_change=off_change,
         model=_shape(loaded, model),
-        tokens=_tokens(loaded.tokenizer, encoding, words),
+        tokens=_tokens(loaded.tokenizer, encoding, words, causal),
         words=words,
         embeddings=_embeddings(encoder.embedding, batch),
         attention=_light(attention, power=2),
@@ -115,10 +115,14 @@ def explain(
         rollout=_light(rollout(mean), power=2),
         steps=None if encoder.relative is not None else _steps(trace, len(encoding)),
         windows=list(encoder.config.windows),
-        masked=_masked(fill or _fill(loaded), encoding, words),
+        causal=causal,
+        masked=_next(loaded, states[-1], encoding, words)
+        if causal
+        else _masked(fill or _fill(loaded), encoding, words),
         similarity=_light(similarity(states), low=-1.0),
         repeats=_repeats(states, words),
-        sources={part: source(function) for part, function in SOURCES.items()},
+        sources={part: source(function) for part, function in SOURCES.items()}
+        | ({"masked": source(CausalLM.features)} if causal else {}),
     )
 
 
@@ -205,10 +209,13 @@ def _words(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
     return words
 
 
-def _tokens(tokenizer: Tokenizer, encoding: Encoding, words: Sequence[Word]) -> list[Token]:
+def _tokens(
+    tokenizer: Tokenizer, encoding: Encoding, words: Sequence[Word], causal: bool
+) -> list[Token]:
     owner = {i: place for place, word in enumerate(words) for i in range(word.first, word.end)}
     columns = zip(
-        tokenizer.pieces(encoding.ids),
+        # a mask's candidates are pieces, and a token must be told among them
+        (spelled if causal else Tokenizer.pieces)(tokenizer, encoding.ids),
         encoding.ids.tolist(),
         encoding.types.tolist(),
         encoding.offsets.tolist(),
@@ -238,8 +245,11 @@ def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
 
 
 def _steps(trace: Trace, tokens: int) -> list[Array] | None:
+    def heads(x: Tensor, count: int) -> Tensor:  # of keys and values there may be fewer
+        return x[:tokens].transpose(0, 1).repeat_interleave(count // x.shape[1], 0)
+
     layers = [
-        torch.stack([x[:tokens].transpose(0, 1) for x in of_layer])
+        torch.stack([heads(x, of_layer[0].shape[1]) for x in of_layer])
         for of_layer in zip(trace.queries, trace.keys, trace.values, strict=True)
     ]
     if sum(layer.numel() for layer in layers) * 4 > STEPS_BYTES:
@@ -268,6 +278,22 @@ def _masked(
     for copy, indices in zip(copies, masked, strict=True):
         copy.ids[indices] = fill.tokenizer.mask
     return fill.candidates(copies, masked, CANDIDATES)
+
+
+def _next(
+    loaded: Loaded, states: Tensor, encoding: Encoding, words: Sequence[Word]
+) -> list[list[list[Candidate]]] | None:
+    """The likeliest tokens at each token of each word, behind those before it. Shapes: (T, D)."""
+    if "lm" not in loaded.model.heads:
+        return None
+    tokenizer = loaded.tokenizer
+    logits = loaded.model.heads["lm"](states, Batch.of([encoding]).to(states.device)).float()
+    chances = torch.softmax(logits[:, : tokenizer.vocab_size], -1)
+    before: list[list[Candidate]] = [
+        [],
+        *(likeliest(tokenizer, row) for row in chances[:-1]),
+    ]
+    return [before[word.first : word.end] for word in words]
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:

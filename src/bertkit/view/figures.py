@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from bertkit.view.chart import share_bar
+from bertkit.view.spelling import SPACE
 
 
 class Share(NamedTuple):
@@ -61,6 +63,22 @@ class Lines(NamedTuple):
     text: str
 
 
+class Spans(NamedTuple):
+    """Tokens as `view/spelling.py` has them, those of a numbered span in one color."""
+
+    tokens: Sequence[tuple[str, int | None]]
+
+    @property
+    def groups(self) -> Iterator[tuple[str, int | None]]:
+        """Tokens side by side that have one number, as one text."""
+        marked = any(SPACE in token for token, _ in self.tokens)  # else of word pieces
+        for number, group in itertools.groupby(self.tokens, key=lambda one: one[1]):
+            tokens = [token for token, _ in group]
+            spaced = "".join(tokens).replace(SPACE, " ")
+            text = spaced if marked else " ".join(tokens).replace(" ##", "")
+            yield text.strip(), number
+
+
 class Beside(NamedTuple):
     """Parts side by side; `kind` is a class of the style."""
 
@@ -68,7 +86,7 @@ class Beside(NamedTuple):
     parts: Sequence[Part]
 
 
-Part = Table | Marked | Lines | Beside | Markup
+Part = Table | Marked | Spans | Lines | Beside | Markup
 """Markup is a chart."""
 
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from bertkit.errors import ConfigError
 from bertkit.storage import refuse_used, write_text
 from bertkit.view import figures
-from bertkit.view.document import Explanation, Source
+from bertkit.view.document import DecoderSteps, Explanation, Source
 from bertkit.view.figures import Form
 
 FILES = Path(__file__).parent / "pages"
@@ -28,6 +28,7 @@ MODULES = (
     "dom.js",
     "paint.js",
     "picture.js",
+    "heads.js",
     "square.js",
     "lines.js",
     "steps.js",
@@ -39,6 +40,21 @@ MODULES = (
     "main.js",
 )
 """Each after those that it imports. In the page they are one script, and share their names."""
+
+DECODER = (
+    "data.js",
+    "dom.js",
+    "paint.js",
+    "picture.js",
+    "heads.js",
+    "square.js",
+    "lines.js",
+    "steps.js",
+    "tree.js",
+    "ask.js",
+    "decoder.js",
+)
+"""Those of the page of a decoder's steps."""
 
 FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
 """Those of a page whose figures are made by the server."""
@@ -92,6 +108,7 @@ def environment(folder: Path, *, autoescape: bool = True) -> Environment:
         figures.Share,
         figures.Shade,
         figures.Marked,
+        figures.Spans,
         figures.Table,
         figures.Beside,
         figures.Lines,
@@ -116,17 +133,35 @@ def page(
 
     A server adds a form and links to its other pages.
     """
-    data = msgspec.json.encode(explanation).decode().replace("<", "\\u003c")  # no tag begins in it
     return render(
         "explain.html",
         modules=MODULES,
         forms=form is not None,
-        title=" ".join(explanation.text.split())[:60],
-        data=Markup(data),
+        causal=explanation.causal,
         form=form,
         links=links or {},
         here=here,
+        **_data(explanation),
     )
+
+
+def decoder_page(steps: DecoderSteps, form: Form, links: Mapping[str, str], here: str) -> str:
+    """The page of how a decoder writes."""
+    return render(
+        "decoder.html",
+        modules=DECODER,
+        forms=True,
+        form=form,
+        links=links,
+        here=here,
+        **_data(steps),
+    )
+
+
+def _data(document: Explanation | DecoderSteps) -> dict[str, Any]:
+    """The numbers of a page, and its title."""
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")  # no tag begins in it
+    return {"title": " ".join(document.text.split())[:60], "data": Markup(data)}
 
 
 def source(function: Callable[..., Any]) -> Source:

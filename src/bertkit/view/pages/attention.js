@@ -1,62 +1,69 @@
 // Attention: all heads at a glance, one as a matrix and as lines, and one row step by step.
 
-import { largest, numbers, part } from "./data.js";
+import { largest, numbers, part, sees } from "./data.js";
 import { choice, el, fixed, flow } from "./dom.js";
-import { color, thumbnail } from "./paint.js";
-import { figure } from "./picture.js";
+import { overview } from "./heads.js";
 import { between } from "./lines.js";
+import { color } from "./paint.js";
+import { figure } from "./picture.js";
 import { square } from "./square.js";
 import { steps } from "./steps.js";
 
-const THUMBNAIL = 48; // pixels
+const LOOKER = "The token that looks";
 const LOOKS = "Choose the token that looks; the stronger the color, the more it takes from there.";
 const MATRIX = "A row is a token that looks, a column one that is looked at.";
+const UNSEEN = " Gray: what it cannot see.";
 
 export async function attention(found, section) {
   const { layers, heads } = found.model;
   const { tokens } = found;
-  const columns = heads + 2;
-  const first = tokens.findIndex((token) => token.word !== null);
+  const words = tokens.map((token) => token.word !== null);
+  const first = found.causal ? words.lastIndexOf(true) : words.indexOf(true); // who sees most
+  const unseen = found.causal || found.windows.some((one) => one !== null) ? UNSEEN : "";
   const [layer, head] = (found.off.at(-1) ?? "1.1").split(".").map((number) => number - 1);
   const at = { layer, column: head, query: first, key: null };
   let turn = 0;
 
-  const cells = Array.from({ length: layers * columns }, (_, place) => {
-    const [layer, column] = [Math.floor(place / columns), place % columns];
-    const off = found.off.includes(`${layer + 1}.${column + 1}`);
-    const name = title(layer, column, heads) + (off ? ", switched off" : "");
-    return el("button", { "aria-label": name, title: name, class: off ? "off" : "" }, el("canvas"));
-  });
-  const overview = grid(cells, columns, heads);
-  const markHead = choice(overview, "Layer and head", (place) => {
-    show({ layer: Math.floor(place / columns), column: place % columns });
-  }, columns);
+  const off = (layer, column) => found.off.includes(`${layer + 1}.${column + 1}`);
+  const numbered = Array.from({ length: heads }, (_, head) => String(head + 1));
+  const all = overview(
+    layers,
+    [...numbered, "mean", "rollout"],
+    (layer, column) => title(layer, column, heads) + (off(layer, column) ? ", switched off" : ""),
+    (layer, column) => show({ layer, column }),
+    off,
+  );
+  const seen = (layer, column) => (query, key) =>
+    sees(found, column > heads ? null : layer, query, key);
 
   const text = flow(tokens);
-  const markQuery = choice(text.element, "The token that looks", look);
+  const markQuery = choice(text.element, LOOKER, look);
   let weights = null;
   const matrix = square(
     "Attention of one head",
     tokens,
-    (row, column) =>
-      `“${tokens[row].piece}” takes ${fixed(weights.at(row * tokens.length + column), 3)} ` +
-      `from “${tokens[column].piece}”`,
+    tokens,
+    (row, column) => {
+      const [query, key] = [row, column].map((place) => `“${tokens[place].piece}”`);
+      if (!seen(at.layer, at.column)(row, column)) return `${query} does not see ${key}`;
+      return `${query} takes ${fixed(weights.at(row * tokens.length + column), 3)} from ${key}`;
+    },
     (query, key) => show({ query, key }),
   );
-  const lines = between(tokens, look);
+  const lines = between(tokens, tokens, look, { label: LOOKER });
   const table = el("div");
   const [heading, said] = [el("span"), el("span")];
   const power = toggle(found);
 
   section.append(
-    figure("Attention of all heads", overviewCaption(found), overview),
+    figure("Attention of all heads", overviewCaption(found) + unseen, all.element),
     el("h3", { "aria-live": "polite" }, heading),
     power.element,
     figure("What one token looks at", LOOKS, text.element),
     el(
       "div",
       { class: "beside" },
-      figure("Attention as a matrix", MATRIX, matrix.element),
+      figure("Attention as a matrix", MATRIX + unseen, matrix.element),
       figure("Attention as lines", lines.caption, lines.element),
     ),
     figure("Attention step by step", said, table),
@@ -75,15 +82,17 @@ export async function attention(found, section) {
     weights = maps[at.column];
     const row = part(weights, at.query);
     const [most, mostOfAll] = [largest(row), largest(weights)];
-    markHead(at.layer * columns + at.column);
+    all.mark(at.layer, at.column);
     markQuery(at.query);
     heading.textContent = title(at.layer, at.column, heads);
     power.show(at.column < heads ? `${at.layer + 1}.${at.column + 1}` : null);
     text.chips.forEach((chip, key) => {
       chip.style.backgroundColor = color((0.6 * row.at(key)) / most);
+      chip.classList.toggle("unseen", !seen(at.layer, at.column)(at.query, key));
     });
     const key = at.key ?? tokens.findIndex((_, place) => row.at(place) === most);
-    matrix.show(weights, (weight) => Math.sqrt(weight / mostOfAll), at.query, key);
+    const shade = (weight) => Math.sqrt(weight / mostOfAll);
+    matrix.show(weights, shade, at.query, key, seen(at.layer, at.column));
     lines.show(weights, at.query);
     said.textContent = made.caption;
     table.replaceChildren(made.table);
@@ -91,10 +100,7 @@ export async function attention(found, section) {
 
   await show({});
   for (let layer = 0; layer < layers; layer++) {
-    const maps = await mapsOf(found, layer);
-    maps.forEach((map, column) => {
-      thumbnail(cells[layer * columns + column].firstChild, map, THUMBNAIL);
-    });
+    all.draw(layer, await mapsOf(found, layer), (column) => seen(layer, column));
     await new Promise(requestAnimationFrame); // the page stays alive meanwhile
   }
 }
@@ -135,20 +141,6 @@ function title(layer, column, heads) {
   return column === heads
     ? `Layer ${layer + 1}, mean of its heads`
     : `Rollout from layer ${layer + 1} to the pieces`;
-}
-
-/** The buttons in rows, a layer each, with the numbers of layers and heads beside. */
-function grid(cells, columns, heads) {
-  const element = el("div", { class: "heads" });
-  element.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(26px, 64px))`;
-  const label = (text) => el("span", { class: "small", "aria-hidden": "true" }, text);
-  const names = Array.from({ length: heads }, (_, head) => String(head + 1));
-  element.append(label("layer"), ...[...names, "mean", "rollout"].map(label));
-  cells.forEach((cell, place) => {
-    if (place % columns === 0) element.append(label(String(place / columns + 1)));
-    element.append(cell);
-  });
-  return element;
 }
 
 function overviewCaption(found) {

@@ -24,6 +24,14 @@ export function part(array, ...indices) {
   return { shape: array.shape.slice(indices.length), at: (i) => array.at(offset + i) };
 }
 
+/**
+ * Whether a layer lets a token see another: near enough, and none behind itself if it is causal.
+ * Rollout, whose layer is null, goes through all layers below, and reaches further.
+ */
+export function sees({ causal, windows }, layer, query, key) {
+  return !(causal && key > query) && Math.abs(key - query) <= (windows[layer] ?? Infinity);
+}
+
 /** The numbers of an array as a list. */
 export function list(array) {
   return Array.from({ length: size(array) }, (_, i) => array.at(i));

@@ -85,3 +85,13 @@ export function table(caption, names, rows, foot = []) {
     el("tfoot", {}, ...foot.map((row) => el("tr", {}, ...cells(row)))),
   );
 }
+
+/** Where in the repository a section's numbers are computed, and the code that does it. */
+export function sources(found, names) {
+  const places = names.map((name) => {
+    const { path, line, name: what, code } = found.sources[name];
+    const place = el("summary", {}, el("code", {}, `${path}:${line}`), ` ${what}`);
+    return el("details", {}, place, el("pre", {}, code));
+  });
+  return el("div", { class: "sources" }, "Computed by", ...places);
+}

@@ -32,6 +32,7 @@ async function similarities(found, section) {
   const matrix = square(
     "Cosines of the tokens’ states",
     tokens,
+    tokens,
     (row, column) =>
       `“${tokens[row].piece}” and “${tokens[column].piece}”: ${fixed(cosine(row, column), 3)}`,
     (token, other) => show({ token, other }),

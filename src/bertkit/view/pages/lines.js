@@ -8,30 +8,35 @@ const MOST = 64; // tokens; of a longer text only those that the chosen one look
 const ROW = 22; // pixels, as in page.css
 const WIDE = 200;
 
-/** Lines between `tokens`: the element, a caption, and show(weights, query). */
-export function between(tokens, choose) {
+/**
+ * Lines from `lookers` to `tokens`: the element, a caption, and show(weights, query). Where a text
+ * `grows`, lookers behind the query are not there yet. `label` names what is chosen on the left.
+ */
+export function between(lookers, tokens, choose, { label, grows = false }) {
   const canvas = el("canvas", { "aria-hidden": "true" });
   const [left, right] = [el("div"), el("div", { "aria-hidden": "true" })];
   const element = el("div", { class: "lines" }, left, canvas, right);
   const whole = tokens.length <= MOST;
-  let places = [];
+  let [from, to] = [[], []];
   let mark = null;
 
-  function lay(shown) {
-    if (shown.join() === places.join()) return;
-    places = shown;
-    left.replaceChildren(...places.map((place) => el("button", {}, tokens[place].piece)));
-    right.replaceChildren(...places.map((place) => el("span", {}, tokens[place].piece)));
-    mark = choice(left, "The token that looks", (at) => choose(places[at]));
+  function lay(row, query) {
+    const before = [from, to].join("|");
+    to = whole ? tokens.map((_, place) => place) : strongest(row, grows ? [] : [query]);
+    from = grows ? lookers.map((_, place) => place).slice(0, query + 1).slice(-MOST) : to;
+    if ([from, to].join("|") === before) return;
+    left.replaceChildren(...from.map((place) => el("button", {}, lookers[place].piece)));
+    right.replaceChildren(...to.map((place) => el("span", {}, tokens[place].piece)));
+    mark = choice(left, label, (at) => choose(from[at]));
   }
 
   function show(weights, query) {
     const focused = left.contains(document.activeElement);
-    lay(whole ? tokens.map((_, place) => place) : strongest(list(part(weights, query)), query));
-    mark(places.indexOf(query));
-    if (focused) left.children[places.indexOf(query)].focus();
+    lay(list(part(weights, query)), query);
+    mark(from.indexOf(query));
+    if (focused) left.children[from.indexOf(query)].focus();
     const density = Math.max(1, window.devicePixelRatio);
-    const high = places.length * ROW;
+    const high = Math.max(from.length, to.length) * ROW;
     canvas.width = WIDE * density;
     canvas.height = high * density;
     canvas.style.height = `${high}px`;
@@ -40,23 +45,23 @@ export function between(tokens, choose) {
     const draw = (place, strength, width) => {
       const row = part(weights, place);
       const most = largest(row);
-      const from = (places.indexOf(place) + 0.5) * ROW;
-      places.forEach((key, at) => {
-        const to = (at + 0.5) * ROW;
+      const start = (from.indexOf(place) + 0.5) * ROW;
+      to.forEach((key, at) => {
+        const end = (at + 0.5) * ROW;
         context.strokeStyle = color((strength * row.at(key)) / most);
         context.lineWidth = width;
         context.beginPath();
-        context.moveTo(2, from);
-        context.bezierCurveTo(WIDE / 2, from, WIDE / 2, to, WIDE - 2, to);
+        context.moveTo(2, start);
+        context.bezierCurveTo(WIDE / 2, start, WIDE / 2, end, WIDE - 2, end);
         context.stroke();
       });
     };
-    if (whole) places.filter((place) => place !== query).forEach((place) => draw(place, 0.12, 1));
+    if (whole) from.filter((place) => place !== query).forEach((place) => draw(place, 0.12, 1));
     draw(query, 1, 2);
     const row = part(weights, query);
     const most = largest(row);
     [...right.children].forEach((word, at) => {
-      word.style.backgroundColor = color((0.6 * row.at(places[at])) / most);
+      word.style.backgroundColor = color((0.6 * row.at(to[at])) / most);
     });
   }
 
@@ -66,8 +71,8 @@ export function between(tokens, choose) {
   return { element, caption, show };
 }
 
-/** The places of the largest weights, and the query's own, in the order of the text. */
-function strongest(row, query) {
+/** The places of the largest weights, `and` others, in the order of the text. */
+function strongest(row, and) {
   const order = row.map((_, place) => place).sort((a, b) => row[b] - row[a]);
-  return [...new Set([query, ...order])].slice(0, MOST).sort((a, b) => a - b);
+  return [...new Set([...and, ...order])].slice(0, MOST).sort((a, b) => a - b);
 }

@@ -3,7 +3,7 @@
 import "./ask.js";
 import { attention } from "./attention.js";
 import { read } from "./data.js";
-import { el } from "./dom.js";
+import { el, sources } from "./dom.js";
 import { embeddings } from "./embeddings.js";
 import { layers } from "./layers.js";
 import { masked } from "./masked.js";
@@ -42,14 +42,4 @@ function head({ text, pair, truncated, off, model, words, tokens }) {
     ` (${model.family}): ${model.layers} layers of ${model.heads} heads, ${model.hidden} numbers a ` +
       `state. The text: ${words.length} words, ${tokens.length} tokens.${cut}${without}`,
   );
-}
-
-/** Where in the repository a section's numbers are computed, and the code that does it. */
-function sources(found, names) {
-  const places = names.map((name) => {
-    const { path, line, name: what, code } = found.sources[name];
-    const place = el("summary", {}, el("code", {}, `${path}:${line}`), ` ${what}`);
-    return el("details", {}, place, el("pre", {}, code));
-  });
-  return el("div", { class: "sources" }, "Computed by", ...places);
 }

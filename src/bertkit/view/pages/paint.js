@@ -4,13 +4,15 @@ import { el } from "./dom.js";
 
 const BLUE = [58, 124, 224];
 const ORANGE = [226, 106, 32];
+const GRAY = [128, 128, 128];
+const FAINT = 0.3; // how strong the gray is of what cannot be seen
 
 /** The color of t in -1 … 1; at 0 the ground shows through. */
 export function color(t) {
   return `rgb(${(t < 0 ? ORANGE : BLUE).join(" ")} / ${Math.min(1, Math.abs(t))})`;
 }
 
-/** Make a canvas of width × height pixels, each as at(column, row) says in -1 … 1. */
+/** Make a canvas of width × height pixels, each as at(column, row) says in -1 … 1; null is gray. */
 export function pixels(canvas, width, height, at) {
   canvas.width = width;
   canvas.height = height;
@@ -20,8 +22,8 @@ export function pixels(canvas, width, height, at) {
     for (let column = 0; column < width; column++) {
       const t = at(column, row);
       const place = 4 * (row * width + column);
-      image.data.set(t < 0 ? ORANGE : BLUE, place);
-      image.data[place + 3] = 255 * Math.min(1, Math.abs(t));
+      image.data.set(t === null ? GRAY : t < 0 ? ORANGE : BLUE, place);
+      image.data[place + 3] = 255 * (t === null ? FAINT : Math.min(1, Math.abs(t)));
     }
   }
   context.putImageData(image, 0, 0);
@@ -39,27 +41,34 @@ export function fullAt(values) {
   return 2.5 * Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length) || 1;
 }
 
-/** A square matrix in at most `most` × `most` pixels, each the largest of those it stands for. */
-export function thumbnail(canvas, matrix, most) {
-  const [tokens] = matrix.shape;
-  const size = Math.min(tokens, most);
-  const found = new Float32Array(size * size);
-  for (let row = 0; row < tokens; row++) {
-    const y = size * Math.floor((row * size) / tokens);
-    for (let column = 0; column < tokens; column++) {
-      const place = y + Math.floor((column * size) / tokens);
-      found[place] = Math.max(found[place], matrix.at(row * tokens + column));
+/**
+ * A matrix in at most `most` × `most` pixels, each the largest of those it stands for; gray where
+ * sees(row, column) is true of none.
+ */
+export function thumbnail(canvas, matrix, most, sees) {
+  const [rows, columns] = matrix.shape;
+  const [high, wide] = [Math.min(rows, most), Math.min(columns, most)];
+  const found = new Float32Array(high * wide).fill(-1);
+  for (let row = 0; row < rows; row++) {
+    const y = wide * Math.floor((row * high) / rows);
+    for (let column = 0; column < columns; column++) {
+      if (!sees(row, column)) continue;
+      const place = y + Math.floor((column * wide) / columns);
+      found[place] = Math.max(found[place], matrix.at(row * columns + column));
     }
   }
   const largest = found.reduce((a, b) => Math.max(a, b));
-  return pixels(canvas, size, size, (x, y) => Math.sqrt(found[y * size + x] / largest));
+  return pixels(canvas, wide, high, (x, y) => {
+    const most = found[y * wide + x];
+    return most < 0 ? null : Math.sqrt(most / largest);
+  });
 }
 
 /** The colors of text, rules and ground, as the page has them now. */
 export function inks() {
   const style = getComputedStyle(document.documentElement);
-  const [ink, soft, line, paper] = ["--ink", "--soft", "--line", "--paper"].map((name) =>
-    style.getPropertyValue(name),
+  const [ink, soft, line, paper, accent] = ["ink", "soft", "line", "paper", "accent"].map((name) =>
+    style.getPropertyValue(`--${name}`),
   );
-  return { ink, soft, line, paper, font: getComputedStyle(document.body).fontFamily };
+  return { ink, soft, line, paper, accent, font: getComputedStyle(document.body).fontFamily };
 }

@@ -1,4 +1,4 @@
-// A square of numbers between tokens, to be read with the pointer or the arrow keys.
+// A matrix of numbers between tokens, to be read with the pointer or the arrow keys.
 
 import { el, moved } from "./dom.js";
 import { inks, pixels } from "./paint.js";
@@ -8,12 +8,12 @@ const CELL = 28; // and at most
 const MARGIN = 96; // for these words, of which a small screen gives less
 
 /**
- * The square of `tokens`. `say(row, column)` puts a cell into words, `choose(row, column)` is told
- * the cell that one goes to. Returns the element, and show(matrix, shade, row, column), which shades
- * each number in -1 … 1.
+ * The matrix of tokens in `rows` and in `columns`. `say(row, column)` puts a cell into words,
+ * `choose(row, column)` is told the cell that one goes to. Returns the element, and
+ * show(matrix, shade, row, column, sees), which shades each number in -1 … 1, and those in gray of
+ * which sees(row, column) is false.
  */
-export function square(name, tokens, say, choose) {
-  const count = tokens.length;
+export function square(name, rows, columns, say, choose) {
   const canvas = el("canvas", {
     class: "square",
     tabindex: 0,
@@ -25,8 +25,7 @@ export function square(name, tokens, say, choose) {
   const element = el("div", {}, canvas, output);
   const heat = document.createElement("canvas");
   const cursor = { row: 0, column: 0 };
-  let margin = 0;
-  let cell = 1;
+  let [left, top, cell] = [0, 0, 1];
 
   function draw() {
     const room = element.parentElement?.clientWidth;
@@ -34,53 +33,58 @@ export function square(name, tokens, say, choose) {
     const { ink, soft, line, font } = inks();
     const context = canvas.getContext("2d");
     context.font = `12px ${font}`;
-    const widths = tokens.map(({ piece }) => context.measureText(piece).width);
-    const words = Math.min(MARGIN, room / 4, Math.max(...widths) + 10);
-    const labelled = (room - words) / count >= LABEL;
-    margin = labelled ? words : 0;
-    cell = Math.min(CELL, (room - margin - 1) / count);
-    const side = cell * count;
+    const [beside, above] = [rows, columns].map((tokens) => {
+      const widths = tokens.map(({ piece }) => context.measureText(piece).width);
+      return Math.min(MARGIN, room / 4, Math.max(...widths) + 10);
+    });
+    const labelled = (room - beside) / columns.length >= LABEL;
+    [left, top] = labelled ? [beside, above] : [0, 0];
+    cell = Math.min(CELL, (room - left - 1) / columns.length);
+    const [wide, high] = [cell * columns.length, cell * rows.length];
     const density = Math.max(1, window.devicePixelRatio);
-    canvas.width = canvas.height = Math.round((margin + side + 1) * density);
-    canvas.style.width = canvas.style.height = `${margin + side + 1}px`;
+    canvas.width = Math.round((left + wide + 1) * density);
+    canvas.height = Math.round((top + high + 1) * density);
+    canvas.style.width = `${left + wide + 1}px`;
+    canvas.style.height = `${top + high + 1}px`;
     context.scale(density, density);
     context.imageSmoothingEnabled = cell * density < 1;
-    context.drawImage(heat, margin, margin, side, side);
+    context.drawImage(heat, left, top, wide, high);
     context.strokeStyle = line;
-    context.strokeRect(margin + 0.5, margin + 0.5, side - 1, side - 1);
+    context.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
     if (labelled) {
       context.font = `${Math.min(12, cell)}px ${font}`;
       context.textAlign = "right";
       context.textBaseline = "middle";
-      tokens.forEach(({ piece }, place) => {
-        const middle = margin + (place + 0.5) * cell;
+      rows.forEach(({ piece }, place) => {
         context.fillStyle = place === cursor.row ? ink : soft;
-        context.fillText(piece, margin - 6, middle, margin - 8);
+        context.fillText(piece, left - 6, top + (place + 0.5) * cell, left - 8);
+      });
+      columns.forEach(({ piece }, place) => {
         context.save();
-        context.translate(middle, margin - 6);
+        context.translate(left + (place + 0.5) * cell, top - 6);
         context.rotate(Math.PI / 2);
         context.fillStyle = place === cursor.column ? ink : soft;
-        context.fillText(piece, 0, 0, margin - 8);
+        context.fillText(piece, 0, 0, top - 8);
         context.restore();
       });
     }
     context.strokeStyle = ink;
-    const [x, y] = [margin + cursor.column * cell, margin + cursor.row * cell];
+    const [x, y] = [left + cursor.column * cell, top + cursor.row * cell];
     context.strokeRect(x, y, Math.max(cell, 2), Math.max(cell, 2));
     output.textContent = say(cursor.row, cursor.column);
   }
 
   canvas.addEventListener("keydown", (event) => {
     const { row, column } = cursor;
-    const place = moved(event.key, row * count + column, count, count * count);
+    const [wide, count] = [columns.length, rows.length * columns.length];
+    const place = moved(event.key, row * wide + column, wide, count);
     if (place === undefined) return;
     event.preventDefault();
-    if (place >= 0 && place < count * count) choose(Math.floor(place / count), place % count);
+    if (place >= 0 && place < count) choose(Math.floor(place / wide), place % wide);
   });
   const under = ({ offsetX, offsetY }) => {
-    const [column, row] = [offsetX, offsetY].map((at) => Math.floor((at - margin) / cell));
-    const inside = (place) => place >= 0 && place < count;
-    return inside(row) && inside(column) ? [row, column] : null;
+    const [row, column] = [Math.floor((offsetY - top) / cell), Math.floor((offsetX - left) / cell)];
+    return rows[row] && columns[column] ? [row, column] : null;
   };
   canvas.addEventListener("click", (event) => {
     const place = under(event);
@@ -96,8 +100,9 @@ export function square(name, tokens, say, choose) {
   window.addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
-  function show(matrix, shade, row, column) {
-    pixels(heat, count, count, (x, y) => shade(matrix.at(y * count + x)));
+  function show(matrix, shade, row, column, sees = () => true) {
+    const wide = columns.length;
+    pixels(heat, wide, rows.length, (x, y) => (sees(y, x) ? shade(matrix.at(y * wide + x)) : null));
     Object.assign(cursor, { row, column });
     draw();
   }

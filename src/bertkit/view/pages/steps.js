@@ -1,6 +1,6 @@
 // One row of attention, step by step: q · k, divided by √d, softmax, the weighted sum of values.
 
-import { list, numbers, part } from "./data.js";
+import { list, numbers, part, sees } from "./data.js";
 import { el, fixed, table } from "./dom.js";
 import { fullAt, strip } from "./paint.js";
 
@@ -8,9 +8,11 @@ import { fullAt, strip } from "./paint.js";
 export async function steps(found, at, weights) {
   const { tokens, model } = found;
   const own = list(part(weights, at.query));
+  const layer = at.column > model.heads ? null : at.layer;
+  const keys = tokens.map((_, key) => key).filter((key) => sees(found, layer, at.query, key));
   if (at.column >= model.heads || found.steps === null) {
     const digits = tokens.length > 64 ? 4 : 3;
-    const rows = tokens.map(({ piece }, key) => [piece, bar(own[key], "", digits)]);
+    const rows = keys.map((key) => [tokens[key].piece, bar(own[key], "", digits)]);
     const caption =
       at.column >= model.heads
         ? "The weights of the row. Choose a single head to see how they come about."
@@ -22,8 +24,6 @@ export async function steps(found, at, weights) {
   const vectors = await numbers(found.steps[at.layer]);
   const vector = (which, token) => list(part(vectors, which, at.column, token));
   const query = vector(0, at.query);
-  const window = found.windows[at.layer] ?? Infinity;
-  const keys = tokens.map((_, key) => key).filter((key) => Math.abs(key - at.query) <= window);
   const [ks, vs] = [1, 2].map((which) => keys.map((key) => vector(which, key)));
   const result = computed(query, ks, vs);
   const scales = [query, ks.flat(), vs.flat(), result.mixed].map(fullAt);

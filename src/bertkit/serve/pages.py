@@ -1,0 +1,29 @@
+"""The addresses of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bertkit.serve.registry import ModelRegistry
+from bertkit.serve.window import Window
+from bertkit.serve.writers import WriterPages
+
+
+def pages(registry: ModelRegistry, folders: Sequence[Path]) -> list[Route]:
+    """The routes of the pages, which /openapi.json does not describe."""
+    window, both = Window(registry, folders), ["GET", "POST"]
+    writers = WriterPages(window)
+    return [
+        Route("/", window.look, methods=both),
+        Route("/steps", writers.steps, methods=both),
+        Route("/gap", writers.gap, methods=both),
+        Route("/ask", window.ask, methods=both),
+        Route("/word", window.word, methods=both),
+        Route("/damage", writers.damage, methods=both),
+        Route("/training", window.training),
+        Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for an icon
+    ]

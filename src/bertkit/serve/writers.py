@@ -1,0 +1,192 @@
+"""The pages on models that write, and on what such models learn from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bertkit.data.corrupt import Damage, damager, marks_of
+from bertkit.errors import TokenizerError
+from bertkit.models.stepper import CausalStepper
+from bertkit.pipelines import FillMask
+from bertkit.serve.context import RequestContext
+from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
+from bertkit.serve.panels import PIECES
+from bertkit.serve.window import Window
+from bertkit.view.damage import NAMES, damage_figures, damaged
+from bertkit.view.figures import Field, Figure, Form
+from bertkit.view.gap import EXAMPLE, Gap, gap_figure
+from bertkit.view.page import decoder_page
+
+USUAL = "as the model’s folder says"
+"""Of beams."""
+
+ADDRESS = 4_000
+"""Characters of an address at most, as in `ask.js`."""
+
+DAMAGED = (
+    "The cat sat on the mat and slept all day. It rained, and two dogs ran over the hill. "
+    "Nobody was at home."
+)
+
+OTHER = {
+    "next-token": "goes on from the left; start it beside one that reads both sides",
+    "fill-mask": "reads both sides; start it beside one that goes on from the left",
+}
+
+
+class WriterPages:
+    """Pages of a window: a method for each address."""
+
+    def __init__(self, window: Window) -> None:
+        self.window, self.registry = window, window.registry
+
+    async def steps(self, request: Request) -> Response:
+        """How a decoder writes, step by step."""
+        if "/steps" not in self.window.links:
+            return _elsewhere()
+        text, beams, model = await values(request, "text", "beams", "model")
+        beams = "" if beams == USUAL else beams
+        fields = (
+            Field("text", "Text", text, rows=2, required=True),
+            Field("beams", "Beams", beams, options=[USUAL, *map(str, range(1, BEAMS + 1))]),
+            Field("model", "Model", model, options=list(self.registry.supporting("decode"))),
+        )
+        form = Form("/steps", fields, "Write")
+
+        def shown(alert: str = "") -> str:
+            return self.window.page(
+                "/steps",
+                "How does a decoder write?",
+                "Give a model a text to translate or to sum up, and watch it write token by token: "
+                "where it looks in what it read, what else it may write, which beams it keeps.",
+                form=form._replace(alert=alert),
+            )
+
+        async def written() -> str:
+            ask = filled(StepsForm, text=text, beams=beams, model=model)
+            context = RequestContext(request)
+            _, pipeline = context.pipeline("decode", ask.model)
+            (steps,), _ = await context.answers(pipeline, [ask.text], field="text", beams=ask.beams)
+            return decoder_page(steps, form, self.window.links, "/steps")
+
+        return await answered(shown, written() if text.strip() else None)
+
+    async def gap(self, request: Request) -> Response:
+        """A sentence with a gap, by a causal and by a masked model."""
+        if "/gap" not in self.window.links:
+            return _elsewhere()
+        text, causal, masked = await values(request, "text", "causal", "masked")
+        able = {name: list(self.registry.supporting(name)) for name in ("next-token", "fill-mask")}
+        fields = [
+            Field("text", "A sentence with ___ for a word", text or EXAMPLE, required=True),
+            Field("causal", "A model that sees the left", causal, options=able["next-token"]),
+            Field("masked", "A model that sees both sides", masked, options=able["fill-mask"]),
+        ]
+        alone = [
+            f"{names[0]} is alone here, and {OTHER[kind]}: bertkit view {names[0]} OTHER"
+            for kind, names in able.items()
+            if names and not all(able.values())
+        ]
+
+        def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
+            form = Form("/gap", [one for one in fields if one.name == "text" or one.options], "Ask")
+            return self.window.page(
+                "/gap",
+                "A gap, from the left and from both sides",
+                "A causal model (GPT, Llama) goes on from what stands before, and sees nothing of "
+                "what follows. A masked model (BERT) sees both sides of the gap.",
+                form=form._replace(alert=alert),
+                figures=figures,
+                computed_by=[CausalStepper.start, FillMask.candidates],
+                alerts=alone,
+            )
+
+        async def candidates() -> str:
+            ask = filled(GapForm, text=text, causal=causal, masked=masked)
+            gap, context = Gap.of(ask.text), RequestContext(request)
+
+            async def by(kind: str, name: str | None) -> list[tuple[str, Any]]:
+                if not able[kind]:
+                    return []
+                name, pipeline = context.pipeline(kind, name)
+                tokenizer = pipeline.loaded.tokenizer
+                mask = tokenizer.pieces([tokenizer.mask])[0] if kind == "fill-mask" else ""
+                read = gap.masked(mask) if mask else gap.left
+                (answer,), _ = await context.answers(pipeline, [read], field="text", top=PIECES)
+                if mask:  # it may be in the text, too
+                    answer = answer[gap.before.count(mask)].candidates
+                return [(name, answer)]
+
+            left = await by("next-token", ask.causal)
+            return shown([gap_figure(gap, left, await by("fill-mask", ask.masked))])
+
+        return await answered(shown, candidates() if text.strip() else None)
+
+    async def damage(self, request: Request) -> Response:
+        """A text as pretraining damages it."""
+        if "/damage" not in self.window.links:
+            return _elsewhere()
+        text, damage, seed, model = await values(request, "text", "damage", "seed", "model")
+        kinds: dict[str, str] = {said: name for name, said in NAMES.items()}
+        able: dict[str, list[str]] = {name: self._able(name) for name in NAMES}
+        damage = kinds.get(damage, damage) or next(name for name, models in able.items() if models)
+        model = model or next(iter(able.get(damage, [])), "")
+        fields = (
+            Field("text", "Text", text or DAMAGED, rows=3, required=True),
+            Field("damage", "Damage", NAMES.get(damage, ""), options=list(kinds)),  # type: ignore[call-overload]
+            Field("seed", "Seed: each takes other tokens", seed or "0"),
+            Field("model", "Vocabulary of", model, options=list(self.registry.models)),
+        )
+
+        def shown(
+            figures: Sequence[Figure] = (), alert: str = "", link: tuple[str, str] | None = None
+        ) -> str:
+            return self.window.page(
+                "/damage",
+                "A damaged text",
+                "How T5, BART and MASS learn from raw text: some of it is taken away, the encoder "
+                "reads what is left, and the decoder learns to write what is missing.",
+                form=Form("/damage", fields, "Damage it", alert),
+                figures=figures,
+                computed_by=[damager],
+                link=link,
+            )
+
+        async def figures() -> str:
+            ask = filled(DamageForm, text=text, damage=damage, seed=seed, model=model)
+            context = RequestContext(request)
+            _, pipeline = context.pipeline("tokenize", ask.model)
+            tokenizer = pipeline.loaded.tokenizer
+            (made,) = await context.read(
+                [ask.text],
+                context.check([ask.text], "text"),
+                lambda part: [damaged(tokenizer, one, ask.damage, ask.seed) for one in part],
+                lambda one: len(one.text),
+            )
+            context.charge(len(made.text), 1)
+            asked = {"text": text, "damage": ask.damage, "seed": ask.seed + 1, "model": model}
+            address = f"/damage?{urlencode(asked)}"
+            link = (address, f"Seed {ask.seed + 1}") if len(address) <= ADDRESS else None
+            return shown(damage_figures(made), link=link)
+
+        return await answered(shown, figures() if text.strip() else None)
+
+    def _able(self, damage: Damage) -> list[str]:
+        """The models whose vocabularies have what stands for a span."""
+        able = []
+        for name, model in self.registry.models.items():
+            with contextlib.suppress(TokenizerError):  # it says what the vocabulary lacks
+                marks_of(damage, model.loaded.tokenizer)
+                able.append(name)
+        return able
+
+
+def _elsewhere() -> Response:
+    """To the first page that the models can fill."""
+    return Response(status_code=303, headers={"location": "/"})

@@ -1,0 +1,94 @@
+"""One sentence with a gap: what a causal model says of it from the left, and what a masked one says
+from both sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from bertkit.errors import DataError
+from bertkit.pipelines import Candidate, Generate, Work
+from bertkit.text.long import Long
+from bertkit.view.figures import Beside, Figure, Marked, Share, Table
+from bertkit.view.spelling import likeliest
+
+EXAMPLE = "I am a ___ . I like playing cricket."
+
+_GAP = re.compile("_{2,}")
+
+
+class Gap(NamedTuple):
+    """A sentence around a gap."""
+
+    before: str
+    after: str
+
+    @staticmethod
+    def of(text: str) -> Gap:
+        """Raises: DataError for a text without exactly one gap."""
+        sides = _GAP.split(text)
+        if len(sides) != 2:
+            raise DataError(f"text: {len(sides) - 1} gaps; write ___ once, where a word is missing")
+        return Gap(*sides)
+
+    @property
+    def left(self) -> str:
+        """What a causal model reads: a token begins with the space before it."""
+        return self.before.rstrip()
+
+    def masked(self, mask: str) -> str:
+        """What a masked model reads."""
+        return f"{self.before}{mask}{self.after}"
+
+
+class NextTokenPipeline:
+    """A pipeline: beginnings of texts -> the likeliest tokens behind each, of a causal model."""
+
+    policies: tuple[Long, ...] = ("error",)
+
+    def __init__(self, writer: Generate) -> None:
+        self.writer, self.loaded = writer, writer.loaded
+
+    def prepare(self, items: Sequence[str], *, long: Long, top: int = 10) -> list[Work]:
+        """Raises: DataError for a text that fills the model."""
+        requests = self.writer.requests(items)
+        return [Work([], (request, top), request.tokens) for request in requests]
+
+    def run(self, works: Sequence[Work]) -> list[list[Candidate]]:
+        """The candidates of each, likeliest first."""
+        _, logits = self.writer.stepper.start([work.item[0] for work in works])
+        return [
+            likeliest(self.loaded.tokenizer, row, work.item[1])
+            for row, work in zip(torch.softmax(logits, -1), works, strict=True)
+        ]
+
+
+def gap_figure(
+    gap: Gap,
+    causal: Sequence[tuple[str, Sequence[Candidate]]],
+    masked: Sequence[tuple[str, Sequence[Candidate]]],
+) -> Figure:
+    """The candidates of models by name, beside what of the sentence each of them sees."""
+    text = f"{gap.before}___{gap.after}"
+    left = [(0, len(gap.left), "")] if gap.left else []
+    after = gap.after.strip()
+    right = [(text.rindex(after), text.rindex(after) + len(after), "")] if after else []
+    sees = [(f"{name}: from the left alone", left, answer) for name, answer in causal]
+    sees += [(f"{name}: from both sides", [*left, *right], answer) for name, answer in masked]
+    parts = [
+        Beside(
+            "column",
+            [
+                Marked(text, ranges),
+                Table(
+                    name, [(one.token, Share(one.score)) for one in answer], (name, "probability")
+                ),
+            ],
+        )
+        for name, ranges, answer in sees
+    ]
+    caption = "Marked is what a model sees, and below it the likeliest tokens for the gap."
+    return Figure("A gap", caption, [Beside("beside", parts)])
