@@ -11,7 +11,17 @@ import torch
 
 from bertkit.config import at, paths
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT, DISTILBERT, FAMILIES, MODERNBERT, ROBERTA, T5, Family
+from bertkit.families import (
+    ALBERT,
+    BERT,
+    DISTILBERT,
+    FAMILIES,
+    MODERNBERT,
+    OPENAI_GPT,
+    ROBERTA,
+    T5,
+    Family,
+)
 from bertkit.families.t5 import RATES
 from bertkit.models.config import (
     RelativePositions,
@@ -28,7 +38,7 @@ def config_of(family: Family, more: Mapping[str, Any] = {}) -> TransformerConfig
         "hidden": 16,
         "layers": 4,
         "heads": 2,
-        "intermediate": 24,
+        "intermediate": 64 if family is OPENAI_GPT else 24,
         "max_positions": 20,
     }
     rate = {"head.dropout": 0.3} if "head.dropout" in family.settings else {}
@@ -132,7 +142,7 @@ def test_the_table_is_a_bijection(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_settings_go_there_and_back(family: Family) -> None:
-    activations = ("gelu", "gelu_tanh", "relu", "silu")
+    activations = sorted({*family.activations.values()})
     for activation in activations if "feedforward.activation" not in family.fixed else ("gelu",):
         more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
         if "dropout" not in family.fixed:
@@ -154,6 +164,18 @@ def test_settings_go_there_and_back(family: Family) -> None:
 def test_settings_that_bert_has_not_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BERT.read_config({**BERT.write_config(config_of(BERT)), **wrong})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"feedforward.activation": "gelu"}, "openai-gpt has one of silu, relu, gelu_tanh"),
+        ({"intermediate": 63}, "model.intermediate = 63: every openai-gpt model has 4 × hidden"),
+    ],
+)
+def test_gpt_has_one_width_and_no_exact_gelu(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OPENAI_GPT.write_config(config_of(OPENAI_GPT, more))
 
 
 def test_impossible_settings_are_refused() -> None:

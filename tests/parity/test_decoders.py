@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec import structs
 from safetensors.torch import load_file
-from tests.parity.test_tokenizer import gpt2_folder
+from tests.parity.test_tokenizer import gpt2_folder, gpt_folder
 
 import bertkit
 from bertkit.batch import Batch, Packed
@@ -30,19 +30,25 @@ transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[
 SIZES = [1, 3, 9, 9, 20]
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "llama, tied"])
+@pytest.fixture(scope="module", params=["gpt2", "openai-gpt", "llama", "llama, tied"])
 def writer(
     request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Loaded]:
     folder = tmp_path_factory.mktemp("writer")
-    gpt2_folder(folder, english, old=False)
+    first = request.param == "openai-gpt"
+    (gpt_folder if first else gpt2_folder)(folder, english)
     vocab = bertkit.Tokenizer.load(folder).vocab_size
-    ids = {"vocab_size": vocab, "bos_token_id": vocab - 1, "eos_token_id": vocab - 1}
+    ids = {"vocab_size": vocab}
+    if not first:
+        ids |= {"bos_token_id": vocab - 1, "eos_token_id": vocab - 1}
     torch.manual_seed(0)
     theirs: Any
     if request.param == "gpt2":
         config = transformers.GPT2Config(**ids, n_embd=32, n_layer=3, n_head=4, n_positions=64)
         theirs = transformers.GPT2LMHeadModel(config).eval()
+    elif first:
+        config = transformers.OpenAIGPTConfig(**ids, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+        theirs = transformers.OpenAIGPTLMHeadModel(config).eval()
     else:
         config = transformers.LlamaConfig(
             **ids, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
@@ -97,7 +103,7 @@ def test_transformers_opens_what_we_save(writer: tuple[Any, Loaded], tmp_path: P
     assert apart(loaded.model, again) <= 1e-5
     ours, first = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
     assert all(torch.equal(tensor, first[name]) for name, tensor in ours.items())
-    assert again.config.eos_token_id == loaded.tokenizer.eos
+    assert again.config.eos_token_id == next(iter(loaded.tokenizer.ends), None)
     text = "They walked along the river."
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer(text)["input_ids"] == loaded.tokenizer.encode(text).ids.tolist()
@@ -183,19 +189,50 @@ def test_the_same_tokens_are_chosen(writer: tuple[Any, Loaded], name: str, room:
     same_tokens(theirs, CausalStepper(loaded.model), requests(loaded), name, room)
 
 
+@pytest.mark.parametrize("name", ["greedy", "beams"])
+def test_without_an_end_texts_are_as_long_as_there_is_room(
+    writer: tuple[Any, Loaded], name: str
+) -> None:
+    theirs, loaded = writer
+    stepper = CausalStepper(loaded.model)
+    same_tokens(theirs, stepper, requests(loaded), name, 9, ends=[])
+
+
+def test_a_model_without_its_head_has_their_states(
+    writer: tuple[Any, Loaded], tmp_path: Path
+) -> None:
+    _, loaded = writer
+    save(tmp_path, Model(loaded.model.encoder, {}), loaded.tokenizer, loaded.family)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(theirs).__name__ == loaded.family.architectures[frozenset()]
+    ids = torch.randint(0, theirs.config.vocab_size, (11,))
+    batch = Batch(ids, torch.zeros_like(ids), Packed.of([11]))
+    again = bertkit.load(tmp_path).model
+    with torch.no_grad():
+        expected = theirs(ids[None]).last_hidden_state[0]
+        torch.testing.assert_close(again.encoder(batch), expected, atol=1e-5, rtol=1e-5)
+
+
 def same_tokens(
-    theirs: Any, stepper: Stepper, asked: list[Request], name: str, room: int, **more: Any
+    theirs: Any,
+    stepper: Stepper,
+    asked: list[Request],
+    name: str,
+    room: int,
+    *,
+    ends: list[int] | None = None,
+    **more: Any,
 ) -> None:
     """Prompts of many lengths at once; theirs one by one, as padding changes their results."""
     decoding, settings = CHOICES[name]
-    end = ENDS[name]
+    end = ENDS[name] if ends is None else ends
     decoding = structs.replace(decoding, max_tokens=room)
     found = generate(stepper, asked, decoding, Rules(end))
     for request, texts in zip(asked, found, strict=True):
         read = torch.from_numpy(request.prompt if request.source is None else request.source)[None]
         expected = theirs.generate(
             read, attention_mask=torch.ones_like(read),
-            max_new_tokens=room, do_sample=False, eos_token_id=end, pad_token_id=0,
+            max_new_tokens=room, do_sample=False, eos_token_id=end or None, pad_token_id=0,
             return_dict_in_generate=True, output_scores=True, **{**settings, **more},
         )  # fmt: skip
         rows = expected.sequences[:, len(request.prompt) :].tolist()

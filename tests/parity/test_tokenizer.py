@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.encoding import Encoding
@@ -292,18 +294,37 @@ def test_starts_word_agrees_with_word_ids(ours: Tokenizer, english: list[str]) -
 # ---- vocabularies of models that write: no [CLS], no [SEP]
 
 
-def gpt2_folder(folder: Path, english: list[str], *, old: bool) -> Path:
-    """GPT-2's, as tokenizer.json or in its older two files."""
+def gpt2_folder(folder: Path, english: list[str]) -> Path:
     trained = json.loads(train(english[:50], kind="bpe", size=600).core.to_str())["model"]
     pieces = [piece for piece in trained["vocab"] if piece not in SPECIALS["bpe"]]
     vocab = {piece: i for i, piece in enumerate([*pieces, "<|endoftext|>"])}
     merges = [tuple(pair) for pair in trained["merges"]]
     transformers.GPT2Tokenizer(vocab=vocab, merges=merges).save_pretrained(folder)
-    if old:
-        (folder / "tokenizer.json").unlink()
-        (folder / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-        (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def gpt_folder(folder: Path, english: list[str]) -> Path:
+    """GPT's: lower-cased words with marked ends, and no token but that for what is unknown."""
+    core = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    core.train_from_iterator(english[:50], trainer)
+    trained = json.loads(core.to_str())["model"]
+    vocab, merges = trained["vocab"], [tuple(pair) for pair in trained["merges"]]
+    transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges).save_pretrained(folder)
+    return folder
+
+
+def in_two_files(folder: Path) -> Path:
+    """The same vocabulary in GPT's and GPT-2's older layout."""
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 
@@ -316,7 +337,9 @@ def t5_folder(folder: Path, english: list[str]) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gpt2 in two files", "t5"])
+@pytest.fixture(
+    scope="module", params=["gpt2", "gpt2 in two files", "gpt", "gpt in two files", "t5"]
+)
 def writing(
     request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Tokenizer, Any]:
@@ -324,9 +347,13 @@ def writing(
     if request.param == "t5":
         t5_folder(folder, english)
         return Tokenizer.load(folder), transformers.T5Tokenizer.from_pretrained(folder)
-    theirs = gpt2_folder(folder / "new", english, old=False)
-    ours = gpt2_folder(folder / "old", english, old=True) if "files" in request.param else theirs
-    return Tokenizer.load(ours), transformers.GPT2Tokenizer.from_pretrained(theirs)
+    gpt2 = "gpt2" in request.param
+    (gpt2_folder if gpt2 else gpt_folder)(folder, english)
+    kind = transformers.GPT2Tokenizer if gpt2 else transformers.OpenAIGPTTokenizer
+    theirs = kind.from_pretrained(folder)
+    if "files" in request.param:
+        in_two_files(folder)
+    return Tokenizer.load(folder), theirs
 
 
 @given(text=TEXT)
@@ -341,14 +368,15 @@ def test_models_that_write_have_the_same_tokens(writing: tuple[Tokenizer, Any], 
 
 def test_only_roles_that_are_asked_for_are_missed(writing: tuple[Tokenizer, Any]) -> None:
     ours, theirs = writing
-    assert ours.eos == theirs.eos_token_id
+    assert ours.ends == ((theirs.eos_token_id,) if theirs.eos_token_id is not None else ())
     assert ours.unk == theirs.unk_token_id
-    for role in ("cls", "mask"):
+    for role in ("cls", "mask", *(() if ours.ends else ("eos",))):
         with pytest.raises(TokenizerError, match=f"has no {role} token"):
             getattr(ours, role)
     assert ours.special_ids == frozenset(theirs.all_special_ids)
     if theirs.bos_token_id is None:
-        assert theirs.pad_token_id == ours.pad
+        assert ours.knows("pad") == (theirs.pad_token_id is not None)
+        assert not ours.knows("pad") or theirs.pad_token_id == ours.pad
     else:
         assert theirs.bos_token_id == ours.bos
 
@@ -389,4 +417,4 @@ def test_a_saved_folder_is_the_same_tokenizer(
     assert Tokenizer.load(tmp_path).fingerprint == ours.fingerprint
     for text in english[:20]:
         assert again(text)["input_ids"] == theirs(text)["input_ids"]
-    assert again.eos_token_id == ours.eos
+    assert again.eos_token_id == (ours.eos if ours.ends else None)

@@ -10,10 +10,10 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.families import GPT2
+from bertkit.families import GPT2, OPENAI_GPT
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import Generate
-from bertkit.text.train import train
+from bertkit.text.train import END, train
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,30 @@ def test_a_stream_is_the_text_in_pieces(
         assert all(pieces)
         if not stop and answer.tokens > 20:
             assert len(pieces) > 5
+
+
+def test_without_an_end_token_a_text_ends_by_its_length_or_a_stop_string(
+    english: list[str], tmp_path: Path
+) -> None:
+    spec = json.loads(train(english[:50], kind="bpe", size=600, use="write").core.to_str())
+    spec["added_tokens"] = []
+    del spec["model"]["vocab"][END]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    tokenizer = bertkit.Tokenizer.load(tmp_path)
+    assert not tokenizer.ends
+    shape = {"family": OPENAI_GPT, "length": 48, "intermediate": 64, "spread": 0.4}
+    folder = tiny_folder(tmp_path / "model", tokenizer, "lm", **shape)
+    write = bertkit.pipeline("generate", folder)
+    for decoding in (Decoding(), Decoding(beams=3), DRAWN):
+        ((answer,),) = write(["The class"], decoding)
+        assert answer.ended == "length"
+        stop = [letter for letter in answer.text if letter.isalpha()]
+        ((cut,),) = write(["The class"], decoding, stop=stop)
+        assert cut.ended == "stop"
+    with pytest.raises(DataError, match="prompt: it is empty, and the vocabulary has no token"):
+        write([""])
+    with pytest.raises(ConfigError, match="choices: the vocabulary has no token that ends"):
+        write(["a"], choices=["b", "c"])
 
 
 def test_a_text_ends_before_a_stop_string(write: Generate) -> None:

@@ -302,7 +302,11 @@ def _config_json(
     config = {
         "architectures": [family.architectures[known]],
         **family.write_config(model.config, None if decoder is None else decoder.config),
-        **{f"{role}_token_id": getattr(tokenizer, role) for role in family.written_roles},
+        **{
+            f"{role}_token_id": getattr(tokenizer, role)
+            for role in family.written_roles
+            if tokenizer.knows(role)
+        },
         **({"decoder_start_token_id": getattr(tokenizer, family.start)} if family.start else {}),
         "dtype": "float32",
         **settings,

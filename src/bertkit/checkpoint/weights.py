@@ -125,6 +125,8 @@ def heads_in(
     rows = {head: head_weights(family, head, named) for head in (*family.heads, *own)}
     theirs = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
     whole = [head for head, names in rows.items() if names - {*family.some} <= set(named)]
+    if architecture in family.architectures.values():  # no weights are no sign of a head
+        whole = [h for h in whole if h in (*ours, *theirs) or not rows[h] or rows[h] & set(named)]
     named_ones = [h for h in whole if h in ours] or [h for h in whole if h in theirs]
     by_weights: dict[frozenset[str], str] = {}
     for head in sorted(whole, key=lambda head: (head not in ours, head not in theirs)):

@@ -15,6 +15,7 @@ from bertkit.families.llama import LLAMA
 from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
+from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
 from bertkit.families.t5 import T5
 
@@ -32,6 +33,7 @@ FAMILIES: Mapping[str, Family] = {
         ELECTRA,
         MODERNBERT,
         MPNET,
+        OPENAI_GPT,
         GPT2,
         MARIAN,
         BART,
@@ -79,6 +81,7 @@ __all__ = [
     "MARIAN",
     "MODERNBERT",
     "MPNET",
+    "OPENAI_GPT",
     "OTHERS",
     "ROBERTA",
     "T5",

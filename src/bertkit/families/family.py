@@ -70,13 +70,15 @@ class Family:
     """Ours where their files are silent, if `TransformerConfig` has another default."""
     activation: str = "hidden_act"
     """Their name of the setting."""
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    """Their names of activations -> ours."""
     must_be: Mapping[str, Any] = field(default_factory=dict)
     """Theirs that bertkit reads with one value only, which is also their default."""
     special: Special | None = None
     roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
     """Special tokens that its texts are framed and written with."""
     written_roles: tuple[str, ...] = ("pad",)
-    """Those whose ids stand in `config.json`."""
+    """Those whose ids stand in `config.json`, where the vocabulary has them."""
     positions_after_pad: bool = False
     """Whether their positions count on from the padding piece's id: so many rows are unused, which
     their settings count."""
@@ -143,11 +145,11 @@ class Family:
         values: dict[str, Any] = {**self.defaults, **given}
         if self.activation in theirs:
             activation = theirs[self.activation]
-            if not isinstance(activation, str) or activation not in ACTIVATIONS:
+            if not isinstance(activation, str) or activation not in self.activations:
                 raise ValueError(
-                    f"{self.activation} = {activation!r}: known are {', '.join(ACTIVATIONS)}"
+                    f"{self.activation} = {activation!r}: known are {', '.join(self.activations)}"
                 )
-            values[ACTIVATION] = ACTIVATIONS[activation]
+            values[ACTIVATION] = self.activations[activation]
         if self.special is not None:
             values |= self.special.read(theirs)
         positions, pad = values.get("max_positions"), values.get("pad_id", 0)
@@ -170,7 +172,12 @@ class Family:
                     f"model.{path} = {to_builtins(value)!r}: every model of {self.name} has "
                     f"{to_builtins(only)!r}; change it or choose another family"
                 )
-        back = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+        back = {ours: theirs for theirs, ours in self.activations.items()}
+        if config.feedforward.activation not in back:
+            raise ConfigError(
+                f"model.{ACTIVATION} = {config.feedforward.activation!r}: every model of "
+                f"{self.name} has one of {', '.join(back)}; change it or choose another family"
+            )
         written: dict[str, Any] = {}
         for path, theirs in self.settings.items():
             value = at(config, path)

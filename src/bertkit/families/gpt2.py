@@ -12,12 +12,12 @@ from bertkit.models.config import TransformerConfig
 _LAYER = "transformer.h.{}."
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Raises: ValueError where the two dropouts of states differ."""
     embedding, residual = (theirs.get(f"{name}_pdrop", 0.1) for name in ("embd", "resid"))
     if embedding != residual:
         raise ValueError(
-            f"embd_pdrop = {embedding!r} and resid_pdrop = {residual!r}: gpt2 is read with one "
+            f"embd_pdrop = {embedding!r} and resid_pdrop = {residual!r}: they are read with one "
             "value for both"
         )
     width = theirs.get("n_inner")
@@ -27,9 +27,9 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     return {"intermediate": width, "dropout": embedding}
 
 
-def _write(config: TransformerConfig) -> dict[str, Any]:
+def write(config: TransformerConfig) -> dict[str, Any]:
     if config.dropout != config.rate("head.dropout"):
-        raise ConfigError("model.head.dropout: a gpt2 folder has one dropout; leave it out")
+        raise ConfigError("model.head.dropout: a GPT folder has one dropout; leave it out")
     dropout = dict.fromkeys(("embd_pdrop", "resid_pdrop"), config.dropout)
     return {"n_inner": config.intermediate, **dropout}
 
@@ -61,9 +61,9 @@ GPT2 = Family(
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     },
-    special=Special(("intermediate", "dropout"), _read, _write),
+    special=Special(("intermediate", "dropout"), read, write),
     roles=("eos",),
-    written_roles=("eos",),
+    written_roles=("eos", "pad"),
     body={
         "encoder.embedding.tokens.weight": "transformer.wte.weight",
         POSITIONS: "transformer.wpe.weight",

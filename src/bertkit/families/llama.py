@@ -83,7 +83,7 @@ LLAMA = Family(
     must_be={"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1},
     special=Special(("positions",), _read, _write),
     roles=("eos",),
-    written_roles=("eos",),
+    written_roles=("eos", "pad"),
     body={
         "encoder.embedding.tokens.weight": "model.embed_tokens.weight",
         "encoder.blocks.{}.attention_norm.weight": f"{_LAYER}input_layernorm.weight",

@@ -91,7 +91,7 @@ class _Search:
         self.requests, self.decoding, self.rules = requests, decoding, rules
         self.beams, self.live = decoding.beams, list(range(len(requests)))
         self.rooms = torch.tensor(rooms, device=device)
-        self.ends = torch.tensor(list(rules.ends), device=device)
+        self.ends = torch.tensor(list(rules.ends), dtype=torch.long, device=device)
         first = torch.tensor([0.0] + [LEAST] * (self.beams - 1), device=device)  # all begin alike
         self.scores = first.repeat(len(requests), 1)
         self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)

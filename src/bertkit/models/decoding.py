@@ -24,7 +24,7 @@ class Rules:
     """What a model's texts have to be like, whoever asks for them."""
 
     ends: Sequence[int]
-    """Tokens that end a text."""
+    """Tokens that end a text; without any it ends by its length, or a stop string."""
     stops: Stops | None = None
     forbidden: Sequence[int] = ()
     """Tokens that are never written."""

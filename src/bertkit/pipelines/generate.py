@@ -189,7 +189,7 @@ class Generate(ModelPipeline):
             requests = [Request(self.chat.encode(_messages(prompt))[0]) for prompt in prompts]
         elif not self.reads:
             requests = [
-                Request(ids if len(ids) else np.array([self.tokenizer.eos]))
+                Request(ids if len(ids) else np.array([self._first]))
                 for ids in self.tokenizer.ids(texts)
             ]
         else:
@@ -208,6 +208,16 @@ class Generate(ModelPipeline):
     def request(self, encoding: Encoding) -> Request:
         """A text for a model's encoder, of which its decoder is to write another."""
         return Request(np.array([self._start]), encoding.ids)
+
+    @property
+    def _first(self) -> int:
+        """What stands before a text that nothing else stands before."""
+        if not self.tokenizer.ends:
+            raise DataError(
+                "prompt: it is empty, and the vocabulary has no token that stands between texts; "
+                "give the first words"
+            )
+        return self.tokenizer.eos
 
     @cached_property
     def chat(self) -> Chat:
@@ -241,11 +251,16 @@ class Generate(ModelPipeline):
         if not all(stop):
             raise ConfigError("stop: an empty string ends every text; leave it out")
         said = self.loaded.generation
-        ends = said.ends or (self.target.eos,)
+        ends = said.ends or self.target.ends
         if not all(isinstance(prompt, str) for prompt in prompts):
             ends = tuple(dict.fromkeys([*ends, self.chat.end]))
         first = [] if said.first is None else [said.first]
         allowed = None
+        if choices and not ends:
+            raise ConfigError(
+                "choices: the vocabulary has no token that ends a text; score the texts by "
+                "`bertkit evaluate prompts`"
+            )
         if choices:
             allowed = one_of([self._written(text, "choices") for text in choices], ends)
         begins = [*first, *self._written(prefix, "prefix")]

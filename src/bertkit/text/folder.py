@@ -16,18 +16,7 @@ from bertkit.errors import BertkitError, TokenizerError
 from bertkit.storage import SETTINGS as MOST
 from bertkit.storage import VOCABULARY, read_bytes, read_json
 from bertkit.text.marian import Numbering, Side, open_marian
-
-ROLES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-    "bos": ("<s>",),
-    "eos": ("</s>", "<|endoftext|>"),
-}
-"""The special tokens, and their usual names where a folder does not name them. No vocabulary has
-to have them all: GPT-2's has an end alone, T5's no beginning."""
+from bertkit.text.specials import find_specials, lacks, named_token, required
 
 SETTINGS = (
     "tokenizer_class",
@@ -57,6 +46,9 @@ class Opened(NamedTuple):
     source: Path
     numbering: Numbering | None = None
 
+
+WORD_END = "</w>"
+"""What GPT's vocabulary marks the last piece of a word by."""
 
 MOST_PIECES = 1 << 22
 """Of a vocabulary, and of its merges."""
@@ -89,7 +81,7 @@ def open_tokenizer(path: Path, side: Side = "source") -> Opened:
         if (path / name).is_file():
             return _open_file(path / name, settings)
     if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        return Opened(_byte_level(path, settings), settings, path)
+        return Opened(_pair_merges(path, settings), settings, path)
     if (path / "source.spm").is_file():
         core, numbering = open_marian(path, settings, side)
         return Opened(core, settings, path, numbering)
@@ -132,7 +124,7 @@ def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer
         vocab[piece] = i
     named = (p for p in pieces if not (p.startswith("[") and p.endswith("]")))
     cased = any(piece != piece.lower() for piece in named)
-    unk = _name(settings, "unk") or "[UNK]"
+    unk = named_token(settings, "unk") or "[UNK]"
     if unk not in vocab:
         raise TokenizerError(lacks("unk", str(path)))
     core = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unk))
@@ -165,17 +157,41 @@ def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.Templ
     )
 
 
-def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """GPT-2's and RoBERTa's older layout: vocab.json and merges.txt; with [CLS] and [SEP] of some
-    name a text is framed by them."""
+def _pair_merges(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """The older layout of BPE, vocab.json and merges.txt: of bytes, or of words as GPT has it."""
     merges = [
         tuple(line.split(" "))
         for line in _lines(folder / "merges.txt")
         if line and not line.startswith("#version")
     ]
     vocab = _read_json(folder / "vocab.json", VOCABULARY)
+    # a vocabulary of bytes has each of them, a space too
+    words = "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab)
     with usable(f"{folder / 'vocab.json'} with merges.txt"):
-        core = tokenizers.Tokenizer(models.BPE(vocab, merges))  # type: ignore[arg-type]
+        return (_word_level if words else _byte_level)(folder, settings, vocab, merges)
+
+
+def _word_level(
+    folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
+) -> tokenizers.Tokenizer:
+    """GPT's: lower-cased words, the last piece of each marked. Radford et al. 2018, section 4.1."""
+    unk = named_token(settings, "unk") or "<unk>"
+    if unk not in vocab:
+        raise TokenizerError(lacks("unk", str(folder)))
+    core = tokenizers.Tokenizer(
+        models.BPE(vocab, list(merges), unk_token=unk, end_of_word_suffix=WORD_END)
+    )
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    return core
+
+
+def _byte_level(
+    folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
+) -> tokenizers.Tokenizer:
+    """GPT-2's and RoBERTa's; with [CLS] and [SEP] of some name a text is framed by them."""
+    core = tokenizers.Tokenizer(models.BPE(vocab, list(merges)))
     prefix = _flag(settings, "add_prefix_space", False, folder)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     core.decoder = decoders.ByteLevel()
@@ -275,59 +291,6 @@ def usual_class(core: tokenizers.Tokenizer) -> str:
         core.normalizer, normalizers.BertNormalizer
     )
     return "BertTokenizer" if bert else "PreTrainedTokenizerFast"
-
-
-def _name(settings: Mapping[str, Any], role: str) -> str | None:
-    """The token a folder names for a role: a string, or an object with its content."""
-    named = settings.get(f"{role}_token")
-    if isinstance(named, Mapping):
-        named = named.get("content")
-    return named if isinstance(named, str) else None
-
-
-def find_specials(
-    core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
-) -> dict[str, str]:
-    """The token of each role that the vocabulary has.
-
-    Raises: TokenizerError for one that the folder names and the vocabulary lacks.
-    """
-    specials = {}
-    for role, usual in ROLES.items():
-        named = _name(settings, role)
-        for token in usual if named is None else (named,):
-            if core.token_to_id(token) is not None:
-                specials[role] = token
-                break
-        else:
-            if named is not None and role not in LATE:
-                raise TokenizerError(lacks(role, source, named))
-    return specials
-
-
-LATE = ("mask", "bos", "eos")
-"""Roles that folders name for the sake of a class of transformers, whatever their vocabulary has;
-missed when they are used."""
-
-
-def required(specials: Mapping[str, str], role: str, source: str) -> str:
-    """The token of a role. Raises: TokenizerError where there is none."""
-    if role not in specials:
-        raise TokenizerError(lacks(role, source))
-    return specials[role]
-
-
-def lacks(role: str, source: str, named: str | None = None) -> str:
-    wanted = " or ".join(ROLES[role]) if named is None else named
-    return (
-        f"{source}: the vocabulary has no {role} token ({wanted}); "
-        f"add it, or name the one it uses as {role}_token in tokenizer_config.json"
-    )
-
-
-def is_special(core: tokenizers.Tokenizer, token: str) -> bool:
-    added = core.get_added_tokens_decoder().values()
-    return any(t.content == token and t.special for t in added)
 
 
 def word_starts(core: tokenizers.Tokenizer, pieces: Sequence[str], source: str) -> list[bool]:

@@ -34,17 +34,15 @@ from bertkit.text.encoding import (
 from bertkit.text.folder import (
     MOST_PIECES,
     SETTINGS,
-    find_specials,
     fingerprint,
-    is_special,
     normalizer_settings,
     open_tokenizer,
-    required,
     usable,
     usual_class,
     word_starts,
 )
 from bertkit.text.marian import Numbering, Side
+from bertkit.text.specials import find_specials, is_special, required
 
 NO_LIMIT = 10**9
 """`transformers` writes 1e30 for a tokenizer without a limit."""
@@ -189,6 +187,11 @@ class Tokenizer:
         return self._id("eos")
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """The same where there is one: the texts of GPT's first vocabulary have no end."""
+        return (self.eos,) if self.knows("eos") else ()
+
+    @property
     def chat_template(self) -> str | None:
         """How the folder says that conversations are written: a program, which is not run."""
         said = self._settings.get("chat_template")
@@ -201,6 +204,10 @@ class Tokenizer:
     def token(self, name: str) -> int:
         """The id of a special token."""
         return self._number(name)
+
+    def knows(self, role: str) -> bool:
+        """Whether the vocabulary has a token for a role."""
+        return role in self._specials
 
     def need(self, *roles: str) -> None:
         """Raises: TokenizerError for the first role that the vocabulary has no token for."""

@@ -1,0 +1,75 @@
+"""The special tokens of a vocabulary, by their roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+
+from bertkit.errors import TokenizerError
+
+ROLES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "bos": ("<s>",),
+    "eos": ("</s>", "<|endoftext|>"),
+}
+"""The special tokens, and their usual names where a folder does not name them. No vocabulary has
+to have them all: GPT-2's has an end alone, T5's no beginning."""
+
+
+def named_token(settings: Mapping[str, Any], role: str) -> str | None:
+    """The token a folder names for a role: a string, or an object with its content."""
+    named = settings.get(f"{role}_token")
+    if isinstance(named, Mapping):
+        named = named.get("content")
+    return named if isinstance(named, str) else None
+
+
+def find_specials(
+    core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
+) -> dict[str, str]:
+    """The token of each role that the vocabulary has.
+
+    Raises: TokenizerError for one that the folder names and the vocabulary lacks.
+    """
+    specials = {}
+    for role, usual in ROLES.items():
+        named = named_token(settings, role)
+        for token in usual if named is None else (named,):
+            if core.token_to_id(token) is not None:
+                specials[role] = token
+                break
+        else:
+            if named is not None and role not in LATE:
+                raise TokenizerError(lacks(role, source, named))
+    return specials
+
+
+LATE = ("mask", "bos", "eos")
+"""Roles that folders name for the sake of a class of transformers, whatever their vocabulary has;
+missed when they are used."""
+
+
+def required(specials: Mapping[str, str], role: str, source: str) -> str:
+    """The token of a role. Raises: TokenizerError where there is none."""
+    if role not in specials:
+        raise TokenizerError(lacks(role, source))
+    return specials[role]
+
+
+def lacks(role: str, source: str, named: str | None = None) -> str:
+    wanted = " or ".join(ROLES[role]) if named is None else named
+    return (
+        f"{source}: the vocabulary has no {role} token ({wanted}); "
+        f"add it, or name the one it uses as {role}_token in tokenizer_config.json"
+    )
+
+
+def is_special(core: tokenizers.Tokenizer, token: str) -> bool:
+    added = core.get_added_tokens_decoder().values()
+    return any(t.content == token and t.special for t in added)
