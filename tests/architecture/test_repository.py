@@ -24,6 +24,7 @@ HOMES: dict[str, str] = {
     "checkpoint/generation.py": "pipelines/test_translate.py",
     "checkpoint/int8.py": "recipes/test_quantize.py",
     "data/choices.py": "tasks/test_choose.py",
+    "data/labels.py": "tasks/test_classify.py",
     "data/paths.py": "data/test_readers.py",
     "commands/pretrain.py": "recipes/test_adapt.py",
     "commands/serve.py": "serve/test_run.py",

@@ -24,6 +24,7 @@ from bertkit.nn.precision import has_bf16
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import open_engine
+from bertkit.text.frame import EXTRACT, framed
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
@@ -211,6 +212,43 @@ def test_a_model_without_its_head_has_their_states(
     with torch.no_grad():
         expected = theirs(ids[None]).last_hidden_state[0]
         torch.testing.assert_close(again.encoder(batch), expected, atol=1e-5, rtol=1e-5)
+
+
+HEADS = [("classify", ("a", "b", "c")), ("choose", ())]
+
+
+@pytest.mark.parametrize(("head", "labels"), HEADS, ids=["classify", "choose"])
+def test_a_fine_tuned_folder_has_their_logits(
+    writer: tuple[Any, Loaded], head: str, labels: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of texts within the frame, in a padded batch of theirs."""
+    _, loaded = writer
+    tokenizer = framed(loaded.tokenizer)
+    torch.manual_seed(3)
+    model = build(
+        structs.replace(loaded.model.config, vocab=tokenizer.vocab_size), (head,), labels=labels
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    save(tmp_path, model, tokenizer, loaded.family, labels=labels)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    encode = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    first, second = ["A class", "Names refer to objects."], ["An object", "They are bound."]
+    read = encode(first, second, padding=True, return_tensors="pt")
+    encodings = [tokenizer.encode(*pair) for pair in zip(first, second, strict=True)]
+    batch = Batch.of(encodings)
+    again = bertkit.load(tmp_path).model
+    assert [*again.heads] == [head]
+    with torch.no_grad():
+        padded = {name: read[name] for name in ("input_ids", "attention_mask")}
+        expected = theirs(**padded).logits
+        found = again.eval()(batch)[head]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        theirs.config.pad_token_id = tokenizer.token(EXTRACT)  # the control: another last token
+        assert (theirs(**padded).logits - found).abs().max() > 1e-3
+    written, state = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in written.items())
 
 
 def same_tokens(

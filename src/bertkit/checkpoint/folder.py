@@ -134,7 +134,8 @@ def load(
         _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
     model = empty(config, wanted, labels=outputs, decoder=decoder)
     for head in wanted:
-        if head not in saved_heads or outputs != saved_labels:  # new outputs, on the old pooler
+        named = head in LABELLED or head not in HEADS
+        if head not in saved_heads or (named and outputs != saved_labels):  # on the old pooler
             stale = set(head_weights(family, head, weights))
             stale = {name for name in stale if not name.startswith(family.prefix)}
             weights = {name: tensor for name, tensor in weights.items() if name not in stale}
@@ -316,6 +317,8 @@ def _config_json(
             **settings.get("bertkit", {}),
         },
     }
+    if model.causal and "choose" in heads:
+        config["num_labels"] = 1  # their class is that of labels, which are two by default
     if labels:
         config["id2label"] = {str(i): name for i, name in enumerate(labels)}
         config["label2id"] = {name: i for i, name in enumerate(labels)}
@@ -385,7 +388,7 @@ def _check_labels(
 ) -> None:
     """Raises: CheckpointError when a head has another number of outputs than there are labels."""
     for head in (head for head in heads if head in LABELLED):
-        outputs = len(weights[str(family.heads[head]["out.bias"])])
+        outputs = len(weights[str(family.heads[head]["out.weight"])])
         if outputs != len(labels):
             raise CheckpointError(
                 f"{path}: id2label names {len(labels):,} labels, and the {head} "

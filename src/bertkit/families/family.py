@@ -385,6 +385,16 @@ def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozense
     return {frozenset(): f"{name}Model", **named, **dict(more)}
 
 
+def causal_architectures(name: str, writes: str) -> dict[frozenset[str], str]:
+    """The classes of transformers for a causal model; one writes."""
+    one = f"{name}ForSequenceClassification"
+    scored = {frozenset({head}): one for head in ("classify", "choose")}
+    return {frozenset(): f"{name}Model", frozenset({"lm"}): writes, **scored}
+
+
+SCORES: dict[str, Names] = {head: {"out.weight": "score.weight"} for head in ("classify", "choose")}
+"""The heads of a causal model that label or score a sequence."""
+
 AN_ENCODER = {"is_decoder": False, "add_cross_attention": False}
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
 """In no folder but ours."""

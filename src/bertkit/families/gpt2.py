@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import POSITIONS, Family, Special, module
+from bertkit.families.family import (
+    POSITIONS,
+    SCORES,
+    Family,
+    Special,
+    causal_architectures,
+    module,
+)
 from bertkit.models.config import TransformerConfig
 
 _LAYER = "transformer.h.{}."
@@ -76,9 +83,9 @@ GPT2 = Family(
         **module("encoder.norm", "transformer.ln_f"),
     },
     prefix="transformer.",
-    heads={"lm": {}},
+    heads={"lm": {}, **SCORES},
     derived={"lm_head.weight": "transformer.wte.weight"},
     ignored=(".attn.bias", ".attn.masked_bias"),
     transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"),
-    architectures={frozenset(): "GPT2Model", frozenset({"lm"}): "GPT2LMHeadModel"},
+    architectures=causal_architectures("GPT2", "GPT2LMHeadModel"),
 )

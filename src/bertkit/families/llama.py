@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import Family, Special
+from bertkit.families.family import SCORES, Family, Special, causal_architectures
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
 BASE = 10_000.0
@@ -99,9 +99,9 @@ LLAMA = Family(
         "encoder.norm.weight": "model.norm.weight",
     },
     prefix="model.",
-    heads={"lm": {"output": "lm_head.weight"}},
+    heads={"lm": {"output": "lm_head.weight"}, **SCORES},
     some=("lm_head.weight",),
     derived={},
     ignored=(".rotary_emb.inv_freq",),
-    architectures={frozenset(): "LlamaModel", frozenset({"lm"}): "LlamaForCausalLM"},
+    architectures=causal_architectures("Llama", "LlamaForCausalLM"),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.errors import ConfigError
-from bertkit.families.family import POSITIONS, Special
+from bertkit.families.family import POSITIONS, Special, causal_architectures
 from bertkit.families.gpt2 import GPT2
 from bertkit.families.gpt2 import read as read_gpt2
 from bertkit.families.gpt2 import write as write_gpt2
@@ -49,5 +49,5 @@ OPENAI_GPT = replace(
     },
     derived={"lm_head.weight": "transformer.tokens_embed.weight"},
     ignored=(".attn.bias", ".position_ids"),
-    architectures={frozenset(): "OpenAIGPTModel", frozenset({"lm"}): "OpenAIGPTLMHeadModel"},
+    architectures=causal_architectures("OpenAIGPT", "OpenAIGPTLMHeadModel"),
 )

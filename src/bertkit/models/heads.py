@@ -15,7 +15,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.pool import POOLINGS
+from bertkit.nn.pool import POOLINGS, last
 
 
 class LanguageModelHead(nn.Module):
@@ -155,6 +155,27 @@ class Classifier(nn.Module):
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(self.dropout(self.pooler(states, batch)))
+        return out
+
+
+class CausalClassifier(nn.Module):
+    """Numbers for each sequence of a causal stack, from the state of its last token, without a
+    bias. Shapes: (N, D) -> (S, L).
+
+    Source: Radford et al. 2018, section 3.2, equation 3; dropout before it, section 4.1.
+    """
+
+    def __init__(self, config: TransformerConfig, labels: int) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.rate("head.dropout"))
+        self.out = nn.Linear(config.hidden, labels, bias=False)
+
+    @property
+    def labels(self) -> int:
+        return self.out.out_features
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(self.dropout(last(states, batch)))
         return out
 
 

@@ -12,6 +12,7 @@ from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.models.config import TransformerConfig
 from bertkit.models.heads import (
+    CausalClassifier,
     CausalLM,
     Classifier,
     CRFTagger,
@@ -31,6 +32,9 @@ span of an answer, labels of words, and those with a CRF over them."""
 
 LABELLED = ("classify", "tag", "crf")
 """Those whose outputs have names."""
+
+OF_SEQUENCES = ("classify", "choose")
+"""Those that give a sequence's label or score: of a causal model from its last token."""
 
 T = TypeVar("T")
 
@@ -60,6 +64,11 @@ class Model(nn.Module):
     @property
     def config(self) -> TransformerConfig:
         return self.encoder.config
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees itself and those before it alone, and nothing else (GPT)."""
+        return self.decoder is None and self.config.attention.causal
 
     def states(self, batch: Batch) -> Tensor:
         """What heads read: the last states of the decoder, or of an encoder alone."""
@@ -166,6 +175,8 @@ def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Modu
     config = encoder.config
     if name in LABELLED and not labels:
         raise ConfigError(f"heads: {name} needs the names of its labels")
+    if name in OF_SEQUENCES and config.attention.causal:
+        return CausalClassifier(config, len(labels) if name in LABELLED else 1)
     match name:
         case "mlm":
             return MaskedLM(config, encoder.embedding.tokens)

@@ -48,10 +48,13 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
-    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`."""
+    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`, or drawn by
+    torch's generator where it has none."""
 
     def grown(rows: Tensor) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
+        if rows.ndim > 1:
+            nn.init.normal_(out[len(rows) :], std=0.02)  # as Radford et al. 2018, section 4.1
         out[: len(rows)] = rows
         for place, old in parts.items():
             out[place] = rows[list(old)].mean(0)
@@ -62,7 +65,12 @@ def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]])
     return _rebuilt(model, structs.replace(model.config, vocab=size), rows)
 
 
-VOCABULARY = ("encoder.embedding.tokens.weight", "heads.mlm.bias")
+VOCABULARY = (
+    "encoder.embedding.tokens.weight",
+    "heads.mlm.bias",
+    "heads.lm.bias",
+    "heads.lm.output",
+)
 """Weights with a row for each piece."""
 
 

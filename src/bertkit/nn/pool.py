@@ -26,6 +26,11 @@ def mean(states: Tensor, batch: Batch) -> Tensor:
     return batch.layout.sums(states) / batch.layout.counts[:, None]
 
 
+def last(states: Tensor, batch: Batch) -> Tensor:
+    """The state of each sequence's last token, which has seen all others where they are causal."""
+    return states.index_select(0, batch.layout.first + batch.layout.counts - 1)
+
+
 def largest(states: Tensor, batch: Batch) -> Tensor:
     """The largest of each number over the tokens of a sequence, in fp32."""
     return batch.layout.maxima(states)

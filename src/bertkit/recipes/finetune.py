@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +14,7 @@ from msgspec import Meta, structs
 from bertkit import tasks
 from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import Count, Rate, Seed, Settings, decode, plain, with_new_names
 from bertkit.console import say
@@ -25,6 +23,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
+from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
@@ -37,6 +36,7 @@ from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, read
 from bertkit.training.journal import RUN
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
+from bertkit.training.opening import opened
 from bertkit.training.optim import adamw
 from bertkit.training.run import Run
 from bertkit.training.schedule import schedule
@@ -71,6 +71,9 @@ class Finetune(Settings, frozen=True):
     """Tokens that go through the model at a time."""
     precision: Precision = "auto"
     device: str = "auto"
+    lm_weight: Annotated[float, Meta(ge=0.0)] | None = None
+    """Weight of the loss of next words beside the task's, in a causal model that labels or scores
+    texts (λ in Radford et al. 2018, equation 5); 0.5 by default, 0 learns none."""
     save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
     """Minutes between the checkpoints that --resume goes on from."""
 
@@ -102,6 +105,8 @@ def finetune(
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     settings, run = settings or Finetune(), Run(out, resume=resume)
+    if teacher is not None and settings.lm_weight:
+        raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     kind = tasks.find(task) if isinstance(task, str) else task
@@ -112,13 +117,15 @@ def finetune(
         return _finished(run.out)
 
     torch.manual_seed(settings.seed)
-    loaded = _opened(model, fitted)
+    loaded, lm_weight = opened(model, fitted, settings.lm_weight if teacher is None else 0.0)
     fitted = fitted.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.max_positions)
     frozen = _freeze(network, settings.frozen_layers)
     features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)
     objective: Objective = fitted.loss
+    if lm_weight:
+        objective = WithNextWords(fitted.loss_of, head=fitted.head, weight=lm_weight)
     if teacher is not None:
         teacher.check(fitted, network)
         features = teacher.annotate(fitted, features, settings.max_batch_tokens)
@@ -294,13 +301,6 @@ def _finish(run: Run, task: Task[Any, Any], epochs: Epochs, dev: Sequence[Any]) 
     run.drop_checkpoints()
     scores: dict[str, float] = record["dev"]
     return scores
-
-
-def _opened(model: str | Path | Loaded, task: Task[Any, Any]) -> Loaded:
-    """The model with the task's head; one that is open already is copied."""
-    if isinstance(model, Loaded):
-        return replace(model, model=copy.deepcopy(model.model))
-    return load(model, heads={task.head: task.build_head}, labels=task.labels)
 
 
 def _features(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings, Share
 from bertkit.data.columns import Roles, choose_columns
+from bertkit.data.labels import natural, number, several
 from bertkit.data.tables import Table, rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
@@ -67,6 +66,9 @@ class Options(Settings, frozen=True):
     JSON lists otherwise."""
     threshold: Share = 0.5
     """With several labels: the probability from which one is given."""
+    both_orders: bool = False
+    """Read a pair in both orders and add what the head says of each: for pairs of which neither
+    text comes first, such as similarity. Radford et al. 2018, section 3.3."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced weighs each class by the inverse of how often it occurs; with several labels, the
     texts that have a label as much as those that do not."""
@@ -111,6 +113,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             return "pearson"
         return "f1_micro" if self.options.multi_label else "accuracy"
 
+    @property
+    def batching(self) -> Literal["sequence", "example"]:  # type: ignore[override]
+        return "example" if self.options.both_orders else "sequence"
+
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         given = (reading.text, reading.pair, reading.label)
@@ -146,7 +152,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         multi = options.multi_label
         if multi is None:
             multi = all(label.startswith("[") for label in written)
-        numbers = [_number(label) for label in written]
+        numbers = [number(label) for label in written]
         regression = options.regression
         if regression is None:
             regression = all(n is not None for n in numbers) and any(
@@ -155,6 +161,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         if regression and multi:
             raise DataError("a row cannot have several labels and a number; choose one of the two")
         pairs = options.pairs if options.pairs is not None else train[0].pair is not None
+        if options.both_orders and not pairs:
+            raise DataError("both_orders: the rows have no second text; leave it out")
         options = msgspec.structs.replace(
             options, pairs=pairs, regression=regression, multi_label=multi
         )
@@ -162,7 +170,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             return cls(("score",), options)
         task = cls((), options)
         counts = Counter(label for example in train for label in task.labels_of(example))
-        labels = sorted(counts, key=_natural)
+        labels = sorted(counts, key=natural)
         if len(labels) < (1 if multi else 2):
             only = f"only one label, {labels[0]!r}" if labels else "no labels"
             raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
@@ -201,23 +209,15 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         label = _label(example)
         if not self.options.multi_label:
             return [label]
-        if not label.startswith("["):
-            return [part.strip() for part in label.split("|") if part.strip()]
-        try:
-            names = json.loads(label)
-        except ValueError:
-            names = None
-        if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
-            raise DataError(f'{example.where}: {label!r} is no list of labels; write ["a", "b"]')
-        return [str(name) for name in names]
+        return several(label, example.where)
 
     def target(self, example: Example) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""
         if self.options.regression:
-            number = _number(_label(example))
-            if number is None:
+            quantity = number(_label(example))
+            if quantity is None:
                 raise DataError(f"{example.where}: label {example.label!r} is not a number")
-            return number
+            return quantity
         labels = self.labels_of(example)
         for label in labels:
             if label not in self.index:
@@ -261,20 +261,23 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             lone = next(example for example in examples if example.pair is None)
             raise DataError(f"{lone.where}: has no second text, and others have; give pairs")
         texts = [example.text for example in examples]
-        encodings, owner = encode(
-            tokenizer,
-            texts,
-            paired or None,
-            length=length,
-            long=long,
-            where=[example.where for example in examples],
-        )
-        return [
+        where = [example.where for example in examples]
+        orders = [(texts, paired)] + [(paired, texts)] * self.options.both_orders
+        read = [
+            encode(tokenizer, first, second or None, length=length, long=long, where=where)
+            for first, second in orders
+        ]
+        features = [
             Feature(encoding, place, target=self.target(examples[place]) if labelled else None)
+            for encodings, owner in read
             for encoding, place in zip(encodings, owner, strict=True)
         ]
+        return sorted(features, key=lambda feature: feature.example)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
+        """One for each example; without `both_orders` a feature, such as a window, is one."""
+        if self.options.both_orders:
+            features = [f for _, f in sorted({f.example: f for f in features}.items())]
         whole = not (self.options.regression or self.options.multi_label)
         dtype = torch.int64 if whole else torch.float32
         return torch.tensor([feature.target for feature in features], dtype=dtype)
@@ -286,6 +289,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy, binary cross-entropies or squared error, averaged over the step."""
         targets = batch.targets[self.head]
+        if self.options.both_orders:
+            assert batch.example is not None
+            both = outputs.new_zeros(len(targets), outputs.shape[1])
+            outputs = both.index_add(0, batch.example, outputs)
         weights = None if self.weights is None else self.weights.to(outputs.device)
         correct = {}
         if self.options.regression:
@@ -304,16 +311,17 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def answers(
         self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[LabelAnswer | LabelsAnswer]:
-        """Windows of one text are averaged, each as heavy as it is long."""
+        """Windows of one text are averaged, each as heavy as it is long; two orders are added."""
+        orders = 1 + self.options.both_orders
         features = [feature for item in outputs for feature in item.features]
         owner = [place for place, item in enumerate(outputs) for _ in item.features]
         rows = np.concatenate([rows for item in outputs for rows in item.outputs])
-        scores = torch.from_numpy(averaged(rows, [f.encoding for f in features], owner))
+        scores = torch.from_numpy(averaged(rows, [f.encoding for f in features], owner)) * orders
         if self.options.multi_label:
             scores = torch.sigmoid(scores)
         elif not self.options.regression:
             scores = torch.softmax(scores, -1)
-        cut = [len(item.features) == 1 and item.truncated for item in outputs]
+        cut = [len(item.features) == orders and item.truncated for item in outputs]
         return list(map(self._answer, scores.tolist(), cut))
 
     def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
@@ -375,17 +383,3 @@ def _label(example: Example) -> str:
     if example.label is None:
         raise DataError(f"{example.where}: no label; give one or remove the row")
     return example.label
-
-
-def _number(label: str) -> float | None:
-    try:
-        value = float(label)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _natural(label: str) -> tuple[float, str]:
-    """Numbers by value, then words by letters."""
-    number = _number(label)
-    return (math.inf if number is None else number, label)

@@ -105,8 +105,11 @@ class Tokenizer:
             core, settings, source, numbering = open_tokenizer(Path(path), side)
             return Tokenizer(core, settings, str(source), numbering)
 
-    def remade(self, core: tokenizers.Tokenizer) -> Tokenizer:
-        """The same settings and special tokens over another `core`, which is taken over.
+    def remade(
+        self, core: tokenizers.Tokenizer, changes: Mapping[str, Any] | None = None
+    ) -> Tokenizer:
+        """The same settings, less `changes`, and special tokens over another `core`, which is taken
+        over.
 
         Raises: TokenizerError where ids are not those of a core (Marian).
         """
@@ -116,7 +119,7 @@ class Tokenizer:
                 "be changed, only trained anew"
             )
         roles = {f"{role}_token": token for role, token in self._specials.items()}
-        return Tokenizer(core, {**self._settings, **roles}, self.source)
+        return Tokenizer(core, {**self._settings, **roles, **(changes or {})}, self.source)
 
     def save(self, folder: str | Path, *, segments: bool = True) -> None:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; of Marian's

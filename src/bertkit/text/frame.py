@@ -1,0 +1,34 @@
+"""How a causal model reads what it labels: Radford et al. 2018, figure 1."""
+
+from __future__ import annotations
+
+import tokenizers
+from tokenizers import pre_tokenizers, processors
+
+from bertkit.text.tokenizer import Tokenizer
+
+START, DELIMITER, EXTRACT, PAD = "<start>", "<delimiter>", "<extract>", "<pad>"
+"""Before a text, between two, and behind them: the token from whose state an answer is read. Packed
+batches have no padding; transformers finds the last token by what is none."""
+
+
+def framed(tokenizer: Tokenizer) -> Tokenizer:
+    """The same with these tokens, of which it adds those that it lacks, around each text or pair.
+
+    No id changes. Texts that are read to be gone on with (`Tokenizer.ids`) have no frame.
+    Raises: TokenizerError where ids are not those of a core (Marian).
+    """
+    core = tokenizers.Tokenizer.from_str(tokenizer.core.to_str())
+    padding = [] if tokenizer.knows("pad") else [PAD]
+    core.add_special_tokens([START, DELIMITER, EXTRACT, *padding])
+    template = processors.TemplateProcessing(
+        single=f"{START} $A {EXTRACT}",
+        pair=f"{START} $A {DELIMITER} $B:0 {EXTRACT}",
+        special_tokens=[(name, core.token_to_id(name)) for name in (START, DELIMITER, EXTRACT)],
+    )
+    bytes_ = isinstance(core.pre_tokenizer, pre_tokenizers.ByteLevel)
+    offsets = [processors.ByteLevel(trim_offsets=False)] if bytes_ else []
+    core.post_processor = processors.Sequence([*offsets, template])
+    settings = {"pad_token": padding[0]} if padding else {}
+    # a class of its own would have transformers leave out the frame
+    return tokenizer.remade(core, {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -1,0 +1,56 @@
+"""A model, opened to be fine-tuned: with the task's head, and framed where it is causal."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.models import model as models
+from bertkit.models.model import OF_SEQUENCES, HeadMaker, Model
+from bertkit.models.surgery import with_vocabulary
+from bertkit.tasks.task import Task
+from bertkit.text.frame import DELIMITER, EXTRACT, START, framed
+
+LM_WEIGHT = 0.5
+"""Of next words, where nothing else is said. Radford et al. 2018, section 4.1."""
+
+
+def opened(
+    model: str | Path | Loaded, task: Task[Any, Any], lm_weight: float | None
+) -> tuple[Loaded, float]:
+    """The model with the task's head, and the weight of next words, which it has a head for where
+    that is above 0; a model that is open already is copied.
+
+    A causal model that labels or scores texts reads them within `text.frame`, whose tokens it gets
+    where it lacks them.
+    Raises: ConfigError for a weight where no next words are learned.
+    """
+    learns = task.head in OF_SEQUENCES and lm_weight != 0
+    if isinstance(model, Loaded):
+        loaded = replace(model, model=copy.deepcopy(model.model))
+    else:
+        makers: dict[str, HeadMaker] = {task.head: task.build_head}
+        if learns:
+            makers["lm"] = lambda encoder: models.head("lm", encoder)
+        loaded = load(model, heads=makers, labels=task.labels)
+    network = loaded.model
+    if not (network.causal and task.head in OF_SEQUENCES):
+        if lm_weight:
+            raise ConfigError(
+                f"lm_weight: next words are learned beside labels or choices, by a causal model "
+                f"such as GPT-2, and {loaded.folder} learns {task.name} with a "
+                f"{loaded.family.name} model; leave it out"
+            )
+        heads = {n: head for n, head in network.heads.items() if n != "lm" or not learns}
+        return replace(loaded, model=Model(network.encoder, heads, network.decoder)), 0.0
+    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if "lm" in network.heads else 0.0
+    tokenizer = framed(loaded.tokenizer)
+    size = max(network.config.vocab, tokenizer.vocab_size)
+    said = f"; next words weigh {weight:g}" if weight else ""
+    say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
+    return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
