@@ -41,6 +41,7 @@ COMMANDS = {
     "compare": "recipes.compare:compare",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
+    "evaluate likelihood": "recipes.likelihood:evaluate_likelihood",
     "evaluate prompts": "recipes.prompts:evaluate_prompts",
     "evaluate summaries": "recipes.rouge:evaluate_summaries",
     "evaluate text": "recipes.perplexity:evaluate_text",

@@ -17,6 +17,22 @@ LOGITS = 1 << 26
 """Logits that exist at a time."""
 
 
+def score_each(
+    stepper: CausalStepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> list[NDArray[np.float64]]:
+    """`score` of prompts with a continuation each, in their order; a prompt that comes again is
+    read once. Neither may be empty. Raises: DataError as `score` does."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (prompt, _) in enumerate(texts):
+        places.setdefault(tuple(prompt), []).append(place)
+    scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
+    for prompt, own in places.items():
+        each = score(stepper, np.array(prompt), [texts[place][1] for place in own])
+        for place, one in zip(own, each, strict=True):
+            scores[place] = one
+    return scores
+
+
 def score(
     stepper: CausalStepper, prompt: NDArray[np.int64], continuations: Sequence[Sequence[int]]
 ) -> list[NDArray[np.float64]]:

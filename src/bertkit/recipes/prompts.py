@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.score import score
+from bertkit.models.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
@@ -163,17 +163,16 @@ def _chances(
 ) -> NDArray[np.float64]:
     """The log-probability of each label behind the prompt and each text. Shapes: (T, L)."""
     tokenizer = writer.tokenizer
-    begin = tokenizer.ids([prompt])[0] if prompt else np.array([tokenizer.eos])
+    begin = tokenizer.ids([prompt])[0].tolist() if prompt else list(tokenizer.ends)
     asked = [ids.tolist() for ids in tokenizer.ids(list(texts))]
-    rows = [[*text, *label] for text in asked for label in labels]
+    shown = len(begin) or 1  # where nothing stands before a text, its first token has no chance
+    rows = [[*begin, *text, *label] for text in asked for label in labels]
     try:
-        scores = score(writer.stepper, begin, rows)
+        scores = score_each(writer.stepper, [(row[:shown], row[shown:]) for row in rows])
     except DataError as error:
         raise DataError(f"shots: {error}") from None
-    sums = [
-        float(one[len(text) :].sum())
-        for one, text in zip(scores, (t for t in asked for _ in labels), strict=True)
-    ]
+    words = [label for _ in asked for label in labels]
+    sums = [float(one[-len(w) :].sum()) for one, w in zip(scores, words, strict=True)]
     return np.array(sums).reshape(len(texts), len(labels))
 
 
