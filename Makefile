@@ -78,6 +78,9 @@ bench-generate: install ## what SmolLM2 writes, against transformers
 bench-write: install ## subjects for mails (AESLC), from nothing and pretrained
 	$(BIN)/python -m benchmarks write $(OPTIONS)
 
+bench-gpt: install ## labels from a GPT-mini, pretrained and untrained (SST-2, TREC)
+	$(BIN)/python -m benchmarks gpt $(OPTIONS)
+
 bench-latency: install ## one query at a time, against the same
 	$(BIN)/python -m benchmarks latency $(OPTIONS)
 

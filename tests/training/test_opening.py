@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ def test_pairs_in_both_orders_are_added(tokenizer: Tokenizer, tmp_path: Path) ->
     finetune("classify", folder, train=PAIRS, dev=PAIRS, out=out, settings=FAST, options=options)
     ask = bertkit.pipeline("classify", out)
     model, read = ask.loaded.model, ask.loaded.tokenizer.encode
+    assert "add those of the other" in (out / "README.md").read_text("utf-8")
     there, back = ask([("a fine film", "so dull"), ("so dull", "a fine film")])
     assert there.scores == pytest.approx(back.scores, abs=1e-5)
     assert not there.truncated
@@ -195,6 +197,7 @@ def test_choices_are_learned_and_opened_elsewhere(
     ask = bertkit.pipeline("choose", out)
     answer = ask(("a film", ["it is fine", "it is dull"]))
     assert answer.index == 0
+    assert "`AutoModelForSequenceClassification` opens" in (out / "README.md").read_text("utf-8")
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     encode = transformers.AutoTokenizer.from_pretrained(out)
@@ -220,3 +223,29 @@ def test_what_learns_no_next_words_says_so(
     assert [*loaded.model.heads] == ["classify"]
     with pytest.raises(DataError, match="both_orders: the rows have no second text"):
         finetune("classify", tiny, options={"both_orders": True}, **rest)
+
+
+def test_responses_are_learned_with_the_delimiter_between_turns(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
+    turns = [[["is it fine", "it is fine"], ["so dull", "no"]], [["a film", "so funny"]]]
+    rows = tmp_path / "dialogues.json"
+    rows.write_text(json.dumps([{"dialogue": one} for one in turns]), encoding="utf-8")
+    finetune("respond", folder, train=rows, dev=rows, out=out, settings=FAST)
+    answer = bertkit.pipeline("respond", out)(("is it fine", ["it is fine", "so funny"]))
+    assert len(answer.scores) == 2
+
+
+def test_a_head_that_is_not_there_learns_no_next_words(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """A Llama's labels are saved without its matrix of next words."""
+    folder, out = folder_of(LLAMA, tokenizer, tmp_path / "m"), tmp_path / "out"
+    rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED[:4]}
+    finetune("classify", folder, out=out, settings=FAST, **rest)
+    loaded, weight = opened(out, task(), None)
+    assert (weight, [*loaded.model.heads]) == (0.0, ["classify"])
+    with pytest.raises(ConfigError, match="has no weights of next words"):
+        opened(out, task(), 0.5)
+    finetune("classify", out, out=tmp_path / "again", settings=FAST, **rest)

@@ -68,7 +68,7 @@ def write_card(
         "",
         *_use(name, folder.name),
         "",
-        *_elsewhere(name, task["options"]),
+        *_elsewhere(name, task["options"], folder / "config.json"),
         "",
         "## Settings",
         "",
@@ -110,7 +110,7 @@ def _scores(
     return [f"| score | this model | {count} seeds | each |", "|---|---|---|---|", *rows]
 
 
-def _elsewhere(name: str, options: Mapping[str, Any]) -> list[str]:
+def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]:
     if name not in AUTO:
         return ["This task comes from outside bertkit; opening the folder needs its code."]
     lines = [f"In transformers, `{AUTO[name]}` opens this folder and gives the same logits."]
@@ -118,6 +118,17 @@ def _elsewhere(name: str, options: Mapping[str, Any]) -> list[str]:
         lines = [
             f"`bertkit embed` makes vectors with it. In sentence-transformers, `{AUTO[name]}` "
             "opens this folder and makes the same ones."
+        ]
+    said = config.read_text(encoding="utf-8") if config.exists() else ""
+    if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in said:  # a causal model
+        lines = [
+            f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "
+            "each choice, read alone behind its text."
+        ]
+    if options.get("both_orders"):
+        lines = [
+            f"In transformers, `{AUTO[name]}` opens this folder and gives the logits of a pair in "
+            "one order: add those of the other."
         ]
     if options.get("crf"):
         lines = [

@@ -15,7 +15,8 @@ batches have no padding; transformers finds the last token by what is none."""
 def framed(tokenizer: Tokenizer) -> Tokenizer:
     """The same with these tokens, of which it adds those that it lacks, around each text or pair.
 
-    No id changes. Texts that are read to be gone on with (`Tokenizer.ids`) have no frame.
+    No id changes; what separates texts (`sep`) is the delimiter. Texts that are read to be gone on
+    with (`Tokenizer.ids`) have no frame.
     Raises: TokenizerError where ids are not those of a core (Marian).
     """
     core = tokenizers.Tokenizer.from_str(tokenizer.core.to_str())
@@ -29,6 +30,6 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
     bytes_ = isinstance(core.pre_tokenizer, pre_tokenizers.ByteLevel)
     offsets = [processors.ByteLevel(trim_offsets=False)] if bytes_ else []
     core.post_processor = processors.Sequence([*offsets, template])
-    settings = {"pad_token": padding[0]} if padding else {}
+    settings = {"sep_token": DELIMITER, **({"pad_token": PAD} if padding else {})}
     # a class of its own would have transformers leave out the frame
     return tokenizer.remade(core, {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

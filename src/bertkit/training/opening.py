@@ -48,8 +48,14 @@ def opened(
             )
         heads = {n: head for n, head in network.heads.items() if n != "lm" or not learns}
         return replace(loaded, model=Model(network.encoder, heads, network.decoder)), 0.0
-    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if "lm" in network.heads else 0.0
-    tokenizer = framed(loaded.tokenizer)
+    knows = "lm" in network.heads and "heads.lm.output" not in loaded.report.fresh
+    if lm_weight and not knows:
+        raise ConfigError(
+            f"lm_weight: {loaded.folder} has no weights of next words (an lm head); leave it out"
+        )
+    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if knows else 0.0
+    heads = {n: head for n, head in network.heads.items() if n != "lm" or weight}
+    network, tokenizer = Model(network.encoder, heads), framed(loaded.tokenizer)
     size = max(network.config.vocab, tokenizer.vocab_size)
     said = f"; next words weigh {weight:g}" if weight else ""
     say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
