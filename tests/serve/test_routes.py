@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.factories import tiny_folder, tiny_tokenizer
 from tests.serve.conftest import KINDS, LENGTH, Server
 
 import bertkit
 from bertkit.checkpoint.folder import save
-from bertkit.families import BERT
+from bertkit.families import BERT, OPENAI_GPT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry
+from bertkit.text.frame import framed
 from bertkit.text.prompts import Prompts
 
 LONG = "a b c d e f g h i j k l m n o p q"
@@ -319,3 +321,17 @@ def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:
     about = client.get("/info").json()["models"]
     assert about[0]["answers"] == ["predict", "contexts", "explain"]
     assert about[0]["labels"] == list(KINDS["sentiment"][1])
+
+
+def test_a_causal_model_labels_as_others_do(server: Server, tmp_path: Path) -> None:
+    tokenizer, labels = framed(tiny_tokenizer("abc")), ("bad", "good")
+    more = {"labels": labels, "family": OPENAI_GPT, "task": "classify", "spread": 0.3}
+    more |= {"intermediate": 64}
+    folder = tiny_folder(tmp_path / "gpt", tokenizer, "classify", **more)
+    client = server(at=ModelRegistry([str(folder)], None))
+    answers = bertkit.pipeline("classify", folder)(["a b", "c"])
+    for text, answer in zip(["a b", "c"], answers, strict=True):
+        row = client.post("/predict", json={"inputs": text}).json()
+        given = {one["label"]: one["score"] for one in row}
+        assert given == pytest.approx(answer.scores, abs=1e-5)
+    assert answers[0].scores != pytest.approx(answers[1].scores, abs=1e-5)
