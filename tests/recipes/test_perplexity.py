@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -12,15 +13,24 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError
-from bertkit.families import GPT2
+from bertkit.families import GPT2, OPENAI_GPT, Family
 from bertkit.models.stepper import CausalStepper, Request
 from bertkit.recipes.perplexity import evaluate_text
-from bertkit.text.train import train
+from bertkit.text.train import END, train
 
 
-def test_the_loss_of_a_text_is_that_of_its_tokens(english: list[str], tmp_path: Path) -> None:
-    tokenizer = train(english[:30], kind="bpe", size=400, use="write")
-    folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=GPT2, length=20, spread=0.3)
+@pytest.mark.parametrize("family", [GPT2, OPENAI_GPT], ids=["gpt2", "no end token"])
+def test_the_loss_of_a_text_is_that_of_its_tokens(
+    family: Family, english: list[str], tmp_path: Path
+) -> None:
+    spec = json.loads(train(english[:30], kind="bpe", size=400, use="write").core.to_str())
+    if family is OPENAI_GPT:
+        spec["added_tokens"] = []
+        del spec["model"]["vocab"][END]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    tokenizer = bertkit.Tokenizer.load(tmp_path)
+    shape = {"length": 20, "intermediate": 64, "spread": 0.3}
+    folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=family, **shape)
     texts = [english[0][:300], "Grüße 🙂", english[1][:50]]
     for i, text in enumerate(texts):
         (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
@@ -28,7 +38,7 @@ def test_the_loss_of_a_text_is_that_of_its_tokens(english: list[str], tmp_path: 
     stepper = CausalStepper(bertkit.load(folder).model)
     nats, count = 0.0, 0
     for ids in tokenizer.ids(texts):
-        whole = [tokenizer.eos, *ids.tolist(), tokenizer.eos]
+        whole = [*tokenizer.ends, *ids.tolist(), *tokenizer.ends]
         for place in range(1, len(whole)):
             before = whole[(place - 1) // 20 * 20 : place]
             _, logits = stepper.start([Request(np.array(before))])

@@ -64,8 +64,12 @@ class Blocks(Shuffled[Block]):
         return block(self.corpus.slice(int(first), int(last)), start, self.length, self.end)
 
 
-def block(text: NDArray[np.integer[Any]], start: int, length: int, end: int) -> Block:
-    """Of the end token, a text and the end token again `length` tokens, from `start` on."""
+def block(text: NDArray[np.integer[Any]], start: int, length: int, end: int | None) -> Block:
+    """Of the end token, a text and the end token again `length` tokens, from `start` on; of the
+    text alone where there is no such token."""
+    if end is None:
+        tokens = text[start : start + length + 1].astype(np.int64)
+        return Block(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
     tokens = text[max(start - 1, 0) : start + length].astype(np.int64)  # one more, to be predicted
     begins, ends = start == 0, start + length > len(text)
     tokens = np.concatenate([[end] * begins, tokens, [end] * ends]).astype(np.int64)

@@ -50,14 +50,16 @@ def evaluate_text(model: str | Path | Loaded, texts: Sequence[Path], /) -> Perpl
             f"{loaded.folder}: has no lm head; take a model that writes, such as GPT-2"
         )
     tokenizer, length, size = loaded.tokenizer, loaded.length, 0
+    end = next(iter(tokenizer.ends), None)
 
     blocks: list[Block] = []
     for document in documents(texts):
         (ids,) = tokenizer.ids([document.text])
         size += len(document.text.encode())
-        starts = range(0, len(ids) + 1, length)
-        blocks += [block(ids, start, length, tokenizer.eos) for start in starts]
-    if not size:
+        # without a token that ends texts the first of each is given, and none is behind the last
+        starts = range(0, len(ids) + 1 if end is not None else len(ids) - 1, length)
+        blocks += [block(ids, start, length, end) for start in starts]
+    if not blocks:
         raise DataError(f"{texts[0]}: no text")
     nats, tokens = 0.0, sum(map(len, blocks))
     for part in batched(blocks, BLOCKS):
