@@ -245,6 +245,12 @@ def test_a_fine_tuned_folder_has_their_logits(
         expected = theirs(**padded).logits
         found = again.eval()(batch)[head]
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        if head == "classify":  # and the other way: their folder, opened here
+            theirs.save_pretrained(tmp_path / "theirs")
+            tokenizer.save(tmp_path / "theirs", segments=False)
+            opened = bertkit.load(tmp_path / "theirs")
+            assert (opened.labels, [*opened.model.heads]) == (labels, [head])
+            torch.testing.assert_close(opened.model(batch)[head], expected, atol=1e-5, rtol=1e-5)
         theirs.config.pad_token_id = tokenizer.token(EXTRACT)  # the control: another last token
         assert (theirs(**padded).logits - found).abs().max() > 1e-3
     written, state = load_file(tmp_path / "model.safetensors"), theirs.state_dict()

@@ -25,6 +25,7 @@ from bertkit.recipes.likelihood import (
     best_threshold,
     evaluate_likelihood,
 )
+from bertkit.recipes.prompts import evaluate_prompts
 from bertkit.tasks.classify import Example
 from bertkit.text.train import END, train
 
@@ -132,6 +133,21 @@ def test_the_threshold_is_of_train_and_the_score_of_dev(folder: Path) -> None:
     assert isinstance(control, AcceptabilityScore)
     assert control.threshold == found.threshold  # what is scored chooses nothing
     assert control.matthews == pytest.approx(-found.matthews)
+
+
+def test_a_label_is_the_word_that_is_likeliest_behind_the_text(folder: Path) -> None:
+    words = {"0": "false", "1": "true"}
+    right = 0
+    for example in LABELLED:
+        scores = {
+            label: theirs(folder, f"{example.text} very", f" {word}").sum()
+            for label, word in words.items()
+        }
+        right += max(scores, key=lambda one: scores[one]) == example.label
+    template, spoken = "{text} very {label}", [f"{label}={word}" for label, word in words.items()]
+    more: dict[str, Any] = {"template": template, "words": spoken, "shots": [0]}
+    (found,) = evaluate_prompts(folder, train=LABELLED[:2], dev=LABELLED, **more)
+    assert found.accuracy == pytest.approx(right / len(LABELLED))
 
 
 SCORES = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20)

@@ -70,7 +70,9 @@ def test_only_the_frame_is_new(family: Family, tokenizer: Tokenizer, tmp_path: P
     for name, old in before.items():
         assert torch.equal(after[name][: len(old)], old), name
     rows = after["encoder.embedding.tokens.weight"][tokenizer.vocab_size :]
-    assert 0.01 < rows.std() < 0.03
+    old = before["encoder.embedding.tokens.weight"]
+    assert 0.5 < rows.std() / old.std() < 2.0
+    assert len({*rows[:, 0].tolist()}) == 4
     again, _ = opened(loaded, task(), 0.5)
     assert again.model is not loaded.model
     assert again.model.config.vocab == loaded.model.config.vocab
@@ -100,7 +102,7 @@ def test_a_fine_tuned_folder_answers_as_it_was_scored(
     with pytest.raises(DataError, match="the model reads 24"):
         ask("a fine film " * 20)
     assert ask("a fine film " * 20, long="truncate").truncated
-    assert ask("a fine film " * 20, long="window").label == "good"
+    assert not ask("a fine film " * 20, long="window").truncated
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(

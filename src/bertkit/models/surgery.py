@@ -48,13 +48,14 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
 
 
 def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
-    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`, or drawn by
-    torch's generator where it has none."""
+    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`, or drawn like
+    the others where it has none, by torch's generator: with their mean and spread."""
 
     def grown(rows: Tensor) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
-        if rows.ndim > 1:
-            nn.init.normal_(out[len(rows) :], std=0.02)  # as Radford et al. 2018, section 4.1
+        if rows.ndim > 1:  # a fixed spread would be lost among vectors that have grown
+            new = torch.randn(size - len(rows), *rows.shape[1:])
+            out[len(rows) :] = rows.mean(0) + rows.std(0) * new
         out[: len(rows)] = rows
         for place, old in parts.items():
             out[place] = rows[list(old)].mean(0)
