@@ -12,7 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-HELPERS = {"__init__", "__main__", "graphs", "harness", "kept", "text", "trainer"}
+HELPERS = {
+    *("__init__", "__main__", "graphs", "harness", "joey", "kept", "marian", "text", "trainer")
+}
 TAKES = {"finetune": {"tasks", "seeds", "speed"}, "distill": {"tasks", "seeds", "rows"}}
 """Options of these benchmarks alone."""
 

@@ -1,11 +1,14 @@
-"""German captions into English (Multi30k): a Transformer from nothing, and how fast it writes.
+"""German captions into English (Multi30k): how fast a Transformer learns, what it has learned from
+nothing, and how fast it writes.
 
 Trained for ten epochs by `transformer-small`, with the vocabulary learned from the same pairs; BLEU
 is that of sacrebleu on the validation set, case kept, beside what is published of a Transformer of
 9 million parameters after as many epochs (of lower-cased words). The same folder is then opened by
 `transformers` and, where it is installed, CTranslate2, and each translates the validation set with
 five beams, tokenizing included: `transformers` 32 sentences at a time, of near-equal length;
-CTranslate2 in batches of its own making. Needs BERTKIT_DATA.
+CTranslate2 in batches of its own making. Where joeynmt is installed (`benchmarks/joey.py` says
+how), it translates with the same weights, and learns beside ours and transformers' `Trainer`
+(`benchmarks/marian.py`; --only training). Needs BERTKIT_DATA.
 """
 
 from __future__ import annotations
@@ -14,22 +17,27 @@ import gzip
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 import bertkit
-from benchmarks import kept
+from benchmarks import kept, marian
 from benchmarks.harness import Options, compare
+from benchmarks.joey import LANGUAGES, Joey, installed
 from bertkit.config import override, read_toml
+from bertkit.data.pairs import Pairs
 from bertkit.models.decoding import Decoding
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import read_config
 from bertkit.recipes.variants import find_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 
@@ -37,6 +45,10 @@ EPOCHS, PIECES, BEAMS = 10, 8000, 5
 UNCASED = "9M parameters, lower-cased"
 PUBLISHED = 36.52
 """BLEU of lower-cased words: bentrevett/pytorch-seq2seq at b3cd54c, notebook 6."""
+
+DECODING = f"decoding, {BEAMS} beams, fp32"
+AIMS = {"float32": 1.0, "int8": 0.8}
+"""Beside CTranslate2 with such numbers."""
 
 Translate = Callable[[list[str]], list[str]]
 
@@ -46,65 +58,112 @@ def main(options: Options) -> None:
     if data is None:
         sys.exit("BERTKIT_DATA: names no folder of data sets, and Multi30k is among them")
     book = options.book("translate")
+    if not installed():
+        book.leave_out("joeynmt: not measured, benchmarks/joey.py says how to install it")
     with TemporaryDirectory() as place:
         folder = Path(place)
-        for part in ("train", "val"):
-            for language in ("de", "en"):
-                packed = Path(data, "multi30k", f"{part}.{language}.gz").read_bytes()
-                (folder / f"{part}.{language}").write_bytes(gzip.decompress(packed))
-        run = trained(folder, quick=options.quick)
+        unpack(Path(data, "multi30k"), folder, quick=options.quick)
+        pairs, settings = prepared(folder)
+        config = read_config(settings, pairs.tokenizer())
+        joey = Joey(folder / "joey", pairs.tokenizer(), config)
+        if book.wanted(marian.WHAT, *marian.PEERS):
+            for part in ("train", "val"):
+                joey.write(part, [lines(folder / f"{part}.{side}.txt") for side in LANGUAGES])
+            book.add(*marian.rows(settings, pairs.folder, joey, quick=options.quick))
         quality = "BLEU on the validation set, five beams"
-        if book.wanted(quality, UNCASED):
-            found = evaluate_translation(
-                run, folder / "val.de", folder / "val.en", decoding=Decoding(beams=BEAMS)
-            )
-            book.add(
-                kept.row(
-                    quality, found.bleu, PUBLISHED, peer_name=UNCASED,
-                    unit="BLEU", target=33 / PUBLISHED, better="higher",
-                    how=(kept.How(found.signatures[0]), kept.How("published")),
-                )
-            )  # fmt: skip
-        texts = (folder / "val.de").read_text(encoding="utf-8").splitlines()
-        ours = bertkit.pipeline("generate", run)
-        decoding = Decoding(beams=BEAMS)
-
-        def own() -> list[str]:
-            return [best.text for best, *_ in ours(texts, decoding)]
-
-        tokens = sum(best.tokens for best, *_ in ours(texts, decoding))
-        what = f"decoding, {BEAMS} beams, fp32"
-        for name, target, peer, settings in peers(run):
-            if book.wanted(what, name):
-                same = sum(a == b for a, b in zip(own(), peer(texts), strict=True))
-                book.add(
-                    compare(
-                        what, own, partial(peer, texts), peer_name=name, unit="tokens",
-                        work=tokens, target=target,
-                        how=(
-                            kept.How(f"{same} of {len(texts)} texts are alike"),
-                            kept.How(settings),
-                        ),
-                    )
-                )  # fmt: skip
+        names = ["transformers", *(f"CTranslate2, {kind}" for kind in AIMS), "joeynmt"]
+        if book.wanted(quality, UNCASED) or book.wanted(DECODING, *names):
+            steps = 60 if options.quick else EPOCHS * pairs.manifest.pairs // 128
+            settings = override(settings, [("train.steps", str(steps))])
+            pretrain(settings, corpus=pairs.folder, out=folder / "run")
+            if book.wanted(quality, UNCASED):
+                book.add(scored(quality, folder))
+            decoded(book, folder, joey)
     book.close()
 
 
-def trained(folder: Path, *, quick: bool) -> Path:
-    """The run of a model that learned the pairs."""
-    files = [folder / "train.de", folder / "train.en"]
-    named = [file.rename(file.with_name(f"{file.name}.txt")) for file in files]
-    train_vocabulary(named, out=folder / "v", kind="unigram", use="translate", size=PIECES)
+def unpack(packed: Path, folder: Path, *, quick: bool) -> None:
+    for part in ("train", "val"):
+        for side in ("de", "en"):
+            content = gzip.decompress((packed / f"{part}.{side}.gz").read_bytes())
+            some = content.splitlines(keepends=True)[: 64 if quick and part == "val" else None]
+            (folder / f"{part}.{side}.txt").write_bytes(b"".join(some))
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines()
+
+
+def prepared(folder: Path) -> tuple[Pairs, dict[str, Any]]:
+    """Pairs to learn from, with a vocabulary learned from them, and the run file."""
+    files = [folder / "train.de.txt", folder / "train.en.txt"]
+    train_vocabulary(files, out=folder / "v", kind="unigram", use="translate", size=PIECES)
     pairs = prepare_pairs(
-        source=named[0], target=named[1], tokenizer=folder / "v", out=folder / "pairs"
+        source=files[0], target=files[1], tokenizer=folder / "v", out=folder / "pairs"
     )
-    steps = 60 if quick else EPOCHS * pairs.manifest.pairs // 128
-    settings = override(
-        read_toml(find_run_file(Path("transformer-small"))),
-        [("train.steps", str(steps)), ("train.evaluate_every", "500")],
+    return pairs, read_toml(find_run_file(Path("transformer-small")))
+
+
+def scored(what: str, folder: Path) -> kept.Row:
+    """BLEU of the run."""
+    found = evaluate_translation(
+        folder / "run", folder / "val.de.txt", folder / "val.en.txt", decoding=Decoding(beams=BEAMS)
     )
-    pretrain(settings, corpus=folder / "pairs", out=folder / "run")
-    return folder / "run"
+    return kept.row(
+        what, found.bleu, PUBLISHED, peer_name=UNCASED,
+        unit="BLEU", target=33 / PUBLISHED, better="higher",
+        how=(kept.How(found.signatures[0]), kept.How("published")),
+    )  # fmt: skip
+
+
+def decoded(book: kept.Book, folder: Path, joey: Joey) -> None:
+    """How fast the run's folder writes: here, in transformers, in CTranslate2, in joeynmt."""
+    run, texts = folder / "run", lines(folder / "val.de.txt")
+    pipeline = bertkit.pipeline("generate", run)
+
+    def own() -> list[str]:
+        return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
+
+    tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
+    for name, target, peer, settings in peers(run):
+        if book.wanted(DECODING, name):
+            same = sum(a == b for a, b in zip(own(), peer(texts), strict=True))
+            book.add(
+                compare(
+                    DECODING, own, partial(peer, texts), peer_name=name, unit="tokens",
+                    work=tokens, target=target,
+                    how=(
+                        kept.How(f"{same} of {len(texts)} texts are alike"),
+                        kept.How(settings),
+                    ),
+                )
+            )  # fmt: skip
+    if installed() and book.wanted(DECODING, "joeynmt"):
+        book.add(beside_joeynmt(joey, run, texts, own, tokens))
+
+
+def beside_joeynmt(
+    joey: Joey, run: Path, texts: list[str], own: Callable[[], list[str]], tokens: int
+) -> kept.Row:
+    """Tokens/s of the same weights in joeynmt. Its texts differ where its length penalty decides
+    otherwise, and so each side's own tokens count."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    own()
+    for _ in range(3):
+        start = time.perf_counter()
+        ours = own()
+        rates[0].append(tokens / (time.perf_counter() - start))
+        seconds, written, theirs = joey.decode(run, texts, beams=BEAMS)
+        rates[1].append(written / seconds)
+    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    return kept.row(
+        DECODING, median(rates[0]), median(rates[1]), peer_name="joeynmt",
+        unit="tokens/s", target=5.0, better="higher",
+        how=(
+            kept.How(f"{same} of {len(texts)} texts are alike"),
+            kept.How("the same weights, 32 sentences of near-equal length at a time"),
+        ),
+    )  # fmt: skip
 
 
 def peers(run: Path) -> Iterator[tuple[str, float, Translate, str]]:
@@ -138,7 +197,7 @@ def peers(run: Path) -> Iterator[tuple[str, float, Translate, str]]:
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
-    for numbers, aim in (("float32", 1.0), ("int8", 0.8)):
+    for numbers, aim in AIMS.items():
         place = str(run.parent / numbers)
         TransformersConverter(str(run)).convert(place, quantization=numbers)
         translator = ctranslate2.Translator(
