@@ -29,6 +29,7 @@ from bertkit.errors import BertkitError, ConfigError, DataError, StorageError
 from bertkit.recipes import prepare as recipe
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,23 @@ def test_a_corpus_holds_the_tokenizers_ids_of_every_sentence(
         assert np.diff(corpus.starts).tolist() == lengths
     assert corpus.sentences == sum(-(-n // 128) for n in lengths)
     corpus.verify()
+
+
+@pytest.mark.parametrize("shard_tokens", [1 << 20, 300])
+def test_where_spaces_are_part_of_words_a_corpus_says_its_documents(
+    tmp_path: Path, english: list[str], shard_tokens: int
+) -> None:
+    texts = [" ".join(split(text)) for text in english[:8]]
+    rows = "\n".join(json.dumps({"text": text}) for text in texts)
+    (tmp_path / "rows.jsonl").write_text(rows, encoding="utf-8")
+    tokenizer = train(texts, kind="bpe", use="write", size=300)
+    corpus = prepare(
+        [tmp_path / "rows.jsonl"], tokenizer=tokenizer, out=tmp_path / "c", processes=1,
+        shard_tokens=shard_tokens,
+    )  # fmt: skip
+    said = [tokenizer.decode(ids) for ids in tokens_of(corpus)]
+    assert said == texts if shard_tokens > 300 else "".join(said) == "".join(texts)
+    assert any(len(split(text)) > 1 for text in texts)  # else there is no space to lose
 
 
 def test_a_corpus_knows_where_it_is_from(

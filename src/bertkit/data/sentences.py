@@ -11,6 +11,7 @@ import sentencex
 from numpy.typing import NDArray
 from tokenizers import models, normalizers, pre_tokenizers
 
+from bertkit.text.encoding import words_lose_their_space
 from bertkit.text.tokenizer import Tokenizer
 
 WINDOW = 4_000
@@ -109,6 +110,17 @@ class Encoder:
         self.dtype = token_dtype(tokenizer.vocab_size)
         self._table = _Table() if _splits_at_spaces(tokenizer) else None
         self._separator = _rare_word(tokenizer) if self._table else None
+        self._spaces = words_lose_their_space(tokenizer.core)
+
+    def spaced(self, sentences: list[str], *, begins: bool) -> list[str]:
+        """Sentences of a document as they stand in it: where the space before a word is part of
+        it (byte-level BPE), each has its own but the first of a document that `begins`."""
+        if not self._spaces:
+            return sentences
+        return [
+            f" {sentence}" if place or not begins else sentence
+            for place, sentence in enumerate(sentences)
+        ]
 
     def __call__(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """All tokens end to end (uint16 or uint32), and how many each sentence has (S,)."""

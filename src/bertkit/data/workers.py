@@ -84,7 +84,9 @@ class Worker:
         documents: list[int] = []
         characters, continues = 0, False
         for document in text_of(unit, self._settings):
-            pieces = split(document.text, self._settings.language)
+            pieces = encode.spaced(
+                split(document.text, self._settings.language), begins=not document.continues
+            )
             if document.continues and documents:
                 documents[-1] += len(pieces)
             else:
