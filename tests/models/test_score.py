@@ -12,8 +12,8 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.models.score import score
-from bertkit.models.stepper import CausalStepper
+from bertkit.models.score import score, score_endings
+from bertkit.models.stepper import CausalStepper, State
 
 VOCAB = 40
 
@@ -60,3 +60,52 @@ def test_control_another_prompt_gives_other_scores(stepper: CausalStepper) -> No
 def test_what_does_not_fit_is_refused(stepper: CausalStepper) -> None:
     with pytest.raises(DataError, match="fills the model"):
         score(stepper, np.arange(30), [[1] * 40])
+
+
+@given(
+    prompt=TOKENS,
+    texts=st.lists(st.one_of(st.just([]), TOKENS), min_size=1, max_size=6),
+    endings=st.lists(TOKENS, min_size=1, max_size=3),
+)
+def test_an_ending_scores_as_behind_the_whole_text(
+    stepper: CausalStepper, prompt: list[int], texts: list[list[int]], endings: list[list[int]]
+) -> None:
+    scores = score_endings(stepper, np.array(prompt), texts, endings)
+    for text, row in zip(texts, scores, strict=True):
+        read = [*prompt, *text]
+        expected = [float(whole(stepper, [*read, *e])[len(read) - 1 :].sum()) for e in endings]
+        np.testing.assert_allclose(row, expected, atol=1e-4)
+        alone = score_endings(stepper, np.array(prompt), [text], endings)
+        np.testing.assert_allclose(alone[0], row, atol=1e-4)
+
+
+@pytest.mark.parametrize("ending", [[1], [1, 2, 3]])
+def test_control_another_prompt_or_text_gives_other_scores(
+    stepper: CausalStepper, ending: list[int]
+) -> None:
+    one, other = (
+        score_endings(stepper, np.array(prompt), [[4], [7]], [ending]) for prompt in ([5], [6])
+    )
+    assert np.abs(one - other).min() > 1e-3
+    assert np.abs(one[0] - one[1]).min() > 1e-3
+
+
+def test_a_text_is_read_once(stepper: CausalStepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    step = CausalStepper.step
+
+    def counted(self: CausalStepper, state: State, ids: torch.Tensor) -> torch.Tensor:
+        read.append(ids.numel())
+        return step(self, state, ids)
+
+    monkeypatch.setattr(CausalStepper, "step", counted)
+    score_endings(stepper, np.array([5]), [[1, 2, 3], [4, 5, 6]], [[7], [8], [9]])
+    assert sum(read) == 6
+
+
+def test_an_ending_that_does_not_fit_is_refused(stepper: CausalStepper) -> None:
+    with pytest.raises(DataError, match="fills the model"):
+        score_endings(stepper, np.arange(30), [[1] * 36], [[1], [2]])
+    score_endings(stepper, np.arange(30), [[1] * 30], [[1], [2] * 4])
+    with pytest.raises(DataError, match="fills the model"):
+        score_endings(stepper, np.arange(30), [[1] * 30], [[1], [2] * 5])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.score import score_each
+from bertkit.models.score import score_endings
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
@@ -165,15 +165,16 @@ def _chances(
     tokenizer = writer.tokenizer
     begin = tokenizer.ids([prompt])[0].tolist() if prompt else list(tokenizer.ends)
     asked = [ids.tolist() for ids in tokenizer.ids(list(texts))]
-    shown = len(begin) or 1  # where nothing stands before a text, its first token has no chance
-    rows = [[*begin, *text, *label] for text in asked for label in labels]
     try:
-        scores = score_each(writer.stepper, [(row[:shown], row[shown:]) for row in rows])
+        if begin:
+            return score_endings(writer.stepper, np.array(begin), asked, labels)
+        # nothing stands before a text: its first token has no chance
+        each = [
+            score_endings(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in asked
+        ]
+        return np.concatenate(each)
     except DataError as error:
         raise DataError(f"shots: {error}") from None
-    words = [label for _ in asked for label in labels]
-    sums = [float(one[-len(w) :].sum()) for one, w in zip(scores, words, strict=True)]
-    return np.array(sums).reshape(len(texts), len(labels))
 
 
 def _write(out: Path, results: Sequence[PromptScore]) -> None:
