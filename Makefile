@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,11 +69,17 @@ bench-families: install ## BERT and its relatives from the same text, against tr
 bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX Runtime, OpenVINO
 	$(BIN)/python -m benchmarks embed $(OPTIONS)
 
-bench-translate: install ## training and decoding of translation, against transformers and CTranslate2
+bench-translate: install ## training and decoding of translation, against transformers, joeynmt, CTranslate2
 	$(BIN)/python -m benchmarks translate $(OPTIONS)
 
 bench-generate: install ## what SmolLM2 writes, against transformers
 	$(BIN)/python -m benchmarks generate $(OPTIONS)
+
+bench-characters: install ## a GPT of characters, against nanoGPT's recipe
+	$(BIN)/python -m benchmarks characters $(OPTIONS)
+
+bench-prompts: install ## labels of SST-2 that SmolLM2 gives by prompts
+	$(BIN)/python -m benchmarks prompts $(OPTIONS)
 
 bench-write: install ## subjects for mails (AESLC), from nothing and pretrained
 	$(BIN)/python -m benchmarks write $(OPTIONS)
