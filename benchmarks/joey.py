@@ -163,7 +163,7 @@ class Joey:
         """
         given = load_file(run / "model.safetensors")
         hidden = self.config.model.hidden
-        order = torch.arange(hidden).view(2, -1).t().flatten()
+        order = alternating(hidden)
         table = given["model.shared.weight"][:, order]
         ours = {piece: i for i, piece in enumerate(
             self.tokenizer.pieces(range(self.tokenizer.vocab_size))
@@ -231,6 +231,11 @@ NAMES = {
     },
 }
 """Its modules by Marian's names."""
+
+
+def alternating(hidden: int) -> Tensor:
+    """Which of Marian's dimensions stands where. Shapes: (hidden,)."""
+    return torch.arange(hidden).view(2, -1).t().flatten()
 
 
 def sinusoids(hidden: int, length: int = 5000) -> Tensor:

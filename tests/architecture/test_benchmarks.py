@@ -283,3 +283,24 @@ def test_text_is_the_same_every_time() -> None:
     assert len(set(map(len, found))) > 100
     with pytest.raises(ValueError, match="sentences"):
         text.sentences(10**6)
+
+
+def test_joeynmts_positions_are_marians_in_another_order() -> None:
+    from benchmarks.joey import alternating, sinusoids
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    theirs = MarianSinusoidalPositionalEmbedding(20, 12).create_weight()
+    given = sinusoids(12, 20)[0]
+    torch.testing.assert_close(given, theirs[:, alternating(12)], atol=1e-6, rtol=0)
+    assert not torch.allclose(given, theirs, atol=0.1)
+    assert alternating(12).sort().values.tolist() == list(range(12))
+
+
+def test_the_rate_of_nanogpt_goes_up_and_down_again() -> None:
+    from benchmarks.characters import RATES, STEPS, WARMUP, rate
+
+    rates = [rate(step, STEPS) for step in range(STEPS)]
+    assert rates[WARMUP] == max(rates) == RATES[0]
+    assert rates[:WARMUP] == sorted(rates[:WARMUP])
+    assert rates[WARMUP:] == sorted(rates[WARMUP:], reverse=True)
+    assert rates[-1] == pytest.approx(RATES[1], rel=1e-3)
