@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load
-from bertkit.config import plain
 from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
 from bertkit.models.heads import CRFTagger
+from bertkit.models.lora import LoRA
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
@@ -225,7 +228,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
             finetune(Classify, base, **data, out=out, settings=settings)
         monkeypatch.setattr(recipe, "steps", steps)
         if at == 1:
-            other = Finetune(**{**plain(settings), "learning_rate": 1e-3})
+            other = replace(settings, learning_rate=1e-3)
             with pytest.raises(ConfigError, match=r"learning_rate \(was 0\.005\): changed since"):
                 finetune(Classify, base, **data, out=out, settings=other, resume=True)
             with pytest.raises(ConfigError, match=r"exists already.*--resume"):
@@ -320,7 +323,7 @@ def test_a_crf_moves_as_far_as_it_must_and_resumes(
 def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precision: str) -> None:
     """Also where bf16 weights learn: what is saved are their fp32 masters."""
     rows_of = [Example(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
-    settings = Finetune(**{**plain(SETTINGS), "precision": precision, "epochs": 2})
+    settings = replace(SETTINGS, precision=precision, epochs=2)
     scores = finetune(
         Classify, base, train=rows_of, dev=rows_of, out=tmp_path / "out", settings=settings
     )
@@ -331,7 +334,7 @@ def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precis
 def test_a_run_that_ends_on_a_full_disk_goes_on(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Finetune(**{**plain(SETTINGS), "epochs": 2, "save_minutes": 0.0})
+    settings = replace(SETTINGS, epochs=2, save_minutes=0.0)
     data = {"train": rows(16), "dev": rows(4)}
     whole = finetune(Classify, base, **data, out=tmp_path / "whole", settings=settings)
 
@@ -380,7 +383,7 @@ def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
 def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([0.5, 0.75, 0.6, 0.75])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(given)})
-    settings = Finetune(**{**plain(SETTINGS), "patience": 1})
+    settings = replace(SETTINGS, patience=1)
     out = tmp_path / "out"
     best = finetune(Classify, base, train=rows(16), dev=rows(4), out=out, settings=settings)
     assert best == {"accuracy": 0.75, "epoch": 2}
@@ -390,7 +393,7 @@ def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precision: str) -> None:
-    settings = Finetune(**{**plain(SETTINGS), "frozen_layers": 1, "precision": precision})
+    settings = replace(SETTINGS, frozen_layers=1, precision=precision)
     finetune(Classify, base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=settings)
     before, after = load(base).model.state_dict(), load(tmp_path / "out").model.state_dict()
     for name, weight in before.items():
@@ -401,9 +404,100 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
         "heads.classify.pooler.transform.dense.weight",
     )
     assert not torch.equal(before[pooler[0]], after[pooler[1]])
-    too_many = Finetune(**{**plain(SETTINGS), "frozen_layers": 2})
+    too_many = replace(SETTINGS, frozen_layers=2)
     with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):
         finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
+
+
+def logits(folder: Path) -> np.ndarray[Any, Any]:
+    ready = bertkit.pipeline("classify", bertkit.load(folder), precision="fp32")
+    examples = [Example(row.text) for row in rows(8, 200)]
+    features = ready.task.features(examples, ready.tokenizer, 32, long="error", labelled=False)
+    return np.concatenate(ready.task.run(ready.engine, features))
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
+def test_adapters_learn_and_the_model_stays(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
+) -> None:
+    """Stopped and resumed, too; what is saved at a stop are the adapters and the head."""
+    lora = LoRA(rank=2, dropout=0.1, layers=("qkv", "up"))
+    settings = replace(SETTINGS, epochs=6, lora=lora, learning_rate=2e-2, precision=precision)
+    data: dict[str, Any] = {"train": rows(120), "dev": rows(16, 200)}
+    out = tmp_path / "whole"
+    scores = finetune(Classify, base, **data, out=out, settings=settings)
+    assert scores["accuracy"] == 1.0
+    before, after = load(base).model.state_dict(), load(out).model.state_dict()
+    for name, weight in before.items():
+        if name.startswith("encoder.") and name.endswith(("qkv.weight", "up.weight")):
+            assert np.linalg.matrix_rank((after[name] - weight).numpy(), tol=1e-4) in range(1, 7)
+        elif name.startswith("encoder."):
+            assert torch.equal(weight, after[name]), name
+    assert abs(logits(out / "adapter") - logits(out)).max() <= 1e-5
+    assert load(out / "adapter").base == base.resolve()
+
+    def stopping(*words: Any, **named: Any) -> Any:
+        for step in steps(*words, **named):
+            yield step
+            if step.number == 8:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe, "steps", stopping)
+    again = replace(settings, save_minutes=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(Classify, base, **data, out=tmp_path / "stopped", settings=again)
+    monkeypatch.setattr(recipe, "steps", steps)
+    kept = load_file(next((tmp_path / "stopped/checkpoints").glob("step-*/model.safetensors")))
+    assert {name.rpartition(".")[2] for name in kept if "encoder." in name} == {"lora_a", "lora_b"}
+    assert (
+        finetune(Classify, base, **data, out=tmp_path / "stopped", settings=again, resume=True)
+        == scores
+    )
+    assert weights_of(tmp_path / "stopped") == weights_of(out)
+    files = [place / "adapter/adapter_model.safetensors" for place in (out, tmp_path / "stopped")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_adapters_go_on_with_the_model_that_they_began_with_alone(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(base, model)
+    settings = replace(SETTINGS, lora=LoRA(rank=1), save_minutes=0.0)
+    given: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": tmp_path / "out"}
+
+    def stopping(*words: Any, **named: Any) -> Any:
+        for step in steps(*words, **named):
+            yield step
+            if step.number == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe, "steps", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(Classify, model, **given, settings=settings)
+    weights = load_file(model / "model.safetensors")
+    weights["bert.embeddings.word_embeddings.weight"] += 1.0
+    save_file(weights, model / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match="the model that the run began with has other weights"
+    ):
+        finetune(Classify, model, **given, settings=settings, resume=True)
+
+
+def test_adapters_at_the_command_line(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tsv(tmp_path / "rows.tsv", rows(8))
+    command = ["finetune", "classify", "--model", str(base), "--train", str(file)]
+    command += ["--dev", str(file), "--epochs", "1", "--out", str(tmp_path / "out")]
+    assert cli.run([*command, "--lora.rank", "2", "--lora.layers", "qkv"]) == 0
+    run = json.loads((tmp_path / "out/run.json").read_text(encoding="utf-8"))
+    lora = {"rank": 2, "alpha": 16.0, "dropout": 0.0, "layers": ["qkv"]}
+    assert run["settings"]["lora"] == lora
+    assert "- lora.rank = 2" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert cli.run([*command, "--lora.rank", "-1"]) == 2
+    assert "lora.rank: expected `int` >= 0" in capsys.readouterr().err
 
 
 def test_seeds_give_mean_spread_and_the_best_model(base: Path, tmp_path: Path) -> None:

@@ -70,3 +70,23 @@ def test_weights_without_a_gradient_keep_none() -> None:
     masters = Masters(model(), torch.bfloat16)
     masters.receive_gradients()
     assert all(weight.grad is None for weight in masters.weights.values())
+
+
+def test_a_frozen_weight_that_bf16_holds_exactly_has_no_copy() -> None:
+    one = model()
+    exact, rounded, learns = (
+        f"encoder.blocks.0.feedforward.{name}" for name in ("up.weight", "up.bias", "down.weight")
+    )
+    weights = dict(one.named_parameters())
+    with torch.no_grad():
+        weights[exact].copy_(weights[exact].bfloat16())
+        weights[rounded].fill_(1.0 + 2**-12)
+    for name, weight in weights.items():
+        weight.requires_grad_(name == learns)
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    masters = Masters(one, torch.bfloat16)
+    assert masters.weights[exact] is dict(masters.model.named_parameters())[exact]
+    assert masters.weights[rounded].dtype == torch.float32
+    assert [name for name, w in masters.weights.items() if w.requires_grad] == [learns]
+    whole = masters.whole().state_dict()
+    assert all(torch.equal(weight, whole[name]) for name, weight in before.items())

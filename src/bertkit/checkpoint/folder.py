@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.adapter import read_adapter
 from bertkit.checkpoint.generation import FILE as GENERATION
 from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
@@ -57,6 +58,8 @@ class Loaded:
     """The longest sequence the folder is meant for, in tokens."""
     generation: Generation = field(default_factory=Generation)
     """How a model that writes does so."""
+    base: Path | None = None
+    """Of adapters: where the model is that they change."""
 
     @property
     def begin(self) -> list[int]:
@@ -69,8 +72,9 @@ class Loaded:
     @cached_property
     def target(self) -> Tokenizer:
         """The tokenizer of what a decoder writes; Marian's texts have one for each side."""
-        if (self.folder / "target.spm").exists():
-            return Tokenizer.load(self.folder, side="target")
+        folder = self.base or self.folder
+        if (folder / "target.spm").exists():
+            return Tokenizer.load(folder, side="target")
         return self.tokenizer
 
     def fingerprint(self) -> str:
@@ -96,7 +100,7 @@ def load(
     labels: Sequence[str] = (),
     revision: str | None = None,
 ) -> Loaded:
-    """Open a model folder or hub id, or a GGUF file.
+    """Open a model folder or hub id, a GGUF file, or a folder of adapters (LoRA) with its model.
 
     Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
     new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
@@ -104,8 +108,10 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
-    one_file = read_gguf(folder) if folder.is_file() else None
-    pooling, inner, pooled_length = read_pooling(folder)
+    adapter = read_adapter(folder)
+    base = folder if adapter is None else adapter.base
+    one_file = read_gguf(base) if base.is_file() else None
+    pooling, inner, pooled_length = read_pooling(base)
     path = folder if one_file else inner / "config.json"
     settings, family, config, decoder = _read_config(
         path, None if one_file is None else one_file.settings
@@ -117,10 +123,15 @@ def load(
         )
     tensors = one_file.tensors if one_file else read_tensors(inner)
     weights = standard_names(family, tensors)
+    if adapter is not None:
+        weights, settings = adapter.merge(family, weights), adapter.settings(family, settings)
     saved_heads = heads_in(
         family, weights, architecture=_architecture(settings), ours=_heads(settings, path)
     )
-    wanted = heads if heads is not None else tuple(h for h in saved_heads if h in HEADS)
+    known = tuple(head for head in saved_heads if head in HEADS)
+    if adapter is not None and adapter.head in known:
+        known = (adapter.head,)
+    wanted = heads if heads is not None else known
     _check_names(wanted, family, folder)
     for stack in (config, decoder):
         if stack is not None:
@@ -158,6 +169,7 @@ def load(
         pooling=pooling,
         length=min(config.max_positions, length),
         generation=read_generation(inner, settings) if "lm" in wanted else Generation(),
+        base=None if adapter is None else base,
     )
 
 

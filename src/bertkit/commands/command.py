@@ -70,9 +70,12 @@ def _settings(hint: Any) -> type[Settings] | None:
     return None
 
 
-def _flat(kind: type[Settings]) -> Any:
-    """Settings as a dataclass, which the parser reads: an option for each."""
-    meanings = explained(kind)
+def _flat(kind: type[Settings], name: str = "*") -> Any:
+    """Settings as a dataclass, which the parser reads: an option for each.
+
+    Those of a group in it begin with its `name` and a dot.
+    """
+    meanings, groups = explained(kind), _groups(kind)
     fields: list[Any] = []
     for setting in msgspec.structs.fields(kind):
         field: Any = dataclasses.field(metadata={"help": meanings.get(setting.name, "")})
@@ -80,17 +83,29 @@ def _flat(kind: type[Settings]) -> Any:
             field.default = setting.default
         elif setting.default_factory is not msgspec.NODEFAULT:
             field.default_factory = setting.default_factory
-        fields.append((setting.name, setting.type, field))
+        if setting.name in groups:
+            field.default = None
+            fields.append((setting.name, _flat(type(groups[setting.name]), setting.name), field))
+        else:
+            fields.append((setting.name, setting.type, field))
     for old in kind.RENAMED:
         fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
     flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
-    return Annotated[flat | None, Parameter(name="*", parse=bool(fields))]
+    return Annotated[flat | None, Parameter(name=name, parse=bool(fields))]
+
+
+def _groups(kind: type[Settings]) -> dict[str, Settings]:
+    """The groups within a group of settings, as they are by default."""
+    fields = msgspec.structs.fields(kind)
+    return {field.name: field.default for field in fields if isinstance(field.default, Settings)}
 
 
 def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a command; an old name counts where the new one has its default."""
     given = {name: value for name, value in values.items() if name not in kind.RENAMED}
+    for name, default in _groups(kind).items():
+        given[name] = default if given[name] is None else vars(given[name])
     for old, new in kind.RENAMED.items():
         if values[old] is not None:
             given = override(given, [(old, values[old])])

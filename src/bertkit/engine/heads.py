@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import nn
 
+from bertkit.models.lora import adapters
 from bertkit.models.model import Model
 from bertkit.models.surgery import alive
 from bertkit.nn.attention import Attention
@@ -18,6 +19,8 @@ def without_dead_heads(model: Model) -> Model:
     The output weights of a pruned head are all zero.
     """
     if model.encoder.relative is not None:  # whose bias has a column for each head
+        return model
+    if adapters(model):  # which may give something again
         return model
     parts = [part for part in model.encoder.modules() if isinstance(part, Attention)]
     if not any(len(alive(part)) < part.heads for part in parts):

@@ -18,6 +18,7 @@ from bertkit.engine import quantize
 from bertkit.engine.quantize import Int8, Int8Linear, Int8RowsLinear, trial
 from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
+from bertkit.models.lora import merged
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention, CrossAttention
@@ -65,8 +66,8 @@ def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
     do by rows. Raises: DeviceError where they cannot.
     """
     memory.retain_freed()
-    exact = model
-    model = copy.deepcopy(model).to(dtype).eval().requires_grad_(False)
+    exact = merged(model)
+    model = copy.deepcopy(exact).to(dtype).eval().requires_grad_(False)
     device = next(model.parameters()).device.type
     reason = unavailable(dtype) if device == "cpu" else f"layers are not packed on {device}"
     if int8:

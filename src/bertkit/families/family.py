@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from bertkit.config import at, decode, nested, paths
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.config import TransformerConfig
+from bertkit.nn.lora import ADAPTERS
 
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
@@ -209,6 +210,8 @@ class Family:
     def _theirs(self, name: str, config: TransformerConfig) -> tuple[str, ...]:
         parts = name.split(".")
         layer = ""
+        if name.endswith(ADAPTERS):  # of a run that goes on: it keeps its own name
+            return (name,)
         if parts[0] == "heads":
             if parts[1] not in self.heads:  # of a task from outside: it keeps its own names
                 return (name,)
@@ -267,14 +270,18 @@ class Family:
                 name: F.pad(weight, (0, 0, unused, 0)) if name in TABLES else weight
                 for name, weight in ours.items()
             }
-        shares = [config.heads, config.kv_heads, config.kv_heads]
         theirs = {}
         for name, rows in self.names(ours, config).items():
-            size = len(ours[name]) // (sum(shares) if len(rows) == len(shares) else len(rows))
-            sizes = [size * share for share in shares] if len(rows) == len(shares) else size
+            sizes = self.sizes(name, len(ours[name]), config)
             for row, piece in zip(rows, ours[name].split(sizes), strict=True):
                 theirs[row] = self._turned(row, piece).contiguous()
         return theirs
+
+    def sizes(self, name: str, rows: int, config: TransformerConfig) -> list[int]:
+        """How many of the `rows` of one of our weights each of theirs has."""
+        parts = len(self._theirs(name, config))
+        shares = [config.heads, *[config.kv_heads] * 2] if parts == 3 else [1] * parts
+        return [rows // sum(shares) * share for share in shares]
 
     def _unused(self, config: TransformerConfig) -> int:
         """Rows of their tables of positions before the first."""

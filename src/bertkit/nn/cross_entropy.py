@@ -59,8 +59,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if smoothing:
                     p -= smoothing / p.shape[1]
                 torch.mm(p, weight, out=grad_x[start : start + ROWS])
-                grad_weight = add_up(grad_weight, p.T @ rows)
-                if bias is not None:
+                if ctx.needs_input_grad[1]:
+                    grad_weight = add_up(grad_weight, p.T @ rows)
+                if bias is not None and ctx.needs_input_grad[2]:
                     grad_bias = add_up(grad_bias, p.sum(0))
         grads = (None if g is None else g.to(x.dtype) for g in (grad_x, grad_weight, grad_bias))
         ctx.save_for_backward(*grads)

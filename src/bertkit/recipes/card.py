@@ -72,9 +72,18 @@ def write_card(
         "",
         "## Settings",
         "",
-        *(f"- {key} = {value}" for key, value in {**run["settings"], **task["options"]}.items()),
+        *_settings({**run["settings"], **task["options"]}),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _settings(values: Mapping[str, Any], group: str = "") -> list[str]:
+    """A line for each setting, named by its path."""
+    lines: list[str] = []
+    for name, value in values.items():
+        inner = isinstance(value, Mapping)
+        lines += _settings(value, f"{name}.") if inner else [f"- {group}{name} = {value}"]
+    return lines
 
 
 def _use(task: str, folder: str) -> list[str]:

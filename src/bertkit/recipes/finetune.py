@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,6 +15,7 @@ from msgspec import Meta, structs
 from bertkit import tasks
 from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
+from bertkit.checkpoint.adapter import base_of
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import Count, Rate, Seed, Settings, decode, plain, with_new_names
@@ -21,6 +23,7 @@ from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
+from bertkit.models.lora import LoRA, add_lora, freeze
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
@@ -60,6 +63,7 @@ class Finetune(Settings, frozen=True):
     """How much slower each layer learns than the one above it; 1 is no slower."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
     """Layers from the bottom that do not learn, and the embeddings with them."""
+    lora: LoRA = LoRA()
     max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
     patience: Count | None = None
@@ -121,7 +125,11 @@ def finetune(
     fitted = fitted.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.max_positions)
-    frozen = _freeze(network, settings.frozen_layers)
+    freeze(network, settings.frozen_layers)
+    if settings.lora.rank:
+        sizes = partial(loaded.family.sizes, config=network.config)
+        add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
+        network.to(device)
     features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)
     objective: Objective = fitted.loss
     if lm_weight:
@@ -135,7 +143,7 @@ def finetune(
     units = [[f] for f in features] if fitted.batching == "sequence" else group(features)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
-    state = _state(settings, network, frozen, dtype, loaded.family)
+    state = _state(settings, network, dtype, loaded.family)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
@@ -242,7 +250,7 @@ def _task(
     task.check(dev.examples)
     if isinstance(model, Loaded):
         return task.with_pooling(model.pooling)
-    return task.with_pooling(read_pooling(hub.resolve(model))[0])
+    return task.with_pooling(read_pooling(base_of(hub.resolve(model)))[0])
 
 
 def _check_record(
@@ -330,30 +338,10 @@ def _length(settings: Finetune, usual: int, longest: int) -> int:
     return settings.length or usual
 
 
-def _freeze(model: Model, layers: int) -> set[str]:
-    """Stop the lowest layers from learning; returns the names of their weights."""
-    if layers > model.config.layers:
-        raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
-    if layers == 0:
-        return set()
-    if len(set(model.config.depths)) < model.config.layers:
-        raise ConfigError(
-            f"frozen_layers: {layers}; the model's layers share their weights, so that none "
-            "can be frozen alone; leave it out"
-        )
-    still = ("encoder.embedding.", *(f"encoder.blocks.{i}." for i in range(layers)))
-    frozen = {name for name, _ in model.named_parameters() if name.startswith(still)}
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(name not in frozen)
-    return frozen
-
-
-def _state(
-    settings: Finetune, model: Model, frozen: Collection[str], dtype: torch.dtype, family: Family
-) -> State:
+def _state(settings: Finetune, model: Model, dtype: torch.dtype, family: Family) -> State:
     masters = Masters(model, dtype)
     optimizer = adamw(
-        {name: w for name, w in masters.weights.items() if name not in frozen},
+        {name: w for name, w in masters.weights.items() if w.requires_grad},
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         layer_decay=settings.layer_decay,

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
+from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.task import Feature, Task, by_example, group
@@ -19,6 +21,8 @@ from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
 
 SCORES, SEEDS = "scores.json", "seeds.json"
+ADAPTER = "adapter"
+"""The folder in which a run's adapters are, beside the model that has them merged."""
 
 BEST = "best_"
 """Begins the names of scores on rows to which the task was tuned: the best that it can have there.
@@ -45,10 +49,6 @@ class Epochs:
     ) -> None:
         self.run, self.task, self.loaded, self.length = run, task, loaded, length
         self.examples, self.features, self.max_batch_tokens = examples, features, max_batch_tokens
-        network = loaded.model
-        self.student = Model(
-            network.encoder, {task.head: network.heads[task.head]}, network.decoder
-        )
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
         self.records = [r for r in scored if metric_of(task, r["scores"]) in r["scores"]]
         self.best: Record | None = max(self.records, key=self._score, default=None)
@@ -57,8 +57,8 @@ class Epochs:
 
     def score(self, step: int, number: int) -> None:
         """Score the epoch that ends with `step`; the best so far becomes the run's model."""
-        masters = self.run.state.masters
-        task, answers = self._answer(self.task, masters.whole())
+        whole = self.run.state.masters.whole()
+        task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
         if task is not self.task:
             scores = {BEST + name: score for name, score in scores.items()}
@@ -67,18 +67,7 @@ class Epochs:
         listed = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         say(f"epoch {number}: {listed}")
         if self.best is None or self._score(record) > self._score(self.best):
-            save(
-                self.run.out,
-                self.student,
-                self.loaded.tokenizer,
-                self.loaded.family,
-                labels=task.labels,
-                settings=task.settings(),
-                length=self.length,
-                weights={
-                    name: masters.weights[name] for name, _ in self.student.named_parameters()
-                },
-            )
+            self._save(task, whole)
             record["sha256"] = _hashes(self.run.out)
             self.best, self._answers = record, answers
             self._say_best()
@@ -130,6 +119,22 @@ class Epochs:
         if tuned is not task:
             answers = tuned.answers(outputs, head)
         return tuned, answers
+
+    def _save(self, task: Task[Any, Any], whole: Model) -> None:
+        """Write the model with the task's head alone, adapters merged, and beside it these."""
+        out, loaded = self.run.out, self.loaded
+        model = Model(whole.encoder, {task.head: whole.heads[task.head]}, whole.decoder)
+        save(
+            out,
+            merged(model),
+            loaded.tokenizer,
+            loaded.family,
+            labels=task.labels,
+            settings=task.settings(),
+            length=self.length,
+        )
+        if adapters(model):
+            write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
 
     def _score(self, record: Record) -> float:
         score: float = record["scores"][metric_of(self.task, record["scores"])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -23,25 +25,40 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 @dataclass(frozen=True)
 class State:
-    """The weights that learn and their optimizer; `family` names the weights in files."""
+    """The weights that learn and their optimizer; `family` names the weights in files.
+
+    Frozen weights are those of the model that the run began with: a hash of them is kept alone.
+    """
 
     masters: Masters
     optimizer: torch.optim.Optimizer
     family: Family
 
+    @cached_property
+    def frozen(self) -> str | None:
+        """A hash of the weights that do not learn; None where all do."""
+        digest = hashlib.sha256()
+        still = [(n, w) for n, w in self.masters.weights.items() if not w.requires_grad]
+        for name, weight in still:
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest() if still else None
+
     def write(self, folder: Path, step: int) -> None:
         """Write the state after `step`, and a manifest with the hash of every file."""
         masters, moments = self.masters, self.optimizer.state
-        weights = {name: w.detach().cpu() for name, w in masters.weights.items()}
+        learned = {n: w for n, w in masters.weights.items() if w.requires_grad}
+        weights = {name: w.detach().cpu() for name, w in learned.items()}
         optimizer = {"step": torch.tensor(float(step))}
-        for name, w in masters.weights.items():
+        for name, w in learned.items():
             for moment in MOMENTS:
                 if moment in moments[w]:
                     optimizer[f"{moment}.{name}"] = moments[w][moment].cpu()
         write_tensors(folder / FILE, self.family.write(weights, masters.model.config))
         write_tensors(folder / OPTIMIZER, optimizer)
         hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
-        write_json(folder / MANIFEST, {"step": step, "sha256": hashes})
+        frozen = {} if self.frozen is None else {"frozen": self.frozen}
+        write_json(folder / MANIFEST, {"step": step, "sha256": hashes, **frozen})
 
     def restore(self, folder: Path) -> int:
         """Put a checkpoint back and return its step.
@@ -55,9 +72,12 @@ class State:
             optimizer = load_file(folder / OPTIMIZER)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from None
+        self._check_frozen(folder)
         step = optimizer["step"]
         with torch.no_grad():
             for name, w in masters.weights.items():
+                if not w.requires_grad:
+                    continue
                 if name not in weights or weights[name].shape != w.shape:
                     raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
                 w.copy_(weights[name])
@@ -66,12 +86,24 @@ class State:
                     for moment in MOMENTS
                     if f"{moment}.{name}" in optimizer
                 }
-                if moments:  # else it is frozen, or no step was taken
+                if moments:  # else no step was taken
                     # the fused optimizer wants its count where the weights are
                     count = torch.tensor(float(step), device=w.device)
                     self.optimizer.state[w] = {"step": count, **moments}
         masters.update_model()
         return int(step)
+
+    def _check_frozen(self, folder: Path) -> None:
+        """Raises: CheckpointError when other weights are frozen than when the run began."""
+        manifest = folder / MANIFEST
+        kept = (
+            read_json(manifest, CheckpointError, "remove the folder") if manifest.exists() else {}
+        )
+        if isinstance(kept, dict) and kept.get("frozen", self.frozen) != self.frozen:
+            raise CheckpointError(
+                f"{folder}: the model that the run began with has other weights now, which do not "
+                "learn and are not in the checkpoint; give it back, or start another run"
+            )
 
 
 def damage(folder: Path) -> str | None:

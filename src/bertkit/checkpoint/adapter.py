@@ -1,0 +1,218 @@
+"""Folders of adapters (LoRA), as peft has them: `adapter_config.json` and their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.weights import FILE as WHOLE
+from bertkit.checkpoint.weights import INDEX, read_file, standard_names, write_tensors
+from bertkit.errors import CheckpointError
+from bertkit.families import Family
+from bertkit.models.lora import adapters
+from bertkit.models.model import HEADS, Model
+from bertkit.storage import write_json, writing
+
+CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
+BEFORE = "base_model.model."
+"""Begins the names of their tensors."""
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+KINDS = {
+    "classify": "SEQ_CLS",
+    "tag": "TOKEN_CLS",
+    "crf": "TOKEN_CLS",
+    "answer": "QUESTION_ANS",
+    "lm": "CAUSAL_LM",
+}
+"""Our heads -> their kinds of task; heads that are not here have none."""
+OF_KIND = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "answer"}
+OF_KIND |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
+
+MUST_BE: Mapping[str, Any] = {
+    "peft_type": "LORA",
+    "use_dora": False,
+    "alpha_pattern": {},
+    "layer_replication": None,
+    "trainable_token_indices": None,
+}
+"""Settings that are read with one value only, which is also their default; but for the first."""
+STARTS = (True, False, "gaussian", None)
+"""How adapters may have begun: other ways change the model's own weights as well."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A folder of adapters, opened. `tensors` have the names that a model's weights have."""
+
+    folder: Path
+    base: Path
+    """The model that it changes."""
+    head: str | None
+    """The head that it is for, if it says so."""
+    tensors: Mapping[str, Tensor]
+    alpha: float
+    by_root: bool
+    """Whether alpha is divided by the root of the rank (rsLoRA)."""
+
+    def merge(self, family: Family, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of its base with what it adds to them, and its own in place of others.
+
+        Raises: CheckpointError where they are of another shape, or not there.
+        """
+        matrices = {n.removesuffix(A): t for n, t in self.tensors.items() if n.endswith(A)}
+        own = {n: t for n, t in self.tensors.items() if not n.endswith((A, B))}
+        marks = {id(t): name for name, t in matrices.items()}
+        named = standard_names(family, {**{f"{n}.weight": t for n, t in matrices.items()}, **own})
+        result = dict(weights)
+        for name, tensor in named.items():
+            if id(tensor) in marks:
+                tensor = self._changed(family, name, marks[id(tensor)], weights)
+            result[name] = tensor
+        return result
+
+    def _changed(
+        self, family: Family, name: str, module: str, weights: Mapping[str, Tensor]
+    ) -> Tensor:
+        a, b = self.tensors[module + A].float(), self.tensors.get(module + B)
+        if b is None or name not in weights:
+            lacks = f"no {module}{B}" if b is None else f"{self.base} has no {name} to change"
+            raise CheckpointError(f"{self.folder / FILE}: {lacks}; they do not belong together")
+        weight, turned = weights[name].float(), name.endswith(family.transposed or ("\0",))
+        shape = tuple(weight.T.shape if turned else weight.shape)
+        if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1] or shape != (len(b), a.shape[1]):
+            raise CheckpointError(
+                f"{self.folder / FILE}: {module} has adapters of shapes {list(b.shape)} and "
+                f"{list(a.shape)}, and {self.base} a weight of {list(shape)}; they do not belong "
+                "together"
+            )
+        scale = self.alpha / (math.sqrt(len(a)) if self.by_root else len(a))
+        change = b.float() @ a
+        return torch.add(weight, change.T if turned else change, alpha=scale)
+
+    def settings(self, family: Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """The base's `config.json` for the head that the adapter is for."""
+        settings = dict(theirs)
+        if self.head is not None:
+            settings.pop("architectures", None)
+            settings["bertkit"] = {**settings.get("bertkit", {}), "heads": [self.head]}
+            settings["bertkit"].pop("task", None)
+        if any(name in self.tensors for name in family.outputs):
+            settings.pop("id2label", None)
+        return settings
+
+
+def base_of(folder: Path) -> Path:
+    """The folder of the model that adapters change; of any other folder itself.
+
+    Raises: CheckpointError for one that names no model, or one that is not there.
+    """
+    if not folder.is_dir() or not (folder / CONFIG).exists():
+        return folder
+    if (folder / WHOLE).exists() or (folder / INDEX).exists():
+        return folder
+    place, name = folder / CONFIG, read_object(folder / CONFIG).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(
+            f"{place}: names no model; write the one it adapts as base_model_name_or_path"
+        )
+    try:
+        base = resolve(name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{place}: base_model_name_or_path: {error}") from None
+    if base_of(base) != base:
+        raise CheckpointError(f"{place}: {base} holds adapters itself; name a whole model")
+    return base
+
+
+def read_adapter(folder: Path) -> Adapter | None:
+    """The adapters of a folder; None for one of a whole model.
+
+    Raises: CheckpointError for adapters of another kind than LoRA's, and for damaged ones.
+    """
+    base = base_of(folder)
+    if base == folder:
+        return None
+    place, settings = folder / CONFIG, read_object(folder / CONFIG)
+    for name, only in MUST_BE.items():
+        value = settings.get(name, None if name == "peft_type" else only)
+        if value != only and not (only in (False, {}) and value is None):
+            raise CheckpointError(f"{place}: {name} = {value!r}: read with {only!r} only")
+    if settings.get("init_lora_weights", True) not in STARTS:
+        raise CheckpointError(
+            f"{place}: init_lora_weights = {settings['init_lora_weights']!r}: it changed the "
+            "model's own weights; convert it in peft, then save again"
+        )
+    alpha = settings.get("lora_alpha")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
+        raise CheckpointError(f"{place}: lora_alpha = {alpha!r}: is no number")
+    if not (folder / FILE).exists():
+        raise CheckpointError(f"{folder}: no {FILE}; save it in peft as safetensors")
+    tensors = {}
+    for name, tensor in read_file(folder / FILE, "fetch or write it again")[0].items():
+        own = name.removeprefix(BEFORE)
+        if "lora_" in own and not own.endswith((A, B)):
+            raise CheckpointError(f"{folder / FILE}: {own}: no adapter of a linear layer")
+        tensors[own] = tensor
+    head = OF_KIND.get(str(settings.get("task_type")))
+    return Adapter(folder, base, head, tensors, float(alpha), bool(settings.get("use_rslora")))
+
+
+def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> None:
+    """Write a model's adapters, and its heads that learned, as `peft.PeftModel` reads them.
+
+    `base` names the model without them, a folder or a hub id.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    # heads make the class of transformers one whose names have the prefix
+    bare = not any(head in HEADS for head in model.heads)
+    tensors: dict[str, Tensor] = {}
+    layers = adapters(model)
+    for name, layer in layers.items():
+        a = weights[f"{name}.lora_a"].chunk(len(layer.sizes))
+        b = weights[f"{name}.lora_b"].split(layer.sizes)
+        rows = family.names([f"{name}.weight"], model.config)[f"{name}.weight"]
+        for row, *parts in zip(rows, a, b, strict=True):
+            module = row.removesuffix(".weight").removeprefix(family.prefix if bare else "")
+            tensors |= {module + end: t.contiguous() for end, t in zip((A, B), parts, strict=True)}
+    targets = [name.removesuffix(A) for name in tensors if name.endswith(A)]
+    heads = {n: w for n, w in weights.items() if n.startswith("heads.")}
+    learned = {n for n, p in model.named_parameters() if p.requires_grad}
+    own = family.write({n: w for n, w in heads.items() if n in learned}, model.config)
+    head, one = next(iter(model.heads), None), next(iter(layers.values()))
+    kind = KINDS.get(str(head))
+    write_json(
+        folder / CONFIG,
+        {
+            "peft_type": "LORA",
+            "task_type": "SEQ_2_SEQ_LM" if kind == "CAUSAL_LM" and model.decoder else kind,
+            "base_model_name_or_path": str(Path(base).resolve()) if Path(base).exists() else base,
+            "inference_mode": True,
+            "r": one.rank,
+            "lora_alpha": one.scale * one.rank,
+            "lora_dropout": one.dropout.rate,
+            "target_modules": targets,
+            "modules_to_save": list(dict.fromkeys(_module(n, family) for n in own)) or None,
+            "fan_in_fan_out": bool(family.transposed),
+            "bias": "none",
+        },
+    )
+    with writing(folder / FILE) as partial:
+        write_tensors(
+            partial, {BEFORE + name: tensor for name, tensor in {**tensors, **own}.items()}
+        )
+
+
+def _module(name: str, family: Family) -> str:
+    """Their module of a head that a weight is in: the first below the model."""
+    prefix = family.prefix if name.startswith(family.prefix) else ""
+    return prefix + name.removeprefix(prefix).split(".")[0]

@@ -1,0 +1,104 @@
+"""What of a model learns: all but its lowest layers, or adapters in their place (LoRA)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bertkit.config import Rate, Settings
+from bertkit.errors import ConfigError
+from bertkit.models.heads import LanguageModelHead
+from bertkit.models.model import Model
+from bertkit.nn.attention import Attention, CrossAttention
+from bertkit.nn.feedforward import FeedForward
+from bertkit.nn.lora import LoRALinear
+
+PLACES = {"qkv": ("qkv", "q", "kv"), "out": ("out",), "up": ("up",), "down": ("down",)}
+"""The linear layers that a setting names; those of queries, keys and values may be apart."""
+
+
+class LoRA(Settings, frozen=True):
+    """Adapters that learn in place of the weights: Hu et al. 2021."""
+
+    rank: Annotated[int, Meta(ge=0)] = 0
+    """Rank of the adapters (LoRA) that learn in place of the model's weights; 0 for none."""
+    alpha: Annotated[float, Meta(gt=0.0)] = 16.0
+    """What an adapter adds is multiplied by alpha / rank."""
+    dropout: Rate = 0.0
+    """On what adapters read."""
+    layers: tuple[Literal["qkv", "out", "up", "down"], ...] = ("qkv", "out", "up", "down")
+    """Linear layers with adapters: of attention and of feed-forward networks."""
+
+
+def freeze(model: Model, layers: int) -> None:
+    """Stop the lowest layers, and the embedding with them, from learning.
+
+    Raises: ConfigError where there are not so many, or they share weights.
+    """
+    if layers > model.config.layers:
+        raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
+    if layers == 0:
+        return
+    if len(set(model.config.depths)) < model.config.layers:
+        raise ConfigError(
+            f"frozen_layers: {layers}; the model's layers share their weights, so that none "
+            "can be frozen alone; leave it out"
+        )
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(not name.startswith(("encoder.embedding.", *_names(layers))))
+
+
+def _names(layers: int) -> tuple[str, ...]:
+    """How the names of the lowest layers' weights begin."""
+    return tuple(f"encoder.blocks.{layer}." for layer in range(layers))
+
+
+def add_lora(
+    model: Model, lora: LoRA, sizes: Callable[[str, int], Sequence[int]], *, frozen_layers: int
+) -> None:
+    """Give a model's layers adapters, which learn with its heads and nothing else does.
+
+    A head of words (`lm`) is the model's own and stays as it is. The lowest `frozen_layers` of the
+    encoder get none. `sizes` says of a weight's name and rows what parts these divide into.
+    Raises: ConfigError where no layer is left.
+    """
+    model.requires_grad_(False)
+    for head in model.heads.values():
+        head.requires_grad_(not isinstance(head, LanguageModelHead))
+    names = [name for place in lora.layers for name in PLACES[place]]
+    still = _names(frozen_layers)
+    for where, part in list(model.named_modules()):
+        if not isinstance(part, Attention | CrossAttention | FeedForward) or where.startswith(
+            still
+        ):
+            continue
+        for name in (name for name in names if hasattr(part, name)):
+            linear = getattr(part, name)
+            parts = sizes(f"{where}.{name}.weight", linear.out_features)
+            adapted = LoRALinear(
+                linear, parts, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout
+            )
+            setattr(part, name, adapted)
+    if not adapters(model):
+        raise ConfigError("lora.layers: no layer is left to have an adapter; name one")
+
+
+def adapters(model: Model) -> dict[str, LoRALinear]:
+    """The layers with adapters, by their names."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
+
+
+def merged(model: Model) -> Model:
+    """A copy in which adapters are part of the weights; the model itself where it has none."""
+    return merge(copy.deepcopy(model)) if adapters(model) else model
+
+
+def merge(model: Model) -> Model:
+    """The same in place."""
+    for name, layer in adapters(model).items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, layer.merged())
+    return model

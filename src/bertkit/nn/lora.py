@@ -1,0 +1,53 @@
+"""Low-rank adapters of linear layers (LoRA). Hu et al. 2021."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertkit.nn.dropout import Dropout
+
+ADAPTERS = (".lora_a", ".lora_b")
+"""How the names of an adapter's weights end."""
+
+
+class LoRALinear(nn.Linear):
+    """W x + b + (alpha / rank) B A x, in which W and b stay as they are: equation 3.
+
+    Each of the `sizes` that W's rows divide into (queries, keys, values) has an A and a B of its
+    own. A begins at random and B at zero, so that at first the layer gives what it gave.
+    Shapes: lora_a (parts · rank, in), lora_b (out, rank).
+    """
+
+    def __init__(
+        self, linear: nn.Linear, sizes: Sequence[int], *, rank: int, alpha: float, dropout: float
+    ) -> None:
+        biased, weight = linear.bias is not None, linear.weight
+        super().__init__(linear.in_features, linear.out_features, biased, device="meta")
+        self.weight, self.bias = weight, linear.bias
+        self.sizes, self.rank, self.scale = tuple(sizes), rank, alpha / rank
+        self.dropout = Dropout(dropout)
+        self.lora_a = nn.Parameter(weight.new_empty(len(sizes) * rank, linear.in_features))
+        self.lora_b = nn.Parameter(weight.new_zeros(linear.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as nn.Linear begins
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.linear(self.dropout(x), self.lora_a).chunk(len(self.sizes), -1)
+        parts = zip(inner, self.lora_b.split(self.sizes), strict=True)
+        return super().forward(x) + self.scale * torch.cat([F.linear(h, b) for h, b in parts], -1)
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """A linear layer that gives the same."""
+        linear = nn.Linear(
+            self.in_features, self.out_features, self.bias is not None, device="meta"
+        )
+        parts = zip(self.lora_a.chunk(len(self.sizes)), self.lora_b.split(self.sizes), strict=True)
+        change = torch.cat([b @ a for a, b in parts])
+        linear.weight = nn.Parameter(torch.add(self.weight, change, alpha=self.scale))
+        linear.bias = self.bias
+        return linear

@@ -1,0 +1,268 @@
+"""Adapters as peft has them: it gives our logits with ours, and we give its with its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.factories import tiny_folder
+from tests.tasks.test_seq2seq import write_model
+from tests.text.test_chat import vocabulary
+from torch import Tensor
+
+import bertkit
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.adapter import write_adapter
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError
+from bertkit.families import FAMILIES
+from bertkit.models.lora import LoRA, add_lora, merged
+from bertkit.models.model import Model
+from bertkit.nn.lora import LoRALinear
+from bertkit.text.train import train as train_tokenizer
+
+peft = pytest.importorskip("peft", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning"),  # peft's own
+]
+
+CASES = {
+    **dict.fromkeys(("bert", "roberta", "distilbert", "electra", "albert"), "classify"),
+    "modernbert": "classify",
+    "bert tag": "tag",
+    "bert answer": "answer",
+    "gpt2": "lm",
+    "llama": "lm",
+    "llama shared": "lm",
+    "t5": "lm",
+    "bart": "lm",
+}
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+    "lm": "AutoModelForCausalLM",
+}
+ALL = LoRA(rank=3, alpha=6.0)
+
+
+def base_folder(case: str, folder: Path, english: list[str]) -> Path:
+    name = case.split()[0]
+    family = FAMILIES[name]
+    if family.decoder is not None:
+        return write_model(folder, name)
+    size: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 48}
+    if name in ("gpt2", "llama"):
+        more: dict[str, Any] = {"attention.kv_heads": 2} if case == "llama shared" else {}
+        more |= {"head.lm_tied": True} if case == "llama shared" else {}
+        tokenizer = vocabulary("chatml")
+        return tiny_folder(folder, tokenizer, "lm", family=family, spread=0.1, **size, **more)
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    heads = ("mlm", "nsp") if name == "bert" else ("mlm",)  # nsp has a pooler
+    return tiny_folder(folder, tokenizer, *heads, family=family, spread=0.1, **size)
+
+
+def opened(folder: Path, head: str) -> Loaded:
+    torch.manual_seed(0)
+    labels = ("a", "b", "c") if head in ("classify", "tag") else ()
+    return load(folder, heads=[head], labels=labels)
+
+
+def adapted(loaded: Loaded, lora: LoRA = ALL) -> Model:
+    """The model with adapters that learned something."""
+    model = loaded.model
+    sizes = partial(loaded.family.sizes, config=model.config)
+    add_lora(model, lora, sizes, frozen_layers=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+    return model
+
+
+def ours(model: Model, head: str) -> Tensor:
+    ids = torch.tensor([6, 9, 12, 17, 9, 6])
+    layout = Packed.of([len(ids)])
+    batch = Batch(ids, torch.zeros_like(ids), layout)
+    if model.decoder is not None:
+        batch = Batch(
+            ids, torch.zeros_like(ids), layout, source=batch, source_order=torch.zeros(1).long()
+        )
+    with torch.no_grad():
+        return model(batch)[head].float()
+
+
+def theirs(model: Any, head: str) -> Tensor:
+    ids = torch.tensor([[6, 9, 12, 17, 9, 6]])
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
+    if head == "answer":
+        return torch.stack([out.start_logits[0], out.end_logits[0]], -1)
+    return out.logits if head == "classify" else out.logits[0]
+
+
+def their_base(folder: Path, case: str) -> Any:
+    head = CASES[case]
+    auto = "AutoModelForSeq2SeqLM" if case in ("t5", "bart") else AUTO[head]
+    more = {"num_labels": 3} if head in ("classify", "tag") else {}
+    torch.manual_seed(3)
+    return getattr(transformers, auto).from_pretrained(folder, **more).eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_peft_gives_the_same_logits(case: str, tmp_path: Path, english: list[str]) -> None:
+    base, head = base_folder(case, tmp_path / "base", english), CASES[case]
+    loaded = opened(base, head)
+    before = ours(loaded.model, head)
+    model = adapted(loaded).eval()
+    write_adapter(tmp_path / "adapter", model, loaded.family, base=str(base))
+    logits = ours(model, head)
+
+    other = peft.PeftModel.from_pretrained(their_base(base, case), tmp_path / "adapter").eval()
+    assert (theirs(other, head) - logits).abs().max() <= 1e-5
+    assert (ours(merged(model), head) - logits).abs().max() <= 1e-5
+    again = load(tmp_path / "adapter")
+    assert list(again.model.heads) == [head]
+    assert (ours(again.model, head) - logits).abs().max() <= 1e-5
+    assert (ours(Engine(model).model, head) - logits).abs().max() <= 1e-5
+    # the control: without the adapters these are other numbers
+    assert (before - logits).abs().max() > 1e-2
+    with other.disable_adapter():
+        assert (theirs(other, head) - logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("case", "targets", "more"),
+    [
+        ("llama shared", ["q_proj", "v_proj", "lm_head"], {"use_rslora": True}),
+        ("gpt2", ["c_attn"], {"fan_in_fan_out": True}),
+        ("t5", ["q", "v", "wo"], {}),
+        ("bert", ["query", "value"], {"task_type": "SEQ_CLS"}),
+    ],
+)
+def test_what_peft_saved_is_opened(
+    case: str, targets: list[str], more: dict[str, Any], tmp_path: Path, english: list[str]
+) -> None:
+    base, head = base_folder(case, tmp_path / "base", english), CASES[case]
+    if case == "llama shared":
+        targets = targets[:2]
+    config = peft.LoraConfig(
+        r=4, lora_alpha=4, target_modules=targets, init_lora_weights=False, **more
+    )
+    torch.manual_seed(5)
+    other = peft.get_peft_model(their_base(base, case), config).eval()
+    other.save_pretrained(tmp_path / "adapter")
+    logits = theirs(other, head)
+    again = load(tmp_path / "adapter")
+    assert (ours(again.model, head) - logits).abs().max() <= 1e-5
+    assert again.base == base
+    if case == "bert":
+        assert again.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    else:
+        assert (ours(load(base).model, head) - logits).abs().max() > 1e-2  # the control
+
+
+def test_a_base_model_is_adapted_too(tmp_path: Path, english: list[str]) -> None:
+    """Names of a model without a head lack its prefix."""
+    base = base_folder("bert", tmp_path / "base", english)
+    model = transformers.AutoModel.from_pretrained(base).eval()
+    config = peft.LoraConfig(target_modules=["key"], init_lora_weights=False)
+    other = peft.get_peft_model(model, config).eval()
+    other.save_pretrained(tmp_path / "adapter")
+    ids = torch.tensor([6, 9, 12])
+    with torch.no_grad():
+        states = other(input_ids=ids[None]).last_hidden_state[0]
+        batch = Batch(ids, torch.zeros_like(ids), Packed.of([3]))
+        assert (load(tmp_path / "adapter").model.encoder(batch) - states).abs().max() <= 1e-5
+        assert (load(base).model.encoder(batch) - states).abs().max() > 1e-2
+
+
+@pytest.fixture
+def folder(tmp_path: Path, english: list[str]) -> Path:
+    base = base_folder("bert", tmp_path / "base", english)
+    loaded = opened(base, "classify")
+    write_adapter(tmp_path / "adapter", adapted(loaded), loaded.family, base=str(base))
+    return tmp_path / "adapter"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"base_model_name_or_path": None}, "names no model; write the one it adapts"),
+        ({"base_model_name_or_path": "/no/where"}, "base_model_name_or_path: /no/where: no such"),
+        ({"peft_type": "IA3"}, "peft_type = 'IA3': read with 'LORA' only"),
+        ({"peft_type": None}, "peft_type = None: read with 'LORA' only"),
+        ({"use_dora": True}, "use_dora = True: read with False only"),
+        ({"alpha_pattern": {"query": 3}}, "alpha_pattern = {'query': 3}: read with {} only"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa': it changed the model's own"),
+        ({"lora_alpha": "much"}, "lora_alpha = 'much': is no number"),
+    ],
+)
+def test_other_adapters_are_refused(folder: Path, changed: dict[str, Any], message: str) -> None:
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **changed}))
+    with pytest.raises(CheckpointError) as error:
+        load(folder)
+    assert message in str(error.value)
+    assert "adapter_config.json" in str(error.value)
+
+
+def test_a_base_of_other_shapes_is_refused(
+    folder: Path, tmp_path: Path, english: list[str]
+) -> None:
+    shutil.rmtree(tmp_path / "base")
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    tiny_folder(tmp_path / "base", tokenizer, "mlm", hidden=16, layers=2)
+    with pytest.raises(CheckpointError, match=r"has adapters of shapes \[32, 3\] and \[3, 32\]"):
+        load(folder)
+    shutil.rmtree(tmp_path / "base")
+    tiny_folder(tmp_path / "base", tokenizer, "mlm", hidden=32, layers=1, intermediate=48)
+    with pytest.raises(CheckpointError, match=r"base has no bert\.encoder\.layer\.1\.attention"):
+        load(folder)
+
+
+def test_adapters_of_adapters_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "adapter_config.json").read_text())
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    (other / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": str(folder)})
+    )
+    with pytest.raises(CheckpointError, match="holds adapters itself; name a whole model"):
+        load(other)
+
+
+def test_weights_of_other_adapters_are_refused(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    one = next(name for name in tensors if name.endswith("lora_B.weight"))
+    save_file({name: t for name, t in tensors.items() if name != one}, file)
+    with pytest.raises(CheckpointError, match=r"no bert\..*lora_B\.weight"):
+        load(folder)
+    save_file(
+        {**tensors, one.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(3)}, file
+    )
+    with pytest.raises(CheckpointError, match="lora_magnitude_vector: no adapter of a linear"):
+        load(folder)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"no adapter_model\.safetensors; save it in peft"):
+        load(folder)
+
+
+def test_a_whole_model_beside_adapters_is_itself(folder: Path, tmp_path: Path) -> None:
+    """As in a run's folder of which someone moved both into one place."""
+    base = tmp_path / "base"
+    for file in folder.iterdir():
+        shutil.copy(file, base)
+    assert bertkit.load(base).base is None
+    assert not any(isinstance(m, LoRALinear) for m in bertkit.load(base).model.modules())

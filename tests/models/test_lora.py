@@ -1,0 +1,92 @@
+"""Which weights of a model learn: adapters, heads, and nothing else."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.factories import tiny_model
+
+from bertkit.batch import Batch, Packed
+from bertkit.engine.engine import Engine
+from bertkit.errors import ConfigError
+from bertkit.families import ALBERT, BERT, GPT2, LLAMA, Family
+from bertkit.models.lora import LoRA, adapters, add_lora, merged
+from bertkit.models.model import Model
+
+
+def adapted(
+    *heads: str, family: Family = BERT, lora: LoRA | None = None, frozen: int = 0, **size: Any
+) -> Model:
+    model = tiny_model(20, *heads, labels=("a", "b"), family=family, layers=2, dropout=0.0, **size)
+    sizes = partial(family.sizes, config=model.config)
+    add_lora(model, lora or LoRA(rank=2), sizes, frozen_layers=frozen)
+    return model
+
+
+def learned(model: Model) -> set[str]:
+    return {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_adapters_and_the_head_learn() -> None:
+    model = adapted("classify")
+    names = learned(model)
+    assert {name.split(".")[-1] for name in names if name.startswith("encoder")} == {
+        "lora_a",
+        "lora_b",
+    }
+    assert len(adapters(model)) == 8
+    assert names > {name for name, _ in model.named_parameters() if name.startswith("heads.")}
+
+
+@pytest.mark.parametrize("family", [GPT2, LLAMA], ids=lambda f: f.name)
+def test_a_head_of_words_stays(family: Family) -> None:
+    names = learned(adapted("lm", family=family))
+    assert names
+    assert all(name.endswith(("lora_a", "lora_b")) for name in names)
+
+
+def test_parts_are_those_of_the_family() -> None:
+    sizes = {name: part.sizes for name, part in adapters(adapted("lm", family=GPT2)).items()}
+    assert sizes["encoder.blocks.0.attention.qkv"] == (48,)  # c_attn is one matrix
+    shared = {"heads": 4, "attention.kv_heads": 2}
+    sizes = {n: part.sizes for n, part in adapters(adapted("lm", family=LLAMA, **shared)).items()}
+    assert sizes["encoder.blocks.1.attention.qkv"] == (16, 8, 8)
+    assert sizes["encoder.blocks.1.feedforward.up"] == (32, 32)  # gate_proj, up_proj
+
+
+def test_layers_are_chosen() -> None:
+    model = adapted("classify", lora=LoRA(rank=1, layers=("qkv", "down")), frozen=1)
+    assert set(adapters(model)) == {
+        "encoder.blocks.1.attention.qkv",
+        "encoder.blocks.1.feedforward.down",
+    }
+    with pytest.raises(ConfigError, match="no layer is left to have an adapter"):
+        adapted("classify", frozen=2)
+
+
+def test_layers_that_share_weights_share_adapters() -> None:
+    model = tiny_model(20, "mlm", family=ALBERT, layers=3, layer_sharing=(0, 0, 0), embedding=8)
+    add_lora(model, LoRA(rank=1), partial(ALBERT.sizes, config=model.config), frozen_layers=0)
+    assert len(adapters(model)) == 4
+
+
+def test_merged_gives_the_same() -> None:
+    model = adapted("classify").eval()
+    ids = torch.tensor([5, 6, 7, 8])
+    batch = Batch(ids, torch.zeros_like(ids), Packed.of([4]))
+    before = model(batch)["classify"]
+    plain = merged(model)
+    assert torch.equal(plain(batch)["classify"], before)
+    with torch.no_grad():
+        for layer in adapters(model).values():
+            layer.lora_b.normal_()
+    after = model(batch)["classify"]
+    assert (after - before).abs().max() > 1e-3  # the control
+    assert not adapters(merged(model))
+    assert torch.allclose(merged(model)(batch)["classify"], after, atol=1e-5)
+    assert torch.allclose(Engine(model).model(batch)["classify"], after, atol=1e-5)
+    assert len(adapters(model)) == 8  # it keeps its own
+    assert merged(plain) is plain
