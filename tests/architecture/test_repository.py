@@ -32,6 +32,7 @@ HOMES: dict[str, str] = {
     "recipes/average.py": "recipes/test_translate.py",
     "recipes/bleu.py": "recipes/test_translate.py",
     "tasks/language.py": "tasks/test_seq2seq.py",
+    "training/reference.py": "tasks/test_dpo.py",
     "recipes/prepare_pairs.py": "data/test_pairs.py",
     "text/shared.py": "data/test_pairs.py",
     "families/bart.py": "parity/test_translators.py",

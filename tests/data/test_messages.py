@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.messages import read_conversations
+from bertkit.data.messages import read_conversations, read_preferences
 from bertkit.errors import DataError
 from bertkit.text.chat import Message
 
@@ -46,3 +46,47 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.write_text("a\tb\n")
     with pytest.raises(DataError, match=r"\.jsonl"):
         read_conversations(path)
+
+
+ASKED = '"messages": [{"role": "user", "content": "a"}]'
+PAIR = f'{{{ASKED}, "chosen": "b", "rejected": "c"}}'
+
+
+def test_preferences_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f'{PAIR}\n{{"prompt": "a", "chosen": "b", "rejected": "c", "id": 3}}\n')
+    first, second = read_preferences(path)
+    assert first.messages == second.messages == (Message("user", "a"),)
+    assert (first.chosen, first.rejected) == (second.chosen, second.rejected) == ("b", "c")
+    assert second.where == f"{path}:2"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"chosen": "b", "rejected": "c"}', 'no field "messages"'),
+        (f'{{{ASKED}, "rejected": "c"}}', 'no field "chosen"'),
+        (f'{{{ASKED}, "chosen": "c"}}', 'no field "rejected"'),
+        (f'{{{ASKED}, "chosen": "b", "rejected": 3}}', "rejected is no text"),
+        (f'{{{ASKED}, "chosen": "b", "rejected": " "}}', "rejected is empty; remove the row"),
+        (f'{{{ASKED}, "chosen": "", "rejected": "c"}}', "chosen is empty; remove the row"),
+        (f'{{{ASKED}, "chosen": "b", "rejected": "b"}}', "chosen and rejected are the same"),
+        ('{"prompt": "", "chosen": "b", "rejected": "c"}', "prompt is empty"),
+        (
+            f'{{{ASKED}, "prompt": "a", "chosen": "b", "rejected": "c"}}',
+            "both messages and a prompt",
+        ),
+        (PAIR.replace("user", "bot"), "bot"),
+        (PAIR.replace("user", "assistant"), "the last message is the assistant's"),
+        (PAIR.replace(ASKED, '"messages": []'), "no messages"),
+        ("[]", "not an object"),
+    ],
+)
+def test_what_is_wrong_with_a_pair_is_named_with_its_line(
+    row: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f"{PAIR}\n{row}\n")
+    with pytest.raises(DataError, match=said) as error:
+        read_preferences(path)
+    assert f"{path}:2" in str(error.value)

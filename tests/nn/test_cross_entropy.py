@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from bertkit.nn import cross_entropy
-from bertkit.nn.cross_entropy import linear_cross_entropy
+from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 
 
 @pytest.mark.parametrize(("biased", "smoothing"), [(True, 0.0), (False, 0.0), (True, 0.1)])
@@ -27,6 +27,32 @@ def test_equals_the_plain_loss(
     ours = torch.autograd.grad(3 * loss, learned)
     theirs = torch.autograd.grad(3 * plain, learned)
     for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_frozen_weights_get_no_gradient_and_states_the_same() -> None:
+    x, weight = torch.randn(9, 4, requires_grad=True), torch.randn(20, 4, requires_grad=True)
+    targets = torch.randint(0, 20, (9,))
+    (both, _) = torch.autograd.grad(linear_cross_entropy(x, weight, None, targets)[0], [x, weight])
+    loss, _ = linear_cross_entropy(x, weight.detach(), None, targets)
+    loss.backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, both)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 40])
+def test_log_probabilities_are_the_plain_ones(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "ROWS", 7)
+    x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
+    weight, bias = torch.randn(20, 8).double().requires_grad_(), torch.randn(20).double()
+    targets, upstream = torch.randint(0, 20, (rows,)), torch.randn(rows)
+    plain = F.linear(x, weight, bias).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    ours = target_logprobs(x, weight, bias, targets)
+    torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(target_logprobs(x, weight, bias, targets), ours)
+    theirs = torch.autograd.grad((plain * upstream).sum(), [x, weight])
+    for a, b in zip(torch.autograd.grad((ours * upstream).sum(), [x, weight]), theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 

@@ -19,6 +19,7 @@ TASKS = (
     "respond",
     "summarize",
     "chat",
+    "dpo",
     "seq2seq",
 )
 COMMANDS = {

@@ -1,9 +1,12 @@
-"""Conversations from a file: rows {"messages": [{"role": ..., "content": ...}, ...]}."""
+"""Conversations from a file: rows {"messages": [{"role": ..., "content": ...}, ...]}; and those
+with two answers, of which one was preferred."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,21 +24,86 @@ class Conversation:
     where: str
 
 
+@dataclass(frozen=True)
+class Preference:
+    """Messages that the assistant is to answer, its better answer, and a worse one."""
+
+    messages: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    where: str
+
+
+R = TypeVar("R")
+
+
 def read_conversations(path: Path) -> list[Conversation]:
     """Raises: DataError naming file and line, also for one in which the assistant says nothing."""
+    return _rows(path, conversation, "conversations")
+
+
+def read_preferences(path: Path) -> list[Preference]:
+    """Raises: DataError naming file and line."""
+    return _rows(path, preference, "preferences")
+
+
+def _rows(path: Path, made: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if suffix(path) != ".jsonl" and path.exists():
-        raise DataError(f"{path}: conversations are read from .jsonl files, also .gz")
+        raise DataError(f"{path}: {name} are read from .jsonl files, also .gz")
     read = [
-        conversation(json_object(raw.encode(), f"{path}:{line}"), f"{path}:{line}")
+        made(json_object(raw.encode(), f"{path}:{line}"), f"{path}:{line}")
         for line, raw in numbered(path)
     ]
     if not read:
-        raise DataError(f"{path}: no conversations")
+        raise DataError(f"{path}: no {name}")
     return read
 
 
 def conversation(row: dict[str, object], where: str) -> Conversation:
     """Raises: DataError for a row that has no messages of the three roles."""
+    messages = _messages(row, where)
+    if not any(message.role == "assistant" for message in messages):
+        raise DataError(
+            f"{where}: the assistant says nothing, so that nothing is learned; remove the row"
+        )
+    return Conversation(messages, where)
+
+
+def preference(row: dict[str, object], where: str) -> Preference:
+    """Of a row {"messages" or "prompt", "chosen", "rejected"}; a prompt is what the user says.
+
+    Raises: DataError for a row that lacks one of them, or has nothing to prefer.
+    """
+    if "prompt" in row and "messages" in row:
+        raise DataError(f"{where}: both messages and a prompt; leave out one of them")
+    if "prompt" in row:
+        said = {"role": "user", "content": _text(row, "prompt", where)}
+        row = {**row, "messages": [said]}
+    messages = _messages(row, where)
+    chosen, rejected = (_text(row, name, where) for name in ("chosen", "rejected"))
+    if messages[-1].role == "assistant":
+        raise DataError(
+            f"{where}: the last message is the assistant's, and chosen and rejected are what it "
+            "says next; end with the user's"
+        )
+    if chosen == rejected:
+        raise DataError(f"{where}: chosen and rejected are the same; remove the row")
+    return Preference(messages, chosen, rejected, where)
+
+
+def _text(row: dict[str, object], name: str, where: str) -> str:
+    text = row.get(name)
+    if not isinstance(text, str):
+        lacks = f"{name} is no text" if name in row else f'no field "{name}"'
+        raise DataError(
+            f'{where}: {lacks}; write {{"messages": [...], "chosen": "...", "rejected": "..."}}'
+        )
+    if not text.strip():
+        raise DataError(f"{where}: {name} is empty; remove the row")
+    return text
+
+
+def _messages(row: dict[str, object], where: str) -> tuple[Message, ...]:
     if "messages" not in row:
         raise DataError(f'{where}: no field "messages"; write {{"messages": [{{"role": "user", ...')
     try:
@@ -46,8 +114,4 @@ def conversation(row: dict[str, object], where: str) -> Conversation:
             "its content"
         ) from None
     check(messages, where)
-    if not any(message.role == "assistant" for message in messages):
-        raise DataError(
-            f"{where}: the assistant says nothing, so that nothing is learned; remove the row"
-        )
-    return Conversation(messages, where)
+    return messages

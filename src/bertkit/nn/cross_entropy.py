@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.precision import add_up
 
@@ -76,10 +77,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """The log-probability of each target, in fp32, without keeping the logits.
 
+    Where gradients are wanted, logits are computed again on the way back, some rows at a time.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> (M,).
     """
-    rows = []
-    for part, wanted in zip(x.split(ROWS), targets.split(ROWS), strict=True):
-        logits = F.linear(part, weight, bias).float()
-        rows.append(logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(-1))
+    parts = zip(x.split(ROWS), targets.split(ROWS), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.cat([_logprobs(part, weight, bias, wanted) for part, wanted in parts])
+    rows = [
+        checkpoint(
+            _logprobs, part, weight, bias, wanted, use_reentrant=False, preserve_rng_state=False
+        )
+        for part, wanted in parts
+    ]
     return torch.cat(rows)
+
+
+def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    logits = F.linear(x, weight, bias).float()
+    return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)

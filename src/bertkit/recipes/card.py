@@ -18,7 +18,11 @@ EXAMPLES = {
 }
 """How each task is asked, where it is not by a text."""
 
-COMMANDS = {"chat": "bertkit chat {}", "seq2seq": 'echo "A text." | bertkit summarize {}'}
+COMMANDS = {
+    "chat": "bertkit chat {}",
+    "dpo": "bertkit chat {}",
+    "seq2seq": 'echo "A text." | bertkit summarize {}',
+}
 """How tasks are asked whose models write."""
 
 AUTO = {
@@ -30,6 +34,7 @@ AUTO = {
     "tag": "AutoModelForTokenClassification",
     "summarize": "AutoModelForTokenClassification",
     "chat": "AutoModelForCausalLM",
+    "dpo": "AutoModelForCausalLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
 }
 """The class of transformers for each task; of sentence-transformers, for vectors."""

@@ -41,6 +41,7 @@ from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.opening import opened
 from bertkit.training.optim import adamw
+from bertkit.training.reference import with_start
 from bertkit.training.run import Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
@@ -148,6 +149,11 @@ def finetune(
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
     max_batch_tokens = settings.max_batch_tokens
+    if fitted.from_start:
+        features, dev_features = with_start(
+            run, fitted, features, dev_features, start=start, max_batch_tokens=max_batch_tokens
+        )
+        units = group(features)
     epochs = Epochs(run, fitted, loaded, length, dev.examples, dev_features, max_batch_tokens)
     groups = _groups(fitted, units, settings, start)
 

@@ -101,7 +101,7 @@ class ServedModel:
                 self.pipelines["explain"] = ExplainPipeline(loaded, None)
             if writer.reads and loaded.family.name != "marian":  # which is for translations alone
                 self.pipelines["summarize"] = WriteSummaries(loaded, runs)
-            if not writer.reads and (task == "chat" or converses(loaded)):
+            if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
                 self.pipelines["chat"] = writer
         self._offer("fill-mask", FillMask, runs)
         self._offer("next-sentence", NextSentence, runs)

@@ -17,6 +17,7 @@ TASKS = {
     "similarity": "bertkit.tasks.similarity:Similarity",
     "summarize": "bertkit.tasks.summarize:Summarize",
     "chat": "bertkit.tasks.chat:Chat",
+    "dpo": "bertkit.tasks.dpo:Dpo",
     "seq2seq": "bertkit.tasks.seq2seq:Seq2seq",
     "tag": "bertkit.tasks.tag:Tag",
 }

@@ -16,7 +16,7 @@ from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import E, ExampleOutput, Feature, Task
+from bertkit.tasks.task import A, E, ExampleOutput, Feature, Task
 
 
 class TextScore(msgspec.Struct, frozen=True):
@@ -29,19 +29,13 @@ class TextScore(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class LanguageTask(Task[E, TextScore]):
-    """The base of tasks that teach a model to write: each feature's `token_indices` are the places
-    behind which a word is learned. An epoch is judged by how likely it finds the right texts."""
-
-    metric = "log_probability"
-    Answer = TextScore
+class WordsTask(Task[E, A]):
+    """The base of tasks about what a model writes: each feature's `token_indices` are the places
+    behind which a word counts."""
 
     @property
     def head(self) -> str:
         return "lm"
-
-    def targets(self, features: Sequence[Feature]) -> Tensor:
-        return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """The log-probability of what follows each chosen place. Shapes: (P, 1)."""
@@ -49,6 +43,17 @@ class LanguageTask(Task[E, TextScore]):
         assert places is not None
         features = head.features(model.states(batch), batch)
         return target_logprobs(features, head.weight, head.bias, batch.ids[places + 1])[:, None]
+
+
+class LanguageTask(WordsTask[E, TextScore]):
+    """The base of tasks that teach a model to write. An epoch is judged by how likely it finds the
+    right texts."""
+
+    metric = "log_probability"
+    Answer = TextScore
+
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
         """The mean over the words that are learned."""

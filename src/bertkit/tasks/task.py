@@ -161,6 +161,9 @@ class Task(ABC, Generic[E, A]):
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
     """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
     example (the choices of a question), or all of a step (texts that are compared)."""
+    from_start: ClassVar[bool] = False
+    """Whether it learns from what the model said before it learned: a feature's `teacher_outputs`
+    are then the model's own outputs at the start."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
