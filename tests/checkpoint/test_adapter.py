@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.factories import tiny_folder
-from tests.tasks.test_seq2seq import write_model
+from tests.tasks.test_seq2seq import EXAMPLES, write_model
 from tests.text.test_chat import vocabulary
 from torch import Tensor
 
@@ -20,12 +20,17 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.messages import Conversation
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import FAMILIES
 from bertkit.models.lora import LoRA, add_lora, merged
 from bertkit.models.model import Model
 from bertkit.nn.lora import LoRALinear
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks import tag
+from bertkit.text.chat import Message
 from bertkit.text.train import train as train_tokenizer
 
 peft = pytest.importorskip("peft", reason="pip install 'bertkit[parity]'")
@@ -60,6 +65,7 @@ def base_folder(case: str, folder: Path, english: list[str]) -> Path:
     if family.decoder is not None:
         return write_model(folder, name)
     size: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 48}
+    size["length"] = 64
     if name in ("gpt2", "llama"):
         more: dict[str, Any] = {"attention.kv_heads": 2} if case == "llama shared" else {}
         more |= {"head.lm_tied": True} if case == "llama shared" else {}
@@ -266,3 +272,53 @@ def test_a_whole_model_beside_adapters_is_itself(folder: Path, tmp_path: Path) -
         shutil.copy(file, base)
     assert bertkit.load(base).base is None
     assert not any(isinstance(m, LoRALinear) for m in bertkit.load(base).model.modules())
+
+
+def tagged() -> list[tag.Example]:
+    places = [(0, 3), (4, 9), (10, 16)]
+    return [tag.Example("the class number", places, ["O", "B-x", "I-x"], "a:1")] * 4
+
+
+@pytest.mark.parametrize("case", ["tag", "crf", "choose", "chat", "seq2seq"])
+def test_adapters_of_every_task_are_its_model(
+    case: str, tmp_path: Path, english: list[str]
+) -> None:
+    """Run by run: the folder of adapters has the weights of the whole model beside it."""
+    family = {"chat": "gpt2", "seq2seq": "bart"}.get(case, "bert")
+    base = base_folder(family, tmp_path / "base", english)
+    asked = ChoiceQuestion("the class", ("of", "is"), 1)
+    rows: dict[str, Any] = {
+        "tag": tagged(),
+        "crf": tagged(),
+        "choose": [asked] * 4,
+        "chat": [Conversation((Message("user", "a"), Message("assistant", "b")), "a:1")] * 4,
+        "seq2seq": EXAMPLES,
+    }
+    settings = Finetune(epochs=1, batch_size=2, learning_rate=1e-2, lora=LoRA(rank=2))
+    finetune(
+        "tag" if case == "crf" else case,
+        base,
+        train=rows[case],
+        dev=rows[case],
+        out=tmp_path / "out",
+        settings=settings,
+        options={"crf": True} if case == "crf" else None,
+    )
+    whole = load(tmp_path / "out")
+    # another head has the same weights by name, and peft has no word for this one
+    adapter = load(tmp_path / "out" / "adapter", heads=["choose"] if case == "choose" else None)
+    assert adapter.report.fresh == ()
+    assert set(adapter.model.heads) == set(whole.model.heads)
+    weights = adapter.model.state_dict()
+    for name, weight in whole.model.state_dict().items():
+        assert torch.allclose(weights[name], weight, atol=1e-6), name
+    with pytest.raises(ConfigError, match=r"lora\.rank: .*adapter holds adapters itself"):
+        finetune(
+            "tag" if case == "crf" else case,
+            tmp_path / "out" / "adapter",
+            train=rows[case],
+            dev=rows[case],
+            out=tmp_path / "other",
+            settings=settings,
+        )
+    assert not (tmp_path / "other").exists()

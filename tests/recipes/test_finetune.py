@@ -494,7 +494,9 @@ def test_adapters_at_the_command_line(
     run = json.loads((tmp_path / "out/run.json").read_text(encoding="utf-8"))
     lora = {"rank": 2, "alpha": 16.0, "dropout": 0.0, "layers": ["qkv"]}
     assert run["settings"]["lora"] == lora
-    assert "- lora.rank = 2" in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "- lora.rank = 2" in card
+    assert "`adapter/` holds them alone" in card
     capsys.readouterr()
     assert cli.run([*command, "--lora.rank", "-1"]) == 2
     assert "lora.rank: expected `int` >= 0" in capsys.readouterr().err

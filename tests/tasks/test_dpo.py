@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 from safetensors.torch import load_file
 from tests.tasks.test_seq2seq import write_model
@@ -24,12 +26,13 @@ from bertkit import cli
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.data.messages import Preference
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import FAMILIES
 from bertkit.models.lora import LoRA
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes import finetune as recipe
+from bertkit.recipes.distill import distill
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.dpo import Dpo, Options, PreferenceAnswer
@@ -84,6 +87,25 @@ def test_the_answers_alone_count(folder: Path) -> None:
         features[0].encoding.ids.tolist(), skip_special_tokens=False
     )
     assert whole.endswith("And you?<|im_end|>\n<|im_start|>assistant\nWell, thanks.<|im_end|>\n")
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+@given(asked=TEXTS, chosen=TEXTS, rejected=TEXTS)
+@settings(max_examples=50)
+def test_whatever_is_said_the_answers_alone_count(asked: str, chosen: str, rejected: str) -> None:
+    """Also where a message spells a special token."""
+    tokenizer = vocabulary("chatml")
+    pair = Preference((Message("user", asked),), chosen, rejected + "<|im_end|>", "a:1")
+    end = tokenizer.token("<|im_end|>")
+    features = Dpo().features([pair], tokenizer, 10_000, long="error", labelled=True)
+    for feature, text in zip(features, (pair.chosen, pair.rejected), strict=True):
+        assert feature.token_indices is not None
+        *said, last = feature.encoding.ids[feature.token_indices + 1].tolist()
+        assert last == end
+        assert end not in said
+        assert said == tokenizer.ids([text])[0].tolist()
 
 
 def test_at_first_the_loss_is_log_2(folder: Path) -> None:
@@ -288,3 +310,11 @@ def test_a_model_that_is_open_already_stays(folder: Path, tmp_path: Path) -> Non
     before = copy.deepcopy(loaded.model.state_dict())
     finetune("dpo", loaded, train=PAIRS, dev=PAIRS, out=tmp_path / "out", settings=SETTINGS)
     assert all(torch.equal(w, before[name]) for name, w in loaded.model.state_dict().items())
+
+
+def test_preferences_are_not_distilled(folder: Path, tmp_path: Path) -> None:
+    finetune("dpo", folder, train=PAIRS, dev=PAIRS, out=tmp_path / "out", settings=SETTINGS)
+    data: dict[str, Any] = {"train": PAIRS, "dev": PAIRS, "layers": 1, "out": tmp_path / "student"}
+    with pytest.raises(ConfigError, match="dpo learns from where a model began"):
+        distill(str(tmp_path / "out"), **data)
+    assert not (tmp_path / "student").exists()

@@ -58,6 +58,8 @@ class Adapter:
     """The model that it changes."""
     head: str | None
     """The head that it is for, if it says so."""
+    architecture: str | None
+    """The class of transformers that it was made for, if it says so."""
     tensors: Mapping[str, Tensor]
     alpha: float
     by_root: bool
@@ -101,9 +103,10 @@ class Adapter:
     def settings(self, family: Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """The base's `config.json` for the head that the adapter is for."""
         settings = dict(theirs)
-        if self.head is not None:
-            settings.pop("architectures", None)
-            settings["bertkit"] = {**settings.get("bertkit", {}), "heads": [self.head]}
+        if self.head is not None or self.architecture is not None:
+            settings["architectures"] = [self.architecture]
+            heads = {"heads": [] if self.head is None else [self.head]}
+            settings["bertkit"] = {**settings.get("bertkit", {}), **heads}
             settings["bertkit"].pop("task", None)
         if any(name in self.tensors for name in family.outputs):
             settings.pop("id2label", None)
@@ -163,7 +166,19 @@ def read_adapter(folder: Path) -> Adapter | None:
             raise CheckpointError(f"{folder / FILE}: {own}: no adapter of a linear layer")
         tensors[own] = tensor
     head = OF_KIND.get(str(settings.get("task_type")))
-    return Adapter(folder, base, head, tensors, float(alpha), bool(settings.get("use_rslora")))
+    if any(name.startswith("crf.") for name in tensors):  # in no adapters but ours
+        head = "crf"
+    mapped = settings.get("auto_mapping")
+    made_for = mapped.get("base_model_class") if isinstance(mapped, dict) else None
+    return Adapter(
+        folder,
+        base,
+        head,
+        made_for if isinstance(made_for, str) else None,
+        tensors,
+        float(alpha),
+        bool(settings.get("use_rslora")),
+    )
 
 
 def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> None:
@@ -185,16 +200,19 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
             module = row.removesuffix(".weight").removeprefix(family.prefix if bare else "")
             tensors |= {module + end: t.contiguous() for end, t in zip((A, B), parts, strict=True)}
     targets = [name.removesuffix(A) for name in tensors if name.endswith(A)]
-    heads = {n: w for n, w in weights.items() if n.startswith("heads.")}
-    learned = {n for n, p in model.named_parameters() if p.requires_grad}
-    own = family.write({n: w for n, w in heads.items() if n in learned}, model.config)
+    learned = (name for name, p in model.named_parameters() if p.requires_grad)
+    # heads that are none of the family's are in the whole model alone
+    of_heads = [n for n in learned if n.startswith(tuple(f"heads.{h}." for h in family.heads))]
+    own = family.write({name: weights[name] for name in of_heads}, model.config)
     head, one = next(iter(model.heads), None), next(iter(layers.values()))
     kind = KINDS.get(str(head))
+    architecture = family.architectures.get(frozenset(h for h in model.heads if h in HEADS))
     write_json(
         folder / CONFIG,
         {
             "peft_type": "LORA",
             "task_type": "SEQ_2_SEQ_LM" if kind == "CAUSAL_LM" and model.decoder else kind,
+            "auto_mapping": None if kind else {"base_model_class": architecture},
             "base_model_name_or_path": str(Path(base).resolve()) if Path(base).exists() else base,
             "inference_mode": True,
             "r": one.rank,

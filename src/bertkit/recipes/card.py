@@ -74,12 +74,19 @@ def write_card(
         *_use(name, folder.name),
         "",
         *_elsewhere(name, task["options"], folder / "config.json"),
+        *_adapters(run["settings"].get("lora", {})),
         "",
         "## Settings",
         "",
         *_settings({**run["settings"], **task["options"]}),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _adapters(lora: Mapping[str, Any]) -> list[str]:
+    if not lora.get("rank"):
+        return []
+    return ["", "Its adapters (LoRA) are merged; `adapter/` holds them alone, as peft reads them."]
 
 
 def _settings(values: Mapping[str, Any], group: str = "") -> list[str]:

@@ -128,6 +128,11 @@ def finetune(
     length = _length(settings, loaded.length, network.config.max_positions)
     freeze(network, settings.frozen_layers)
     if settings.lora.rank:
+        if loaded.base is not None:
+            raise ConfigError(
+                f"lora.rank: {loaded.folder} holds adapters itself; take the whole model that they "
+                "were merged into"
+            )
         sizes = partial(loaded.family.sizes, config=network.config)
         add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
         network.to(device)

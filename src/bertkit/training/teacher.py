@@ -47,6 +47,11 @@ class TaskTeacher:
 
     def check(self, task: Task[Any, Any], student: Model) -> None:
         """Raises: ConfigError for a student whose answers cannot be compared with the teacher's."""
+        if task.from_start:
+            raise ConfigError(
+                f"teacher: {task.name} learns from where a model began, and from no teacher; name "
+                "one that another task tuned"
+            )
         if task.labels != self.task.labels:
             raise ConfigError(
                 f"train: its labels are {', '.join(task.labels)}, the teacher answers "
