@@ -14,7 +14,7 @@ OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
+	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
 	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-report
 
 help: ## list the targets

@@ -27,7 +27,7 @@ from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Reading
 
 RUNS = Path("runs", "gpt")
-PIECES, STEPS, BATCH, LENGTH = 8000, 1500, 32, 128
+PIECES, STEPS, BATCH, LENGTH = 8000, 2500, 16, 128
 ROWS, EPOCHS, RATE = 4000, 5, 5e-4
 POINTS = 0.05
 """By so much pretraining is to raise the accuracy."""
@@ -44,7 +44,7 @@ def main(options: Options) -> None:
     folder = RUNS.with_name("gpt-quick") if quick else RUNS
     folder.mkdir(parents=True, exist_ok=True)
     book = options.book("gpt")
-    pretraining = f"{STEPS:,} steps of {BATCH} × {LENGTH} tokens of reviews"
+    pretraining = f"{STEPS:,} steps of {BATCH} × {LENGTH} tokens of reviews by Muon"
     for task, read in (("SST-2", sst2), ("TREC", trec)):
         for weight in (0.5, 0.0):
             what, peer = f"{task}, pretrained, λ = {weight:g}", f"untrained, λ = {weight:g}"
@@ -84,7 +84,8 @@ def started(folder: Path, data: Path, *, start: str, quick: bool) -> Path:
             "train.batch_size": BATCH,
             "train.steps": steps,
             "train.warmup_steps": steps // 15,
-            "train.learning_rate": 1.5e-3 if learns else 1e-9,
+            "train.learning_rate": 2e-3 if learns else 1e-9,
+            "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
         }
         changes = [(name, str(value)) for name, value in plan.items()]
         settings = override(read_toml(find_run_file(Path("gpt-mini"))), changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,18 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from benchmarks import distill, embed, finetune, harness, kept, pretrain, report, text, trainer
+from benchmarks import (
+    distill,
+    embed,
+    finetune,
+    gpt,
+    harness,
+    kept,
+    pretrain,
+    report,
+    text,
+    trainer,
+)
 
 from bertkit.nn import precision
 
@@ -304,3 +316,13 @@ def test_the_rate_of_nanogpt_goes_up_and_down_again() -> None:
     assert rates[:WARMUP] == sorted(rates[:WARMUP])
     assert rates[WARMUP:] == sorted(rates[WARMUP:], reverse=True)
     assert rates[-1] == pytest.approx(RATES[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("read", [gpt.sst2, gpt.trec])
+def test_rows_that_choose_are_not_scored(read: Callable[..., gpt.Parts], data_folder: Path) -> None:
+    parts = read(data_folder, 400)
+    places = {name: {one.where for one in rows} for name, rows in parts.items()}
+    assert len(parts["train"]) == 400
+    assert all(len(places[name]) == len(rows) > 90 for name, rows in parts.items())
+    assert not places["choose"] & places["score"]
+    assert not places["train"] & (places["choose"] | places["score"])
