@@ -241,6 +241,10 @@ def test_adapters_of_adapters_are_refused(folder: Path) -> None:
     config = json.loads((folder / "adapter_config.json").read_text())
     other = folder.with_name("other")
     shutil.copytree(folder, other)
+    itself = {**config, "base_model_name_or_path": str(folder)}
+    (folder / "adapter_config.json").write_text(json.dumps(itself))
+    with pytest.raises(CheckpointError, match="holds adapters itself"):
+        load(folder)
     (other / "adapter_config.json").write_text(
         json.dumps({**config, "base_model_name_or_path": str(folder)})
     )
@@ -259,6 +263,11 @@ def test_weights_of_other_adapters_are_refused(folder: Path) -> None:
         {**tensors, one.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(3)}, file
     )
     with pytest.raises(CheckpointError, match="lora_magnitude_vector: no adapter of a linear"):
+        load(folder)
+    other = one.replace("lora_B", "lora_A")
+    empty = {one: tensors[one][:, :0].clone(), other: tensors[other][:0].clone()}
+    save_file({**tensors, **empty}, file)
+    with pytest.raises(CheckpointError, match=r"has adapters of shapes \[\d+, 0\] and \[0, \d+\]"):
         load(folder)
     file.unlink()
     with pytest.raises(CheckpointError, match=r"no adapter_model\.safetensors; save it in peft"):

@@ -90,7 +90,8 @@ class Adapter:
             raise CheckpointError(f"{self.folder / FILE}: {lacks}; they do not belong together")
         weight, turned = weights[name].float(), name.endswith(family.transposed or ("\0",))
         shape = tuple(weight.T.shape if turned else weight.shape)
-        if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1] or shape != (len(b), a.shape[1]):
+        fits = a.ndim == b.ndim == 2 and 0 < len(a) == b.shape[1]
+        if not fits or shape != (len(b), a.shape[1]):
             raise CheckpointError(
                 f"{self.folder / FILE}: {module} has adapters of shapes {list(b.shape)} and "
                 f"{list(a.shape)}, and {self.base} a weight of {list(shape)}; they do not belong "
@@ -118,9 +119,7 @@ def base_of(folder: Path) -> Path:
 
     Raises: CheckpointError for one that names no model, or one that is not there.
     """
-    if not folder.is_dir() or not (folder / CONFIG).exists():
-        return folder
-    if (folder / WHOLE).exists() or (folder / INDEX).exists():
+    if not _holds_adapters(folder):
         return folder
     place, name = folder / CONFIG, read_object(folder / CONFIG).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
@@ -131,9 +130,15 @@ def base_of(folder: Path) -> Path:
         base = resolve(name)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: base_model_name_or_path: {error}") from None
-    if base_of(base) != base:
+    if _holds_adapters(base):
         raise CheckpointError(f"{place}: {base} holds adapters itself; name a whole model")
     return base
+
+
+def _holds_adapters(folder: Path) -> bool:
+    """Whether a folder has adapters, and no whole model."""
+    whole = (folder / WHOLE).exists() or (folder / INDEX).exists()
+    return (folder / CONFIG).exists() and not whole
 
 
 def read_adapter(folder: Path) -> Adapter | None:
