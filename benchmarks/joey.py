@@ -7,8 +7,8 @@ names. With torch 2.13.0 on Python 3.11 these work:
     runs/joeynmt/bin/pip install torch==2.13.0 numpy
     runs/joeynmt/bin/pip install --no-deps joeynmt==2.3.0
     runs/joeynmt/bin/pip install \\
-        sacrebleu sentencepiece subword-nmt pyyaml tensorboard pandas matplotlib \\
-        packaging importlib-metadata plotly tqdm six setuptools
+        sacrebleu sentencepiece subword-nmt pyyaml tensorboard matplotlib \\
+        packaging importlib-metadata tqdm setuptools
 
 It gets our pieces with spaces between them, so that both sides read and write the same tokens, and
 our shape. It computes in fp32, since it refuses 16 bits on a CPU.

@@ -161,7 +161,7 @@ def beside_joeynmt(
         unit="tokens/s", target=5.0, better="higher",
         how=(
             kept.How(f"{same} of {len(texts)} texts are alike"),
-            kept.How("the same weights, 32 sentences of near-equal length at a time"),
+            kept.How("the same weights, no bias; 32 sentences of near-equal length at a time"),
         ),
     )  # fmt: skip
 
