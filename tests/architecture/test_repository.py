@@ -45,7 +45,6 @@ HOMES: dict[str, str] = {
     "models/heads.py": "models/test_model.py",
     "models/decoding.py": "models/test_generate.py",
     "models/stepper.py": "models/test_generate.py",
-    "nn/cache.py": "models/test_generate.py",
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",

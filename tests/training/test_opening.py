@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file
 from tests.factories import tiny_folder
 
@@ -17,6 +18,7 @@ import bertkit
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import GPT2, LLAMA, OPENAI_GPT, Family
+from bertkit.models.lora import LoRA
 from bertkit.objectives.loss import totals
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
@@ -103,6 +105,22 @@ def test_a_fine_tuned_folder_answers_as_it_was_scored(
         ask("a fine film " * 20)
     assert ask("a fine film " * 20, long="truncate").truncated
     assert not ask("a fine film " * 20, long="window").truncated
+
+
+def test_adapters_have_no_place_for_the_frame(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The run keeps them merged; a folder that has the frame already gets adapters of its own."""
+    folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
+    settings = replace(FAST, lora=LoRA(rank=4), learning_rate=3e-2)
+    dev = LABELLED[:4]
+    scores = finetune("classify", folder, train=LABELLED, dev=dev, out=out, settings=settings)
+    assert scores["accuracy"] == 1.0
+    assert evaluate(str(out), dev)["accuracy"] == 1.0
+    assert not (out / "adapter").exists()
+    assert "`adapter/`" not in (out / "README.md").read_text(encoding="utf-8")
+    again = tmp_path / "again"
+    finetune("classify", out, train=LABELLED, dev=dev, out=again, settings=settings)
+    assert (again / "adapter").is_dir()
+    assert "`adapter/`" in (again / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.storage import write_text
+from bertkit.training.epochs import ADAPTER
 
 FILE = "README.md"
 
@@ -74,7 +75,7 @@ def write_card(
         *_use(name, folder.name),
         "",
         *_elsewhere(name, task["options"], folder / "config.json"),
-        *_adapters(run["settings"].get("lora", {})),
+        *_adapters(folder, run["settings"].get("lora", {})),
         "",
         "## Settings",
         "",
@@ -83,10 +84,11 @@ def write_card(
     write_text(folder / FILE, "\n".join(lines) + "\n")
 
 
-def _adapters(lora: Mapping[str, Any]) -> list[str]:
+def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:
     if not lora.get("rank"):
         return []
-    return ["", "Its adapters (LoRA) are merged; `adapter/` holds them alone, as peft reads them."]
+    alone = "; `adapter/` holds them alone, as peft reads them" * (folder / ADAPTER).exists()
+    return ["", f"Its adapters (LoRA) are merged{alone}."]
 
 
 def _settings(values: Mapping[str, Any], group: str = "") -> list[str]:

@@ -35,7 +35,7 @@ from bertkit.storage import link_or_copy, refuse_used, sweep, used, write_json, 
 from bertkit.tasks.examples import Examples, Rows, take_examples
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, read_scores
+from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, grown, read_scores
 from bertkit.training.journal import RUN
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
@@ -134,6 +134,8 @@ def finetune(
                 "were merged into"
             )
         sizes = partial(loaded.family.sizes, config=network.config)
+        if grown(loaded):
+            say("adapters have no place for added tokens: the run keeps the merged model alone")
         add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
         network.to(device)
     features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)

@@ -31,6 +31,13 @@ So does SQuAD's script (`best_f1`)."""
 Record = dict[str, Any]
 
 
+def grown(loaded: Loaded) -> bool:
+    """Whether a vocabulary has more tokens than that of the folder, for which a folder of adapters
+    has no place."""
+    usual = loaded.settings.get(loaded.family.settings["vocab"], loaded.family.vocab)
+    return bool(loaded.model.config.vocab != usual)
+
+
 class Epochs:
     """Scores after each epoch, those before a resumption included.
 
@@ -133,7 +140,7 @@ class Epochs:
             settings=task.settings(),
             length=self.length,
         )
-        if adapters(model):
+        if adapters(model) and not grown(loaded):
             write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
 
     def _score(self, record: Record) -> float:
