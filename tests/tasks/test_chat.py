@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.tasks.test_seq2seq import write_model
 from tests.text.test_chat import TALK, vocabulary
 
 import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.data.messages import Conversation
 from bertkit.engine.engine import Engine
-from bertkit.errors import DataError
+from bertkit.errors import CheckpointError, DataError
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
@@ -66,6 +67,13 @@ def test_a_turn_behind_what_is_read_is_named(folder: Path) -> None:
     loaded = bertkit.load(folder)
     with pytest.raises(DataError, match=r"a:1: the assistant's first turn begins behind 20"):
         Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labelled=True)
+
+
+def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "t5", "t5")
+    with pytest.raises(CheckpointError, match="an encoder with a decoder; conversations are"):
+        finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_was_learned_is_said(folder: Path, tmp_path: Path) -> None:

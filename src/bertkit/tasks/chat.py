@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from bertkit.data.messages import Conversation, read_conversations
 from bertkit.errors import DataError
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.language import LanguageTask, TextScore
+from bertkit.tasks.language import LanguageTask, TextScore, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
 from bertkit.text.chat import Chat as Writer
 from bertkit.text.encoding import Encoding
@@ -39,6 +40,10 @@ class Chat(LanguageTask[Conversation]):
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Conversation:
         raise DataError("a model that converses is asked by `bertkit chat MODEL`")
+
+    def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
+        refuse_encoders(begin, tokenizer)
+        return self
 
     def features(
         self,

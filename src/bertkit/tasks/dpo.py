@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.data.messages import Preference, read_preferences
-from bertkit.errors import CheckpointError, DataError
+from bertkit.errors import DataError
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.language import WordsTask
+from bertkit.tasks.language import WordsTask, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.chat import Chat, Message
 from bertkit.text.encoding import Encoding
@@ -87,12 +87,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
         raise DataError("a model that learned preferences is asked by `bertkit chat MODEL`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        """Raises: CheckpointError for a model with an encoder, which does not converse."""
-        if begin:
-            raise CheckpointError(
-                f"{tokenizer.source}: an encoder with a decoder; preferences are learned by a "
-                "model of one stack that converses, such as one of `bertkit finetune chat`"
-            )
+        refuse_encoders(begin, tokenizer)
         return self
 
     def features(

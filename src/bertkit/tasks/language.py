@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
+from bertkit.errors import CheckpointError
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import A, E, ExampleOutput, Feature, Task
+from bertkit.text.tokenizer import Tokenizer
 
 
 class TextScore(msgspec.Struct, frozen=True):
@@ -74,3 +76,13 @@ class LanguageTask(WordsTask[E, TextScore]):
         tokens = sum(answer.tokens for answer in answers)
         mean = sum(answer.log_probability * answer.tokens for answer in answers) / tokens
         return {"log_probability": mean, "perplexity": math.exp(-mean)}
+
+
+def refuse_encoders(begin: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Raises: CheckpointError for a model with an encoder, whose decoder's texts `begin` with
+    something: it does not converse."""
+    if begin:
+        raise CheckpointError(
+            f"{tokenizer.source}: an encoder with a decoder; conversations are learned by a model "
+            "of one stack that goes on with its prompt, such as GPT-2 or SmolLM2"
+        )
