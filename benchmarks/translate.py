@@ -5,10 +5,10 @@ Trained for ten epochs by `transformer-small`, with the vocabulary learned from 
 is that of sacrebleu on the validation set, case kept, beside what is published of a Transformer of
 9 million parameters after as many epochs (of lower-cased words). The same folder is then opened by
 `transformers` and, where it is installed, CTranslate2, and each translates the validation set with
-five beams, tokenizing included: `transformers` 32 sentences at a time, of near-equal length;
-CTranslate2 in batches of its own making. Where joeynmt is installed (`benchmarks/joey.py` says
-how), it translates with the same weights, and learns beside ours and transformers' `Trainer`
-(`benchmarks/marian.py`; --only training). Needs BERTKIT_DATA.
+five beams in one precision, tokenizing included: `transformers` 32 sentences at a time, of
+near-equal length; CTranslate2 in batches of its own making. Where joeynmt is installed
+(`benchmarks/joey.py` says how), it translates with the same weights, and learns beside ours and
+transformers' `Trainer` (`benchmarks/marian.py`; --only training). Needs BERTKIT_DATA.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from sacrebleu import corpus_bleu
 
 import bertkit
 from benchmarks import kept, marian
-from benchmarks.harness import Options, compare
+from benchmarks.harness import Options, bf16_here, compare
 from benchmarks.joey import LANGUAGES, Joey, installed
 from bertkit.config import override, read_toml
 from bertkit.data.pairs import Pairs
@@ -46,9 +47,9 @@ UNCASED = "9M parameters, lower-cased"
 PUBLISHED = 36.52
 """BLEU of lower-cased words: bentrevett/pytorch-seq2seq at b3cd54c, notebook 6."""
 
-DECODING = f"decoding, {BEAMS} beams, fp32"
-AIMS = {"float32": 1.0, "int8": 0.8}
-"""Beside CTranslate2 with such numbers."""
+DECODING = f"decoding, {BEAMS} beams, {{}}"
+THEIRS = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+"""Our precision -> CTranslate2's name of it."""
 
 Translate = Callable[[list[str]], list[str]]
 
@@ -71,8 +72,9 @@ def main(options: Options) -> None:
                 joey.write(part, [lines(folder / f"{part}.{side}.txt") for side in LANGUAGES])
             book.add(*marian.rows(settings, pairs.folder, joey, quick=options.quick))
         quality = "BLEU on the validation set, five beams"
-        names = ["transformers", *(f"CTranslate2, {kind}" for kind in AIMS), "joeynmt"]
-        if book.wanted(quality, UNCASED) or book.wanted(DECODING, *names):
+        names = ["transformers", "CTranslate2", "joeynmt"]
+        writes = any(book.wanted(DECODING.format(precision), *names) for precision in THEIRS)
+        if book.wanted(quality, UNCASED) or writes:
             steps = 60 if options.quick else EPOCHS * pairs.manifest.pairs // 128
             settings = override(settings, [("train.steps", str(steps))])
             pretrain(settings, corpus=pairs.folder, out=folder / "run")
@@ -119,27 +121,35 @@ def scored(what: str, folder: Path) -> kept.Row:
 def decoded(book: kept.Book, folder: Path, joey: Joey) -> None:
     """How fast the run's folder writes: here, in transformers, in CTranslate2, in joeynmt."""
     run, texts = folder / "run", lines(folder / "val.de.txt")
-    pipeline = bertkit.pipeline("generate", run)
+    right = lines(folder / "val.en.txt")
+    precisions = ["fp32", *["bf16"] * bf16_here(), "int8"]
+    for precision in precisions:
+        what = DECODING.format(precision)
+        pipeline = bertkit.pipeline("generate", run, precision=precision)  # type: ignore[call-overload]
 
-    def own() -> list[str]:
-        return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
+        def own(pipeline: Any = pipeline) -> list[str]:
+            return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
 
-    tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
-    for name, target, peer, settings in peers(run):
-        if book.wanted(DECODING, name):
-            same = sum(a == b for a, b in zip(own(), peer(texts), strict=True))
-            book.add(
-                compare(
-                    DECODING, own, partial(peer, texts), peer_name=name, unit="tokens",
-                    work=tokens, target=target,
-                    how=(
-                        kept.How(f"{same} of {len(texts)} texts are alike"),
-                        kept.How(settings),
-                    ),
-                )
-            )  # fmt: skip
-    if installed() and book.wanted(DECODING, "joeynmt"):
-        book.add(beside_joeynmt(joey, run, texts, own, tokens))
+        tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
+        for name, target, peer, settings in peers(run, precision):
+            if book.wanted(what, name):
+                ours, theirs = own(), peer(texts)
+                same = sum(a == b for a, b in zip(ours, theirs, strict=True))
+                bleus = [corpus_bleu(side, [right]).score for side in (ours, theirs)]
+                book.add(
+                    compare(
+                        what, own, partial(peer, texts), peer_name=name, unit="tokens",
+                        work=tokens, target=target,
+                        how=(
+                            kept.How(
+                                f"{same} of {len(texts)} texts are alike, BLEU {bleus[0]:.2f}"
+                            ),
+                            kept.How(f"{settings}, BLEU {bleus[1]:.2f}"),
+                        ),
+                    )
+                )  # fmt: skip
+        if precision == "fp32" and installed() and book.wanted(what, "joeynmt"):
+            book.add(beside_joeynmt(joey, run, texts, own, tokens))
 
 
 def beside_joeynmt(
@@ -157,7 +167,7 @@ def beside_joeynmt(
         rates[1].append(written / seconds)
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     return kept.row(
-        DECODING, median(rates[0]), median(rates[1]), peer_name="joeynmt",
+        DECODING.format("fp32"), median(rates[0]), median(rates[1]), peer_name="joeynmt",
         unit="tokens/s", target=5.0, better="higher",
         how=(
             kept.How(f"{same} of {len(texts)} texts are alike"),
@@ -166,15 +176,41 @@ def beside_joeynmt(
     )  # fmt: skip
 
 
-def peers(run: Path) -> Iterator[tuple[str, float, Translate, str]]:
+def peers(run: Path, precision: str) -> Iterator[tuple[str, float, Translate, str]]:
     """Each peer's name, what is aimed at, how it translates, and its settings."""
+    loaded = bertkit.load(run)
+    source = loaded.tokenizer
+    if precision != "int8":
+        yield "transformers", 3.0, transformers(run, precision), "32 of near-equal length at a time"
+    if importlib.util.find_spec("ctranslate2") is None:
+        return
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    place, numbers = str(run.parent / precision), THEIRS[precision]
+    TransformersConverter(str(run)).convert(place, quantization=numbers)
+    translator = ctranslate2.Translator(
+        place, compute_type=numbers, intra_threads=torch.get_num_threads()
+    )
+
+    def translate(texts: list[str]) -> list[str]:
+        rows = [source.pieces(one.ids) for one in source.encode_batch(texts)]
+        found = translator.translate_batch(rows, beam_size=BEAMS, max_batch_size=64)
+        return ["".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found]
+
+    yield "CTranslate2", 0.8 if precision == "int8" else 1.0, translate, "64 sentences at a time"
+
+
+def transformers(run: Path, precision: str) -> Translate:
+    """How transformers translates."""
     from transformers import MarianMTModel
 
-    model = MarianMTModel.from_pretrained(run).eval()
-    ours = bertkit.pipeline("generate", run)
-    source, target = ours.tokenizer, ours.target
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    model = MarianMTModel.from_pretrained(run, dtype=dtype).eval()
+    loaded = bertkit.load(run)
+    source, target = loaded.tokenizer, loaded.target
 
-    def transformers(texts: list[str]) -> list[str]:
+    def translate(texts: list[str]) -> list[str]:
         read = [torch.from_numpy(one.ids) for one in source.encode_batch(texts)]
         order = sorted(range(len(read)), key=lambda place: len(read[place]))
         written = [""] * len(read)
@@ -191,22 +227,4 @@ def peers(run: Path) -> Iterator[tuple[str, float, Translate, str]]:
                 written[place] = target.decode(row)
         return written
 
-    yield "transformers", 3.0, transformers, "32 sentences of near-equal length at a time"
-    if importlib.util.find_spec("ctranslate2") is None:
-        return
-    import ctranslate2
-    from ctranslate2.converters import TransformersConverter
-
-    for numbers, aim in AIMS.items():
-        place = str(run.parent / numbers)
-        TransformersConverter(str(run)).convert(place, quantization=numbers)
-        translator = ctranslate2.Translator(
-            place, compute_type=numbers, intra_threads=torch.get_num_threads()
-        )
-
-        def translate(texts: list[str], translator: Any = translator) -> list[str]:
-            rows = [source.pieces(one.ids) for one in source.encode_batch(texts)]
-            found = translator.translate_batch(rows, beam_size=BEAMS, max_batch_size=64)
-            return ["".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found]
-
-        yield f"CTranslate2, {numbers}", aim, translate, "64 sentences at a time"
+    return translate
