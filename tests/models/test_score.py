@@ -12,7 +12,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.models.score import score, score_endings
+from bertkit.models.score import score, score_each
 from bertkit.models.stepper import CausalStepper, State
 
 VOCAB = 40
@@ -41,51 +41,47 @@ def whole(stepper: CausalStepper, ids: list[int]) -> torch.Tensor:
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 
 
-@given(prompt=TOKENS, texts=st.lists(TOKENS, min_size=1, max_size=6))
-def test_it_is_the_score_of_the_whole_text(
-    stepper: CausalStepper, prompt: list[int], texts: list[list[int]]
-) -> None:
-    found = score(stepper, np.array(prompt), texts)
-    for text, scores in zip(texts, found, strict=True):
-        expected = whole(stepper, [*prompt, *text])[len(prompt) - 1 :]
-        np.testing.assert_allclose(scores, expected.numpy(), atol=2e-5)
-        np.testing.assert_allclose(score(stepper, np.array(prompt), [text])[0], scores, atol=2e-5)
-
-
-def test_control_another_prompt_gives_other_scores(stepper: CausalStepper) -> None:
-    one, other = (score(stepper, np.array(prompt), [[1, 2, 3]])[0] for prompt in ([5], [6]))
-    assert np.abs(one - other).max() > 1e-3
-
-
-def test_what_does_not_fit_is_refused(stepper: CausalStepper) -> None:
-    with pytest.raises(DataError, match="fills the model"):
-        score(stepper, np.arange(30), [[1] * 40])
-
-
 @given(
     prompt=TOKENS,
     texts=st.lists(st.one_of(st.just([]), TOKENS), min_size=1, max_size=6),
     endings=st.lists(TOKENS, min_size=1, max_size=3),
 )
-def test_an_ending_scores_as_behind_the_whole_text(
+def test_it_is_the_score_of_the_whole_text(
     stepper: CausalStepper, prompt: list[int], texts: list[list[int]], endings: list[list[int]]
 ) -> None:
-    scores = score_endings(stepper, np.array(prompt), texts, endings)
+    scores = score(stepper, np.array(prompt), texts, endings)
     for text, row in zip(texts, scores, strict=True):
         read = [*prompt, *text]
         expected = [float(whole(stepper, [*read, *e])[len(read) - 1 :].sum()) for e in endings]
         np.testing.assert_allclose(row, expected, atol=1e-4)
-        alone = score_endings(stepper, np.array(prompt), [text], endings)
+        alone = score(stepper, np.array(prompt), [text], endings)
         np.testing.assert_allclose(alone[0], row, atol=1e-4)
+
+
+@pytest.mark.parametrize("logits", [1, 7 * VOCAB, 1 << 26])
+def test_pairs_are_scored_some_at_a_time(
+    stepper: CausalStepper, monkeypatch: pytest.MonkeyPatch, logits: int
+) -> None:
+    monkeypatch.setattr("bertkit.models.score.LOGITS", logits)
+    pairs = [([5], [1, 2, 3]), ([6, 7], [4]), ([5], [9]), ([5], [8, 8]), ([6, 7], [1] * 9)]
+    expected = [
+        float(whole(stepper, [*first, *second])[len(first) - 1 :].sum()) for first, second in pairs
+    ]
+    np.testing.assert_allclose(score_each(stepper, pairs), expected, atol=1e-4)
+    rows = score(stepper, np.array([5]), [[3], [4, 4]], [[1], [2, 2], [3] * 5])
+    read = [[5, 3], [5, 4, 4]]
+    wanted = [
+        [float(whole(stepper, [*r, *e])[len(r) - 1 :].sum()) for e in ([1], [2, 2], [3] * 5)]
+        for r in read
+    ]
+    np.testing.assert_allclose(rows, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("ending", [[1], [1, 2, 3]])
 def test_control_another_prompt_or_text_gives_other_scores(
     stepper: CausalStepper, ending: list[int]
 ) -> None:
-    one, other = (
-        score_endings(stepper, np.array(prompt), [[4], [7]], [ending]) for prompt in ([5], [6])
-    )
+    one, other = (score(stepper, np.array(prompt), [[4], [7]], [ending]) for prompt in ([5], [6]))
     assert np.abs(one - other).min() > 1e-3
     assert np.abs(one[0] - one[1]).min() > 1e-3
 
@@ -99,13 +95,13 @@ def test_a_text_is_read_once(stepper: CausalStepper, monkeypatch: pytest.MonkeyP
         return step(self, state, ids)
 
     monkeypatch.setattr(CausalStepper, "step", counted)
-    score_endings(stepper, np.array([5]), [[1, 2, 3], [4, 5, 6]], [[7], [8], [9]])
+    score(stepper, np.array([5]), [[1, 2, 3], [4, 5, 6]], [[7], [8], [9]])
     assert sum(read) == 6
 
 
-def test_an_ending_that_does_not_fit_is_refused(stepper: CausalStepper) -> None:
+def test_what_does_not_fit_is_refused(stepper: CausalStepper) -> None:
     with pytest.raises(DataError, match="fills the model"):
-        score_endings(stepper, np.arange(30), [[1] * 36], [[1], [2]])
-    score_endings(stepper, np.arange(30), [[1] * 30], [[1], [2] * 4])
+        score(stepper, np.arange(30), [[1] * 36], [[1], [2]])
+    score(stepper, np.arange(30), [[1] * 30], [[1], [2] * 4])
     with pytest.raises(DataError, match="fills the model"):
-        score_endings(stepper, np.arange(30), [[1] * 30], [[1], [2] * 5])
+        score(stepper, np.arange(30), [[1] * 30], [[1], [2] * 5])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.nn import norm
-from bertkit.nn.norm import LayerNorm
+from bertkit.nn.norm import LayerNorm, RMSNorm
 
 
 def layers(width: int, *, bias: bool = True) -> tuple[LayerNorm, nn.LayerNorm]:
@@ -67,3 +67,20 @@ def test_frozen_weights_have_no_gradient() -> None:
     layer = layer.bfloat16().requires_grad_(False)
     out, grad_x = learned(layer, torch.randn(4, 16).bfloat16(), torch.ones(4, 16).bfloat16())
     assert out.shape == grad_x.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_is_the_formula_with_gradients_and_without(dtype: torch.dtype) -> None:
+    ours, x = RMSNorm(24, 1e-5).to(dtype), (torch.randn(7, 24) * 3 + 1).to(dtype)
+    with torch.no_grad():
+        ours.weight.add_(torch.randn(24).to(dtype) * 0.3)
+        wide, weight = x.double(), ours.weight.double()
+        expected = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+        without = ours(x)
+    fp32 = dtype == torch.float32
+    close = {"atol": 1e-5 if fp32 else 1e-2, "rtol": 1e-5 if fp32 else 8e-3}
+    for found in (ours(x), without):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), expected, **close)
+    centered = nn.functional.layer_norm(x, (24,), ours.weight)
+    assert not torch.allclose(centered, without, atol=0.1)  # the control: no mean is taken off

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from bertkit.batch import Packed
-from bertkit.nn.rotary import Rotary, rotate
+from bertkit.nn.rotary import FEW, Rotary, rotate
 
 BASE, WIDTH = 100.0, 8
 
@@ -31,6 +32,20 @@ def test_it_is_the_formula() -> None:
             torch.testing.assert_close(found, whole, atol=1e-6, rtol=1e-6)
     assert torch.equal(ours[:, 2], qkv[:, 2])  # values stay
     assert torch.equal(ours[layout.total :], qkv[layout.total :])  # and so does padding
+
+
+@pytest.mark.parametrize("rows", [5, FEW, FEW + 1])
+def test_few_rows_are_turned_as_many_are(rows: int) -> None:
+    layout = Packed.of([rows])
+    qkv = torch.randn(rows, 7, WIDTH, dtype=torch.double)  # three heads of queries, two of keys
+    rotary = Rotary.of(layout, BASE, rows=rows, like=qkv, width=WIDTH)
+    expected = rotate(qkv.clone().requires_grad_(), rotary, 5).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(rotate(qkv, rotary, 5), expected)
+        torch.testing.assert_close(rotate(qkv, rotary, 3)[:, :3], expected[:, :3])
+        assert torch.equal(rotate(qkv, rotary, 3)[:, 3:], qkv[:, 3:])  # other heads stay
+    if rows > 1:
+        assert not torch.allclose(expected[:, :5], qkv[:, :5])
 
 
 def test_products_depend_on_the_distance_alone() -> None:

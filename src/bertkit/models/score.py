@@ -16,62 +16,24 @@ from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.cache import Cache
 
 LOGITS = 1 << 26
-"""Logits that exist at a time."""
+"""Logits that exist at a time, about."""
 
 
 def score_each(
     stepper: CausalStepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> list[NDArray[np.float64]]:
-    """`score` of prompts with a continuation each, in their order; a prompt that comes again is
-    read once. Neither may be empty. Raises: DataError as `score` does."""
+) -> NDArray[np.float64]:
+    """The log-probability of each second text behind its first, one that comes again is read once;
+    neither may be empty. Shapes: R pairs -> (R,). Raises: DataError as `score` does."""
     places: dict[tuple[int, ...], list[int]] = {}
-    for place, (prompt, _) in enumerate(texts):
-        places.setdefault(tuple(prompt), []).append(place)
-    scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
-    for prompt, own in places.items():
-        each = score(stepper, np.array(prompt), [texts[place][1] for place in own])
-        for place, one in zip(own, each, strict=True):
-            scores[place] = one
+    for place, (first, _) in enumerate(texts):
+        places.setdefault(tuple(first), []).append(place)
+    scores = np.zeros(len(texts))
+    for first, own in places.items():
+        scores[own] = score(stepper, np.array(first), [()], [texts[place][1] for place in own])[0]
     return scores
 
 
 def score(
-    stepper: CausalStepper, prompt: NDArray[np.int64], continuations: Sequence[Sequence[int]]
-) -> list[NDArray[np.float64]]:
-    """The log-probability of each token of each continuation, from those before it.
-
-    Raises: DataError for a prompt that fills the model, or with a continuation is longer.
-    """
-    for tokens in continuations:
-        stepper.room(Request(np.append(prompt, tokens[:-1])))
-    state, logits = stepper.start([Request(prompt)])
-    assert isinstance(state, Cache)
-    first = torch.log_softmax(logits[0].double(), -1)
-    scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(continuations)
-    most = max(LOGITS // logits.shape[1], 1)
-    for places in by_length([len(tokens) for tokens in continuations], most):
-        width = max(len(continuations[place]) for place in places) - 1
-        rest = torch.zeros(len(places), 0, dtype=torch.float64)
-        if width:
-            ids = torch.zeros(len(places), width, dtype=torch.long)
-            after = torch.zeros(len(places), width, dtype=torch.long)
-            for row, place in enumerate(places):
-                read = torch.tensor(continuations[place], dtype=torch.long)
-                ids[row, : len(read) - 1] = read[:-1]
-                after[row, : len(read) - 1] = read[1:]
-            rows = copy.copy(state)  # `keep` makes new tensors: the prompt's stay as they are
-            rows.keep(torch.zeros(len(places), dtype=torch.long, device=logits.device))
-            out = stepper.step(rows, ids.to(logits.device)).double()
-            chosen = out.gather(2, after.to(out.device)[:, :, None])[:, :, 0]
-            rest = (chosen - out.logsumexp(-1)).cpu()
-        for row, place in enumerate(places):
-            tokens = continuations[place]
-            behind = rest[row, : len(tokens) - 1].numpy()
-            scores[place] = np.append(float(first[tokens[0]]), behind)
-    return scores
-
-
-def score_endings(
     stepper: CausalStepper,
     prompt: NDArray[np.int64],
     texts: Sequence[Sequence[int]],
@@ -94,7 +56,7 @@ def score_endings(
         rows = copy.copy(state)  # `keep` makes new tensors: the prompt's stay as they are
         rows.keep(torch.zeros(len(places), dtype=torch.long, device=logits.device))
         after = _read(stepper, rows, [texts[place] for place in places], logits)
-        scores[places] = _ended(stepper, rows, after, endings)
+        scores[places] = _ended(stepper, rows, after, endings, most)
     return scores
 
 
@@ -112,20 +74,27 @@ def _read(
 
 
 def _ended(
-    stepper: CausalStepper, state: Cache, after: Tensor, endings: Sequence[Sequence[int]]
+    stepper: CausalStepper, state: Cache, after: Tensor, endings: Sequence[Sequence[int]], most: int
 ) -> NDArray[np.float64]:
-    """What each ending scores behind each row. Shapes: after (R, V) -> (R, E)."""
-    ids, counts = _padded(endings, after.device)
-    scores = torch.log_softmax(after.double(), -1)[:, ids[:, 0]]
-    if ids.shape[1] > 1:
-        each = len(after)
-        state.keep(torch.arange(each, device=ids.device).repeat_interleave(len(endings)))
-        logits = stepper.step(state, ids[:, :-1].repeat(each, 1)).double()
-        chosen = logits.gather(2, ids[:, 1:].repeat(each, 1)[:, :, None])[:, :, 0]
-        rest = (chosen - logits.logsumexp(-1)).view(each, len(endings), -1)
-        real = torch.arange(1, ids.shape[1], device=ids.device) < counts[:, None]
-        scores = scores + (rest * real).sum(-1)
-    return scores.cpu().numpy()
+    """What each ending scores behind each row, about `most` tokens at a time.
+
+    Shapes: after (R, V) -> (R, E).
+    """
+    first, each = torch.log_softmax(after.double(), -1), len(after)
+    scores = np.zeros((each, len(endings)))
+    for places in by_length([each * len(ending) for ending in endings], most):
+        ids, counts = _padded([endings[place] for place in places], after.device)
+        behind = first[:, ids[:, 0]]
+        if ids.shape[1] > 1:
+            rows = copy.copy(state)
+            rows.keep(torch.arange(each, device=ids.device).repeat_interleave(len(places)))
+            logits = stepper.step(rows, ids[:, :-1].repeat(each, 1)).double()
+            chosen = logits.gather(2, ids[:, 1:].repeat(each, 1)[:, :, None])[:, :, 0]
+            rest = (chosen - logits.logsumexp(-1)).view(each, len(places), -1)
+            real = torch.arange(1, ids.shape[1], device=ids.device) < counts[:, None]
+            behind = behind + (rest * real).sum(-1)
+        scores[:, places] = behind.cpu().numpy()
+    return scores
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ Their products then depend on how far apart two tokens are. Su et al. 2021, sect
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,13 +16,13 @@ FEW = 64
 """Tokens up to which three operations on all numbers are sooner done than eight on halves."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rotary:
     """The angles of each token. Shapes: cos, sin (R, 1, K / 2)."""
 
     cos: Tensor
     sin: Tensor
-    _whole: tuple[Tensor, Tensor] | None = None
+    _whole: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @staticmethod
     def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Rotary:
@@ -37,14 +37,14 @@ class Rotary:
 
         Shapes: (R, heads + rest, K) both.
         """
-        if self._whole is None:
+        if (heads, rest) not in self._whole:
             cos, sin = (torch.cat(x, -1) for x in ((self.cos, self.cos), (-self.sin, self.sin)))
             still = (len(cos), rest, cos.shape[-1])
-            self._whole = (
+            self._whole[heads, rest] = (
                 torch.cat([cos.expand(-1, heads, -1), cos.new_ones(still)], 1),
                 torch.cat([sin.expand(-1, heads, -1), sin.new_zeros(still)], 1),
             )
-        return self._whole
+        return self._whole[heads, rest]
 
 
 def angles(places: Tensor, base: float, width: int) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -117,9 +117,9 @@ def _choices(writer: Generate, questions: Sequence[ChoiceQuestion]) -> ChoicesSc
     means, sums, cut = [], [], 0
     for question in questions:
         own = [next(scored) for _ in question.choices]
-        means.append(int(np.argmax([scores.mean() for scores, _ in own])) == question.answer)
-        sums.append(int(np.argmax([scores.sum() for scores, _ in own])) == question.answer)
-        cut += any(truncated for _, truncated in own)
+        means.append(int(np.argmax([one.mean for one in own])) == question.answer)
+        sums.append(int(np.argmax([one.total for one in own])) == question.answer)
+        cut += any(one.truncated for one in own)
     chance = float(np.mean([1 / len(question.choices) for question in questions]))
     return ChoicesScore(float(np.mean(means)), float(np.mean(sums)), chance, cut, len(questions))
 
@@ -153,7 +153,7 @@ def _acceptability(
             raise DataError(f"{example.where}: label {example.label!r} is not in the training file")
     asked, where = zip(*((("", one.text), one.where) for one in (*train, *dev)), strict=True)
     scored = _scores(writer, asked, where)
-    means = np.array([scores.mean() for scores, _ in scored])
+    means = np.array([one.mean for one in scored])
     likely = np.array([example.label == labels[1] for example in train])
     threshold = best_threshold(means[: len(train)], likely)
     given = [labels[int(mean >= threshold)] for mean in means[len(train) :]]
@@ -183,11 +183,19 @@ def best_threshold(scores: NDArray[np.float64], likely: NDArray[np.bool_]) -> fl
 # ---- scores
 
 
+class _Likelihood(NamedTuple):
+    """Of a text behind another: its log-probability in all, and of a token."""
+
+    total: float
+    mean: float
+    truncated: bool
+    """Whether what stands before lost its beginning."""
+
+
 def _scores(
     writer: Generate, texts: Sequence[tuple[str, str]], where: Sequence[str]
-) -> list[tuple[NDArray[np.float64], bool]]:
-    """The log-probability of each token of the second text behind the first, and whether the first
-    lost its beginning. Raises: DataError for a second text that fills the model."""
+) -> list[_Likelihood]:
+    """Of each second text behind its first. Raises: DataError for one that fills the model."""
     tokenizer = writer.tokenizer
     asked: list[tuple[Ids, Ids]] = []
     cut = []
@@ -205,4 +213,8 @@ def _scores(
         kept = whole[-writer.stepper.length :]
         cut.append(len(kept) < len(whole))
         asked.append((kept[:-scored], kept[-scored:]))
-    return list(zip(score_each(writer.stepper, asked), cut, strict=True))
+    totals = score_each(writer.stepper, asked).tolist()
+    return [
+        _Likelihood(total, total / len(scored), truncated)
+        for total, (_, scored), truncated in zip(totals, asked, cut, strict=True)
+    ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.score import score_endings
+from bertkit.models.score import score
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
@@ -167,11 +167,9 @@ def _chances(
     asked = [ids.tolist() for ids in tokenizer.ids(list(texts))]
     try:
         if begin:
-            return score_endings(writer.stepper, np.array(begin), asked, labels)
+            return score(writer.stepper, np.array(begin), asked, labels)
         # nothing stands before a text: its first token has no chance
-        each = [
-            score_endings(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in asked
-        ]
+        each = [score(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in asked]
         return np.concatenate(each)
     except DataError as error:
         raise DataError(f"shots: {error}") from None

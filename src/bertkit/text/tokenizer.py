@@ -108,7 +108,7 @@ class Tokenizer:
     def remade(
         self, core: tokenizers.Tokenizer, changes: Mapping[str, Any] | None = None
     ) -> Tokenizer:
-        """The same settings, less `changes`, and special tokens over another `core`, which is taken
+        """The same settings, with `changes`, and special tokens over another `core`, which is taken
         over.
 
         Raises: TokenizerError where ids are not those of a core (Marian).
@@ -191,7 +191,7 @@ class Tokenizer:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The same where there is one: the texts of GPT's first vocabulary have no end."""
+        """The token that ends a text, or none: GPT's first vocabulary has no such token."""
         return (self.eos,) if self.knows("eos") else ()
 
     @property

@@ -23,7 +23,7 @@ from bertkit.view.figures import Form
 
 FILES = Path(__file__).parent / "pages"
 
-MODULES = (
+PICTURES = (
     "data.js",
     "dom.js",
     "paint.js",
@@ -32,6 +32,11 @@ MODULES = (
     "square.js",
     "lines.js",
     "steps.js",
+)
+"""What draws heads and tokens."""
+
+MODULES = (
+    *PICTURES,
     "embeddings.js",
     "attention.js",
     "masked.js",
@@ -41,19 +46,7 @@ MODULES = (
 )
 """Each after those that it imports. In the page they are one script, and share their names."""
 
-DECODER = (
-    "data.js",
-    "dom.js",
-    "paint.js",
-    "picture.js",
-    "heads.js",
-    "square.js",
-    "lines.js",
-    "steps.js",
-    "tree.js",
-    "ask.js",
-    "decoder.js",
-)
+DECODER = (*PICTURES, "tree.js", "ask.js", "decoder.js")
 """Those of the page of a decoder's steps."""
 
 FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
