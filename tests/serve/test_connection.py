@@ -1,4 +1,4 @@
-"""A head that has no end, or does not come, ends the connection."""
+"""A head without an end ends the connection; a server that stops does not, before its request."""
 
 from __future__ import annotations
 
@@ -85,3 +85,34 @@ def test_a_head_that_does_not_come_is_not_waited_for(
         return await reader.read()
 
     assert talk(client) == b""
+
+
+async def connections_to_a_server_that_stops(sent: bytes) -> list[bytes]:
+    """What two connections that had asked nothing read: one then sends a request, one is silent."""
+    config = uvicorn.Config(echo, port=0, http=Connection, lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    running = asyncio.ensure_future(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    while len(server.server_state.connections) < 2:
+        await asyncio.sleep(0.01)
+    server.should_exit = True
+    while server.servers[0].is_serving():
+        await asyncio.sleep(0.01)
+    opened[0][1].write(sent)
+    read = [await asyncio.wait_for(reader.read(), 10) for reader, _ in opened]
+    for _, writer in opened:
+        writer.close()
+    await running
+    return read
+
+
+def test_the_first_request_of_a_connection_is_answered_by_a_server_that_stops() -> None:
+    sent = HEAD + b"content-length: 3\r\n\r\nabc"
+    asked, silent = asyncio.run(connections_to_a_server_that_stops(sent))
+    assert asked.startswith(b"HTTP/1.1 200 OK")
+    assert asked.endswith(b"3")
+    assert b"connection: close" in asked.lower()
+    assert silent == b""
