@@ -8,7 +8,9 @@ is that of sacrebleu on the validation set, case kept, beside what is published 
 five beams in one precision, tokenizing included: `transformers` 32 sentences at a time, of
 near-equal length; CTranslate2 in batches of its own making. Where joeynmt is installed
 (`benchmarks/joey.py` says how), it translates with the same weights, and learns beside ours and
-transformers' `Trainer` (`benchmarks/marian.py`; --only training). Needs BERTKIT_DATA.
+transformers' `Trainer` (`benchmarks/marian.py`; --only training). Each row of decoding has a
+process of its own: once CTranslate2 has run in one, torch is a fourth slower there. What was
+trained stays in runs/translate and is not trained again. Needs BERTKIT_DATA.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,7 +33,7 @@ from sacrebleu import corpus_bleu
 
 import bertkit
 from benchmarks import kept, marian
-from benchmarks.harness import Options, bf16_here, compare
+from benchmarks.harness import Options, apart, bf16_here, compare
 from benchmarks.joey import LANGUAGES, Joey, installed
 from bertkit.config import override, read_toml
 from bertkit.data.pairs import Pairs
@@ -42,6 +45,7 @@ from bertkit.recipes.run_file import read_config
 from bertkit.recipes.variants import find_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 
+RUNS = Path("runs", "translate")
 EPOCHS, PIECES, BEAMS = 10, 8000, 5
 UNCASED = "9M parameters, lower-cased"
 PUBLISHED = 36.52
@@ -61,26 +65,28 @@ def main(options: Options) -> None:
     book = options.book("translate")
     if not installed():
         book.leave_out("joeynmt: not measured, benchmarks/joey.py says how to install it")
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with ExitStack() as stack:
+        folder = RUNS
+        if options.quick:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         unpack(Path(data, "multi30k"), folder, quick=options.quick)
         pairs, settings = prepared(folder)
-        config = read_config(settings, pairs.tokenizer())
-        joey = Joey(folder / "joey", pairs.tokenizer(), config)
+        joey = Joey(folder / "joey", pairs.tokenizer(), read_config(settings, pairs.tokenizer()))
         if book.wanted(marian.WHAT, *marian.PEERS):
             for part in ("train", "val"):
                 joey.write(part, [lines(folder / f"{part}.{side}.txt") for side in LANGUAGES])
             book.add(*marian.rows(settings, pairs.folder, joey, quick=options.quick))
+        learn = partial(learned, folder, pairs, settings, quick=options.quick)
         quality = "BLEU on the validation set, five beams"
-        names = ["transformers", "CTranslate2", "joeynmt"]
-        writes = any(book.wanted(DECODING.format(precision), *names) for precision in THEIRS)
-        if book.wanted(quality, UNCASED) or writes:
-            steps = 60 if options.quick else EPOCHS * pairs.manifest.pairs // 128
-            settings = override(settings, [("train.steps", str(steps))])
-            pretrain(settings, corpus=pairs.folder, out=folder / "run")
-            if book.wanted(quality, UNCASED):
-                book.add(scored(quality, folder))
-            decoded(book, folder, joey)
+        if book.wanted(quality, UNCASED):
+            learn()
+            book.add(scored(quality, folder))
+        for precision in ("fp32", *["bf16"] * bf16_here(), "int8"):
+            for name, target in targets(precision).items():
+                if book.wanted(DECODING.format(precision), name):
+                    learn()
+                    book.add(apart(decoding, folder, joey, precision, name, target))
     book.close()
 
 
@@ -98,12 +104,21 @@ def lines(file: Path) -> list[str]:
 
 def prepared(folder: Path) -> tuple[Pairs, dict[str, Any]]:
     """Pairs to learn from, with a vocabulary learned from them, and the run file."""
-    files = [folder / "train.de.txt", folder / "train.en.txt"]
+    files, place = [folder / "train.de.txt", folder / "train.en.txt"], folder / "pairs"
+    settings = read_toml(find_run_file(Path("transformer-small")))
+    if place.exists():
+        return Pairs.open(place), settings
     train_vocabulary(files, out=folder / "v", kind="unigram", use="translate", size=PIECES)
-    pairs = prepare_pairs(
-        source=files[0], target=files[1], tokenizer=folder / "v", out=folder / "pairs"
-    )
-    return pairs, read_toml(find_run_file(Path("transformer-small")))
+    pairs = prepare_pairs(source=files[0], target=files[1], tokenizer=folder / "v", out=place)
+    return pairs, settings
+
+
+def learned(folder: Path, pairs: Pairs, settings: dict[str, Any], *, quick: bool) -> None:
+    """The run, where it is not there yet."""
+    if not (folder / "run").exists():
+        steps = 60 if quick else EPOCHS * pairs.manifest.pairs // 128
+        settings = override(settings, [("train.steps", str(steps))])
+        pretrain(settings, corpus=pairs.folder, out=folder / "run")
 
 
 def scored(what: str, folder: Path) -> kept.Row:
@@ -118,38 +133,42 @@ def scored(what: str, folder: Path) -> kept.Row:
     )  # fmt: skip
 
 
-def decoded(book: kept.Book, folder: Path, joey: Joey) -> None:
-    """How fast the run's folder writes: here, in transformers, in CTranslate2, in joeynmt."""
+def targets(precision: str) -> dict[str, float]:
+    """The peers that write in a precision, and what is aimed at beside each."""
+    peers: dict[str, float] = {}
+    if precision != "int8":
+        peers["transformers"] = 3.0
+    if importlib.util.find_spec("ctranslate2") is not None:
+        peers["CTranslate2"] = 0.8 if precision == "int8" else 1.0
+    if precision == "fp32" and installed():
+        peers["joeynmt"] = 5.0
+    return peers
+
+
+def decoding(folder: Path, joey: Joey, precision: str, name: str, target: float) -> kept.Row:
+    """How fast the run's folder writes: here, and in a peer."""
     run, texts = folder / "run", lines(folder / "val.de.txt")
-    right = lines(folder / "val.en.txt")
-    precisions = ["fp32", *["bf16"] * bf16_here(), "int8"]
-    for precision in precisions:
-        what = DECODING.format(precision)
-        pipeline = bertkit.pipeline("generate", run, precision=precision)  # type: ignore[call-overload]
+    right, what = lines(folder / "val.en.txt"), DECODING.format(precision)
+    pipeline = bertkit.pipeline("generate", run, precision=precision)  # type: ignore[call-overload]
 
-        def own(pipeline: Any = pipeline) -> list[str]:
-            return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
+    def own() -> list[str]:
+        return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
 
-        tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
-        for name, target, peer, settings in peers(run, precision):
-            if book.wanted(what, name):
-                ours, theirs = own(), peer(texts)
-                same = sum(a == b for a, b in zip(ours, theirs, strict=True))
-                bleus = [corpus_bleu(side, [right]).score for side in (ours, theirs)]
-                book.add(
-                    compare(
-                        what, own, partial(peer, texts), peer_name=name, unit="tokens",
-                        work=tokens, target=target,
-                        how=(
-                            kept.How(
-                                f"{same} of {len(texts)} texts are alike, BLEU {bleus[0]:.2f}"
-                            ),
-                            kept.How(f"{settings}, BLEU {bleus[1]:.2f}"),
-                        ),
-                    )
-                )  # fmt: skip
-        if precision == "fp32" and installed() and book.wanted(what, "joeynmt"):
-            book.add(beside_joeynmt(joey, run, texts, own, tokens))
+    tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
+    if name == "joeynmt":
+        return beside_joeynmt(joey, run, texts, own, tokens)
+    translate, settings = (transformers if name == "transformers" else ctranslate2)(run, precision)
+    ours, theirs = own(), translate(texts)
+    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    bleus = [corpus_bleu(side, [right]).score for side in (ours, theirs)]
+    return compare(
+        what, own, partial(translate, texts), peer_name=name, unit="tokens",
+        work=tokens, target=target,
+        how=(
+            kept.How(f"{same} of {len(texts)} texts are alike, BLEU {bleus[0]:.2f}"),
+            kept.How(f"{settings}, BLEU {bleus[1]:.2f}"),
+        ),
+    )  # fmt: skip
 
 
 def beside_joeynmt(
@@ -176,33 +195,26 @@ def beside_joeynmt(
     )  # fmt: skip
 
 
-def peers(run: Path, precision: str) -> Iterator[tuple[str, float, Translate, str]]:
-    """Each peer's name, what is aimed at, how it translates, and its settings."""
-    loaded = bertkit.load(run)
-    source = loaded.tokenizer
-    if precision != "int8":
-        yield "transformers", 3.0, transformers(run, precision), "32 of near-equal length at a time"
-    if importlib.util.find_spec("ctranslate2") is None:
-        return
-    import ctranslate2
+def ctranslate2(run: Path, precision: str) -> tuple[Translate, str]:
+    """How CTranslate2 translates, and in what batches."""
+    from ctranslate2 import Translator
     from ctranslate2.converters import TransformersConverter
 
-    place, numbers = str(run.parent / precision), THEIRS[precision]
-    TransformersConverter(str(run)).convert(place, quantization=numbers)
-    translator = ctranslate2.Translator(
-        place, compute_type=numbers, intra_threads=torch.get_num_threads()
-    )
+    source, numbers = bertkit.load(run).tokenizer, THEIRS[precision]
+    place = str(run.parent / f"ctranslate2-{precision}")
+    TransformersConverter(str(run)).convert(place, quantization=numbers, force=True)
+    translator = Translator(place, compute_type=numbers, intra_threads=torch.get_num_threads())
 
     def translate(texts: list[str]) -> list[str]:
         rows = [source.pieces(one.ids) for one in source.encode_batch(texts)]
         found = translator.translate_batch(rows, beam_size=BEAMS, max_batch_size=64)
         return ["".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found]
 
-    yield "CTranslate2", 0.8 if precision == "int8" else 1.0, translate, "64 sentences at a time"
+    return translate, "64 sentences at a time"
 
 
-def transformers(run: Path, precision: str) -> Translate:
-    """How transformers translates."""
+def transformers(run: Path, precision: str) -> tuple[Translate, str]:
+    """How transformers translates, and in what batches."""
     from transformers import MarianMTModel
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -227,4 +239,4 @@ def transformers(run: Path, precision: str) -> Translate:
                 written[place] = target.decode(row)
         return written
 
-    return translate
+    return translate, "32 of near-equal length at a time"

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.test_generate import model_of, prompts
 
-from bertkit.models.beam import LEAST, BeamStep, beam_search
+from bertkit.models.beam import LEAST, BeamStep, beam_search, likeliest
 from bertkit.models.decoding import Decoding, Ended, Rules
 from bertkit.models.generate import generate
 from bertkit.models.stepper import CausalStepper, Request
@@ -89,3 +90,18 @@ def test_control_another_order_of_beams_gives_other_texts(stepper: CausalStepper
     ]
     assert [one.ids for one in texts] == [ids for _, ids, _ in replayed(record, decoding)]
     assert [one.ids for one in texts] != [ids for _, ids, _ in replayed(swapped, decoding)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    width=st.integers(1, 2000), count=st.integers(1, 12), taken=st.floats(0, 1), seed=st.integers(0)
+)
+def test_the_likeliest_are_those_of_topk(width: int, count: int, taken: float, seed: int) -> None:
+    count = min(count, width)
+    random = torch.Generator().manual_seed(seed % 2**31)
+    scores = torch.randn(3, width, generator=random)
+    scores[torch.rand(3, width, generator=random) < taken] = -torch.inf
+    highest, places = likeliest(scores, count)
+    assert torch.equal(highest, scores.topk(count).values)
+    assert torch.equal(scores.gather(1, places), highest)
+    assert all(len(set(row)) == count for row in places.tolist())

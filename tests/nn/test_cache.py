@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit.batch import Packed
@@ -95,3 +97,47 @@ def test_a_query_reads_its_source_alone(
         own = slice(int(layout.first[place]), int(layout.first[place]) + LENGTHS[place])
         expected = naive(q[row], keys[own], values[own], 0.3, None)
         torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+@pytest.mark.parametrize("groups", [6, 2])
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), beams=st.integers(1, 4))
+def test_a_beam_reads_what_it_went_on_from_alone(
+    monkeypatch: pytest.MonkeyPatch, few: int, groups: int, data: st.DataObject, beams: int
+) -> None:
+    """Beside a cache in which every beam has a copy of its own keys."""
+    monkeypatch.setattr(cache, "FEW", few)
+    monkeypatch.setattr(cache, "MORE", 2)  # what nobody sees is left behind often
+    torch.manual_seed(0)
+    keys, values, layout = packed_keys(groups)
+    copies = Cache.of([keys], [values], layout)
+    of = Cache.of([keys], [values], layout).branch(beams)
+    copies.keep(torch.arange(len(LENGTHS)).repeat_interleave(beams))
+    requests = len(LENGTHS)
+    for _ in range(7):
+        rows = requests * beams
+        q = torch.randn(rows, HEADS, WIDTH)
+        new = torch.randn(rows, 2, groups, WIDTH)
+        step, plain = of.append(1), copies.append(1)
+        assert torch.equal(step.layout.positions, plain.layout.positions)
+        expected = plain.layer(0)(q, new, 0.3)
+        torch.testing.assert_close(step.layer(0)(q, new, 0.3), expected, atol=1e-5, rtol=1e-5)
+        if beams > 1:  # the control: a neighbor's keys make another mixture
+            assert not torch.allclose(expected.roll(1, 0), expected, atol=1e-3)
+        for one in (of, copies):
+            one.advance(torch.ones(rows, dtype=torch.long))
+        going = data.draw(st.lists(st.integers(0, requests - 1), unique=True, min_size=1))
+        beam = st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams)
+        kept = torch.tensor([one * beams + b for one in sorted(going) for b in data.draw(beam)])
+        for one in (of, copies):
+            one.keep(kept)
+        requests = len(going)
+
+
+def test_beams_grow_by_one_token_at_a_time() -> None:
+    keys, values, layout = packed_keys(HEADS)
+    with pytest.raises(ValueError, match="one token at a time, not by 2"):
+        Cache.of([keys], [values], layout).branch(2).append(2)

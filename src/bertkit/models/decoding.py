@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -93,15 +93,17 @@ class Written:
 
 def constrain(
     scores: Tensor,
-    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
+    texts: Callable[[], Sequence[tuple[Sequence[int], Sequence[int]]]],
     decoding: Decoding,
     rules: Rules,
 ) -> None:
-    """Take away the tokens that may not come next, in place; `texts` are prompts and what was
+    """Take away the tokens that may not come next, in place; `texts` gives the prompts and what was
     written behind them. Shapes: scores (R, V)."""
     if rules.forbidden:
         scores[:, list(rules.forbidden)] = -torch.inf
-    for place, (prompt, ids) in enumerate(texts):
+    if not replace(rules, forbidden=()).bind(decoding):
+        return
+    for place, (prompt, ids) in enumerate(texts()):
         if len(ids) < len(rules.prefix):
             only(scores[place], [rules.prefix[len(ids)]])
             continue

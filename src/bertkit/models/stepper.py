@@ -46,6 +46,11 @@ class State(Protocol):
         """These rows alone, in this order; one may come twice."""
         ...
 
+    def branch(self, beams: int) -> State:
+        """Each row so many times, neighbors: the beams of a search, of which `keep` then takes as
+        many of each request that stays. This one is used no more."""
+        ...
+
 
 class Stepper(Protocol):
     """A model that writes, one token after the other."""

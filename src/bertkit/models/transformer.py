@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         scale = None if self.config.attention.scaled else 1.0
         recalled = None if memory is None else _memory(batch, memory, scale)
         if step is not None and self.relative is not None:
-            step.bias(self.relative.of(step.places, step.layout.longest))
+            step.bias(self.relative.of(step.places.queries, step.places.keys))
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
             context = everywhere if windows[layer] is None else nearby

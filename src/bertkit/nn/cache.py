@@ -15,8 +15,10 @@ from torch.nn import functional as F
 from bertkit.batch import Packed
 
 ROOM = 8
-"""Caches grow by so many tokens at a time, or by an eighth: beam search copies what it keeps, room
-included."""
+"""Caches grow by so many tokens at a time, or by an eighth."""
+
+MORE = 8
+"""Steps of beam search for which there is room, behind which keys that nobody sees are left."""
 
 FEW = 256
 """Rows of keys up to which torch's fused attention is the faster in fp32 on CPUs, where beams of
@@ -63,9 +65,16 @@ class KeyValues:
         """With so much room."""
         return KeyValues(F.pad(self.both, (0, 0, 0, room - self.room)))
 
-    def kept(self, rows: Tensor) -> KeyValues:
-        """These rows alone, in this order."""
-        return KeyValues(self.both.index_select(1, rows))
+    def kept(self, rows: Tensor, room: int | None = None) -> KeyValues:
+        """These rows alone, in this order, with so much of their room."""
+        both = self.both if room is None else self.both[:, :, :, :room]
+        return KeyValues(both.index_select(1, rows))
+
+    def taken(self, lines: Tensor, rows: int) -> KeyValues:
+        """These keys and values, by their places in memory, as so many rows."""
+        _, _, heads, _, width = self.both.shape
+        both = self.both.view(-1, width).index_select(0, lines)
+        return KeyValues(both.view(2, rows, heads, -1, width))
 
     def joined(self, other: KeyValues) -> KeyValues:
         """The rows of another behind these."""
@@ -131,9 +140,15 @@ class Cache:
         """Room for so many more tokens of each row: a step, in which layers write and read."""
         longest = self.longest + width
         if longest > self.layers[0].room:
-            roomy = longest + longest // ROOM
-            self.layers = [one.padded(roomy + -roomy % ROOM) for one in self.layers]
-        return Step(self, Appended(self.lengths, width, longest))
+            room = longest + max(ROOM, longest // ROOM)
+            self.layers = [one.padded(room) for one in self.layers]
+        layout = Appended(self.lengths, width, longest)
+        keys, places = torch.arange(longest, device=self.lengths.device)[None], layout.places
+        return Step(self, layout, places, Places(places, keys, keys[:, None] <= places[:, :, None]))
+
+    def branch(self, beams: int) -> Cache:
+        """Each row so many times, neighbors: the beams of a search. This one is used no more."""
+        return BeamCache(self, beams)
 
     def advance(self, counts: Tensor) -> None:
         """So many of each row's new tokens stay; the next are written over the others."""
@@ -156,6 +171,72 @@ class Cache:
         self.longest = max(self.longest, other.longest)
         if self.sources is not None and other.sources is not None:
             self.sources.join(other.sources)
+
+
+class BeamCache(Cache):
+    """Of beam search: neighbors share the keys of their request, each beam's own among them.
+
+    A beam that goes on from another takes over which keys it sees, and no key is copied. Keys that
+    nobody sees any more are left behind when room is made, or some request ends.
+
+    Shapes: S requests, R = S · beams; lengths (R,), the tokens of each beam; used (S,), places that
+    are taken; keys (S, L), where each stands in its text; seen (S, beams, L).
+    """
+
+    def __init__(self, cache: Cache, beams: int) -> None:
+        super().__init__(cache.layers, cache.lengths.repeat_interleave(beams), cache.longest)
+        self.beams, self.used = beams, cache.lengths
+        self.requests = torch.arange(len(self.used), device=self.used.device)
+        self.keys = torch.arange(self.longest, device=self.used.device).repeat(len(self.used), 1)
+        self.seen = (self.keys < self.used[:, None])[:, None].repeat(1, beams, 1)
+        self.sources = cache.sources
+        if self.sources is not None:
+            self.sources.keep(self.requests.repeat_interleave(beams))
+
+    def append(self, width: int) -> Step:
+        """As of any cache, for one token each."""
+        if width != 1:
+            raise ValueError(f"beams grow by one token at a time, not by {width}")
+        if self.keys.shape[1] + self.beams > self.layers[0].room:
+            self._tidy(self.requests)
+        layout = Appended(self.lengths, width, self.longest + width)
+        slots = self.used[:, None] + torch.arange(self.beams, device=self.used.device)
+        places = self.lengths.view(-1, self.beams)
+        self.keys = F.pad(self.keys, (0, self.beams)).scatter_(1, slots, places)
+        self.seen = F.pad(self.seen, (0, self.beams)).scatter_(2, slots[:, :, None], True)
+        return Step(self, layout, slots, Places(places, self.keys, self.seen))
+
+    def advance(self, counts: Tensor) -> None:
+        super().advance(counts)
+        self.used = self.used + self.beams
+
+    def keep(self, rows: Tensor) -> None:
+        """These beams alone, in this order: as many of each request that stays."""
+        requests = rows[:: self.beams] // self.beams
+        self.lengths, self.seen = self.lengths[rows], self.seen.flatten(0, 1)[rows]
+        self.seen = self.seen.unflatten(0, (-1, self.beams))
+        if not torch.equal(requests, self.requests):
+            self._tidy(requests)
+        if self.sources is not None:
+            self.sources.keep(rows)
+
+    def _tidy(self, requests: Tensor) -> None:
+        """Of these requests the keys that some beam sees, and room for more.
+
+        Shapes: requests (S',), the place of each that stays; `seen` is theirs already.
+        """
+        alive = self.seen.any(1)
+        self.used = alive.sum(1)
+        slots = alive.argsort(dim=1, descending=True, stable=True)[:, : int(self.used.max())]
+        self.keys = self.keys[requests].gather(1, slots)
+        self.seen = self.seen.gather(2, slots[:, None].expand(-1, self.beams, -1))
+        slots = F.pad(slots, (0, MORE * self.beams))  # unseen until it is written
+        both = self.layers[0].both
+        lines = torch.arange(2 * both.shape[1] * both.shape[2], device=both.device)
+        lines = lines.view(2, both.shape[1], -1)[:, requests]
+        lines = (lines[..., None] * both.shape[3] + slots[:, None]).flatten()
+        self.layers = [one.taken(lines, len(requests)) for one in self.layers]
+        self.requests = torch.arange(len(requests), device=requests.device)
 
 
 class Sources:
@@ -185,8 +266,9 @@ class Sources:
         if bool((counts != counts[:1]).any()):
             used = owner  # shared unevenly: a copy for each
         if len(used) != len(self.lengths) or bool((used.diff() != 1).any()):
-            self.layers = [one.kept(used) for one in self.layers]
             self.lengths = self.lengths[used]
+            self.longest = int(self.lengths.max()) if len(used) else 0
+            self.layers = [one.kept(used, self.longest) for one in self.layers]
         share = len(owner) // max(len(used), 1)
         self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(share)
 
@@ -200,26 +282,41 @@ class Sources:
         self.owner = torch.arange(len(mine.lengths), device=mine.lengths.device)
 
 
-class Step:
-    """New tokens of each row of a cache, on their way through the layers."""
+@dataclass(frozen=True)
+class Places:
+    """Of new tokens, and of all keys that a row of a cache has then. Shapes: R rows, Q new tokens
+    of each, L keys."""
 
-    def __init__(self, cache: Cache, layout: Appended) -> None:
-        self.cache, self.layout = cache, layout
-        self.places = layout.places
-        both, device = cache.layers[0].both, self.places.device
-        keys = torch.arange(layout.longest, device=device)
-        self.mask = _mask(keys <= self.places[:, None, :, None], both.dtype)
+    queries: Tensor
+    """(R, Q), where each new token stands in its text."""
+    keys: Tensor
+    """(R or 1, L), where each key stands in its."""
+    seen: Tensor
+    """(R, Q, L), whether a key is before the token, or is its own."""
+
+
+class Step:
+    """New tokens of each row of a cache, on their way through the layers.
+
+    Shapes: slots (R, Q), the place among a row's keys that each new token takes.
+    """
+
+    def __init__(self, cache: Cache, layout: Appended, slots: Tensor, places: Places) -> None:
+        self.cache, self.layout, self.places = cache, layout, places
+        self.length = places.keys.shape[1]
+        both, device = cache.layers[0].both, slots.device
+        self.mask = _mask(places.seen[:, None], both.dtype)
         _, rows, heads, room, _ = both.shape
         # where the new keys, then values, of each token lie among those of a layer
         first = torch.arange(2 * rows * heads, device=device).view(2, rows, heads) * room
-        self.slots = (first.permute(1, 0, 2)[:, None] + self.places[:, :, None, None]).flatten()
+        self.slots = (first.permute(1, 0, 2)[:, None] + slots[:, :, None, None]).flatten()
         self.source_mask: Tensor | None = None
         if (sources := cache.sources) is not None:
             real = torch.arange(sources.longest, device=device) < sources.lengths[:, None]
             self.source_mask = _mask(real[:, None, None], both.dtype)
 
     def bias(self, bias: Tensor) -> None:
-        """Add this to all scores. Shapes: (R, H, C, longest)."""
+        """Add this to all scores. Shapes: (R, H, Q, L)."""
         self.mask = bias if self.mask is None else bias + self.mask
 
     def layer(self, number: int) -> LayerStep:
@@ -253,7 +350,7 @@ class LayerStep:
         assert kv is not None
         width = kv.shape[-1]
         self.layer.both.view(-1, width).index_copy_(0, self.step.slots, kv.reshape(-1, width))
-        return self.layer.attend(q, self.step.mask, self.step.layout.longest, scale)
+        return self.layer.attend(q, self.step.mask, self.step.length, scale)
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ class RelativeBias(nn.Module):
 
     def between(self, queries: int, keys: int) -> Tensor:
         """Of every query and key of a sequence. Shapes: (1, H, queries, keys)."""
-        return self.of(torch.arange(queries, device=self.table.weight.device)[None], keys)
+        device = self.table.weight.device
+        return self.of(*(torch.arange(n, device=device)[None] for n in (queries, keys)))
 
-    def of(self, places: Tensor, keys: int) -> Tensor:
-        """Of queries at these places, and the first keys. Shapes: (R, C) -> (R, H, C, keys)."""
-        distance = torch.arange(keys, device=places.device) - places[:, :, None]
+    def of(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Of queries and keys at these places. Shapes: (R, Q), (R, L) -> (R, H, Q, L)."""
+        distance = keys[:, None] - queries[:, :, None]
         numbers = bucketed(distance, self.table.num_embeddings, causal=self.causal)
         bias: Tensor = self.table(numbers.flatten()).unflatten(0, numbers.shape)
         return bias.permute(0, 3, 1, 2)

@@ -38,6 +38,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._read = 0
         self._late: asyncio.TimerHandle | None = None  # while a head is awaited
+        self._asked = False  # whether a head was read
         self._last = False  # whether the server stops after this request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,16 +59,17 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop()
+        self._asked = True
         super().on_headers_complete()
         if self._last:
             super().shutdown()
 
     def shutdown(self) -> None:
-        if self.cycle is None and not self._last:
+        if self._asked or self._last:
+            super().shutdown()
+        else:
             self._last = True
             self._await_head(LAST_SECONDS)
-        else:
-            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
