@@ -8,8 +8,8 @@ is that of sacrebleu on the validation set, case kept, beside what is published 
 five beams in one precision, tokenizing included: `transformers` 32 sentences at a time, of
 near-equal length; CTranslate2 in batches of its own making. Where joeynmt is installed
 (`benchmarks/joey.py` says how), it translates with the same weights, and learns beside ours and
-transformers' `Trainer` (`benchmarks/marian.py`; --only training). Each row of decoding has a
-process of its own: once CTranslate2 has run in one, torch is a fourth slower there. What was
+transformers' `Trainer` (`benchmarks/marian.py`; --only training). All sides have
+processes of their own: once CTranslate2 has run in one, torch is a fourth slower there. What was
 trained stays in runs/translate and is not trained again. Needs BERTKIT_DATA.
 """
 
@@ -33,7 +33,7 @@ from sacrebleu import corpus_bleu
 
 import bertkit
 from benchmarks import kept, marian
-from benchmarks.harness import Options, apart, bf16_here, compare
+from benchmarks.harness import Options, apart, bf16_here
 from benchmarks.joey import LANGUAGES, Joey, installed
 from bertkit.config import override, read_toml
 from bertkit.data.pairs import Pairs
@@ -54,6 +54,12 @@ PUBLISHED = 36.52
 DECODING = f"decoding, {BEAMS} beams, {{}}"
 THEIRS = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Our precision -> CTranslate2's name of it."""
+
+HOW = {
+    "transformers": "32 of near-equal length at a time",
+    "CTranslate2": "64 sentences at a time",
+    "joeynmt": "the same weights, no bias; 32 sentences of near-equal length at a time",
+}
 
 Translate = Callable[[list[str]], list[str]]
 
@@ -86,7 +92,7 @@ def main(options: Options) -> None:
             for name, target in targets(precision).items():
                 if book.wanted(DECODING.format(precision), name):
                     learn()
-                    book.add(apart(decoding, folder, joey, precision, name, target))
+                    book.add(decoding(folder, joey, precision, name, target))
     book.close()
 
 
@@ -139,64 +145,65 @@ def targets(precision: str) -> dict[str, float]:
     if precision != "int8":
         peers["transformers"] = 3.0
     if importlib.util.find_spec("ctranslate2") is not None:
-        peers["CTranslate2"] = 0.8 if precision == "int8" else 1.0
+        from ctranslate2 import get_supported_compute_types
+
+        if THEIRS[precision] in get_supported_compute_types("cpu"):
+            peers["CTranslate2"] = 0.8 if precision == "int8" else 1.0
     if precision == "fp32" and installed():
         peers["joeynmt"] = 5.0
     return peers
 
 
 def decoding(folder: Path, joey: Joey, precision: str, name: str, target: float) -> kept.Row:
-    """How fast the run's folder writes: here, and in a peer."""
-    run, texts = folder / "run", lines(folder / "val.de.txt")
-    right, what = lines(folder / "val.en.txt"), DECODING.format(precision)
+    """How fast the run's folder writes, here and in a peer: tokens/s of processes of their own, in
+    turn, medians. A peer's texts may differ, and so each side's own tokens count."""
+    right = lines(folder / "val.en.txt")
+    rates: dict[str, list[float]] = {"ours": [], name: []}
+    texts: dict[str, list[str]] = {}
+    for _ in range(3):
+        for side, kept_rates in rates.items():
+            if side == "joeynmt":
+                read = lines(folder / "val.de.txt")
+                seconds, tokens, texts[side] = joey.decode(folder / "run", read, beams=BEAMS)
+            else:
+                seconds, tokens, texts[side] = apart(translated, folder, precision, side)
+            kept_rates.append(tokens / seconds)
+    same = sum(a == b for a, b in zip(*texts.values(), strict=True))
+    ours, theirs = (f"BLEU {corpus_bleu(side, [right]).score:.2f}" for side in texts.values())
+    return kept.row(
+        DECODING.format(precision), median(rates["ours"]), median(rates[name]), peer_name=name,
+        unit="tokens/s", target=target, better="higher",
+        how=(
+            kept.How(f"{same} of {len(right)} texts are alike, {ours}"),
+            kept.How(f"{HOW[name]}, {theirs}"),
+        ),
+    )  # fmt: skip
+
+
+def translated(folder: Path, precision: str, side: str) -> tuple[float, int, list[str]]:
+    """Seconds of the second time, tokens with their ends, and the texts."""
+    makers = {"ours": ours, "transformers": transformers, "CTranslate2": ctranslate2}
+    texts, translate = lines(folder / "val.de.txt"), makers[side](folder / "run", precision)
+    translate(texts)
+    start = time.perf_counter()
+    written = translate(texts)
+    seconds = time.perf_counter() - start
+    target = bertkit.load(folder / "run").target
+    return seconds, sum(len(ids) + 1 for ids in target.ids(written)), written
+
+
+def ours(run: Path, precision: str) -> Translate:
+    """How bertkit translates."""
     pipeline = bertkit.pipeline("generate", run, precision=precision)  # type: ignore[call-overload]
 
-    def own() -> list[str]:
+    def translate(texts: list[str]) -> list[str]:
         return [best.text for best, *_ in pipeline(texts, Decoding(beams=BEAMS))]
 
-    tokens = sum(best.tokens for best, *_ in pipeline(texts, Decoding(beams=BEAMS)))
-    if name == "joeynmt":
-        return beside_joeynmt(joey, run, texts, own, tokens)
-    translate, settings = (transformers if name == "transformers" else ctranslate2)(run, precision)
-    ours, theirs = own(), translate(texts)
-    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
-    bleus = [corpus_bleu(side, [right]).score for side in (ours, theirs)]
-    return compare(
-        what, own, partial(translate, texts), peer_name=name, unit="tokens",
-        work=tokens, target=target,
-        how=(
-            kept.How(f"{same} of {len(texts)} texts are alike, BLEU {bleus[0]:.2f}"),
-            kept.How(f"{settings}, BLEU {bleus[1]:.2f}"),
-        ),
-    )  # fmt: skip
+    return translate
 
 
-def beside_joeynmt(
-    joey: Joey, run: Path, texts: list[str], own: Callable[[], list[str]], tokens: int
-) -> kept.Row:
-    """Tokens/s of the same weights in joeynmt. Its texts differ where its length penalty decides
-    otherwise, and so each side's own tokens count."""
-    rates: tuple[list[float], list[float]] = ([], [])
-    own()
-    for _ in range(3):
-        start = time.perf_counter()
-        ours = own()
-        rates[0].append(tokens / (time.perf_counter() - start))
-        seconds, written, theirs = joey.decode(run, texts, beams=BEAMS)
-        rates[1].append(written / seconds)
-    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
-    return kept.row(
-        DECODING.format("fp32"), median(rates[0]), median(rates[1]), peer_name="joeynmt",
-        unit="tokens/s", target=5.0, better="higher",
-        how=(
-            kept.How(f"{same} of {len(texts)} texts are alike"),
-            kept.How("the same weights, no bias; 32 sentences of near-equal length at a time"),
-        ),
-    )  # fmt: skip
-
-
-def ctranslate2(run: Path, precision: str) -> tuple[Translate, str]:
-    """How CTranslate2 translates, and in what batches."""
+def ctranslate2(run: Path, precision: str) -> Translate:
+    """How CTranslate2 translates."""
     from ctranslate2 import Translator
     from ctranslate2.converters import TransformersConverter
 
@@ -210,11 +217,11 @@ def ctranslate2(run: Path, precision: str) -> tuple[Translate, str]:
         found = translator.translate_batch(rows, beam_size=BEAMS, max_batch_size=64)
         return ["".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found]
 
-    return translate, "64 sentences at a time"
+    return translate
 
 
-def transformers(run: Path, precision: str) -> tuple[Translate, str]:
-    """How transformers translates, and in what batches."""
+def transformers(run: Path, precision: str) -> Translate:
+    """How transformers translates."""
     from transformers import MarianMTModel
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -239,4 +246,4 @@ def transformers(run: Path, precision: str) -> tuple[Translate, str]:
                 written[place] = target.decode(row)
         return written
 
-    return translate, "32 of near-equal length at a time"
+    return translate
