@@ -27,7 +27,7 @@ from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Reading
 
 RUNS = Path("runs", "gpt")
-PIECES, STEPS, BATCH, LENGTH = 8000, 2500, 16, 128
+PIECES, STEPS, BATCH, LENGTH = 8000, 2000, 32, 128
 ROWS, EPOCHS, RATE = 4000, 5, 5e-4
 POINTS = 0.05
 """By so much pretraining is to raise the accuracy."""
@@ -84,7 +84,9 @@ def started(folder: Path, data: Path, *, start: str, quick: bool) -> Path:
             "train.batch_size": BATCH,
             "train.steps": steps,
             "train.warmup_steps": steps // 15,
-            "train.learning_rate": 2e-3 if learns else 1e-9,
+            "train.learning_rate": 1e-2 if learns else 1e-9,
+            "model.dropout": 0.0,
+            "model.attention_dropout": 0.0,
             "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
         }
         changes = [(name, str(value)) for name, value in plan.items()]
