@@ -103,6 +103,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "minilm-6": (6, 384, 12, 22.7),
     "electra-small": (12, 256, 4, 13.5),
     "transformer-small": (3, 256, 8, 16.5),  # without its decoder
+    "lstm-small": (2, 256, 1, 3.2),  # the same
     "t5-mini": (4, 256, 4, 11.4),  # the same
     "bart-mini": (4, 256, 4, 16.2),  # the same
     "gpt-mini": (4, 256, 4, 16.2),  # with GPT-2's vocabulary

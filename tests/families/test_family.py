@@ -24,6 +24,7 @@ from bertkit.families import (
 )
 from bertkit.families.t5 import RATES
 from bertkit.models.config import (
+    RecurrentSettings,
     RelativePositions,
     RotaryPositions,
     TransformerConfig,
@@ -42,7 +43,8 @@ def config_of(family: Family, more: Mapping[str, Any] = {}) -> TransformerConfig
         "max_positions": 20,
     }
     rate = {"head.dropout": 0.3} if "head.dropout" in family.settings else {}
-    return family.config({**rate, **small, **more})
+    free = {name: value for name, value in small.items() if name not in family.fixed}
+    return family.config({**rate, **free, **more})
 
 
 LOCAL = ("tokens", "global_every", "base")
@@ -74,6 +76,7 @@ OTHERS: dict[str, Any] = {
     "feedforward.gated": True,
     "feedforward.bias": False,
     "feedforward.dropout": 0.7,
+    "recurrent": RecurrentSettings(direction="both", attention="luong"),
     "head.activation": "relu",
     "head.pooling": "mean",
     "head.norm": True,

@@ -98,7 +98,7 @@ def export(
     Raises: CheckpointError when the graph gives other vectors or logits.
     """
     part = None if head is None else model.heads[head]
-    graph = Rows(model.encoder, pooling, part).eval().requires_grad_(False)
+    graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = ["input_ids", "attention_mask", "token_type_ids"]
     free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}

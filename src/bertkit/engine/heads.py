@@ -10,6 +10,7 @@ from torch import nn
 from bertkit.models.lora import adapters
 from bertkit.models.model import Model
 from bertkit.models.surgery import alive
+from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention
 
 
@@ -18,6 +19,8 @@ def without_dead_heads(model: Model) -> Model:
 
     The output weights of a pruned head are all zero.
     """
+    if not isinstance(model.encoder, Transformer):
+        return model
     if model.encoder.relative is not None:  # whose bias has a column for each head
         return model
     if adapters(model):  # which may give something again

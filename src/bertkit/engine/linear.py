@@ -20,7 +20,6 @@ from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
 from bertkit.models.lora import merged
 from bertkit.models.model import Model
-from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
@@ -88,7 +87,7 @@ def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
     return model
 
 
-def _pack(stack: Transformer, exact: Transformer, dtype: torch.dtype, int8: Int8) -> None:
+def _pack(stack: nn.Module, exact: nn.Module, dtype: torch.dtype, int8: Int8) -> None:
     """Pack its layers in place; `exact` has the weights that are rounded."""
     names = {function: name for name, function in ACTIVATIONS.items()}
     weights = dict(exact.named_modules())

@@ -12,6 +12,7 @@ from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.gpt2 import GPT2
 from bertkit.families.llama import LLAMA
+from bertkit.families.lstm import LSTM
 from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
@@ -39,6 +40,7 @@ FAMILIES: Mapping[str, Family] = {
         BART,
         T5,
         LLAMA,
+        LSTM,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -78,6 +80,7 @@ __all__ = [
     "FAMILIES",
     "GPT2",
     "LLAMA",
+    "LSTM",
     "MARIAN",
     "MODERNBERT",
     "MPNET",

@@ -70,7 +70,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Ours where their files are silent, if `TransformerConfig` has another default."""
     activation: str = "hidden_act"
-    """Their name of the setting."""
+    """Their name of the setting; empty where there is none."""
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     """Their names of activations -> ours."""
     must_be: Mapping[str, Any] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Family:
         return {
             "model_type": self.name,
             **written,
-            self.activation: back[config.feedforward.activation],
+            **({self.activation: back[config.feedforward.activation]} if self.activation else {}),
             "initializer_range": 0.02,
             **self.must_be,
         }

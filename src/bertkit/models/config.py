@@ -121,6 +121,18 @@ class FeedForwardSettings(Settings, frozen=True):
     """Behind its activation (BART)."""
 
 
+class RecurrentSettings(Settings, frozen=True):
+    """What an encoder and a decoder made of LSTMs are. Hochreiter & Schmidhuber 1997."""
+
+    direction: Literal["forward", "backward", "both"] = "backward"
+    """How the encoder reads: from its last token to its first (Sutskever et al. 2014, 3.3), or both
+    ways, each with half of the width (Bahdanau et al. 2015)."""
+    attention: Literal["none", "context", "luong", "bahdanau"] = "none"
+    """What the decoder knows of its source beside the state that it starts from: nothing more
+    (Sutskever et al. 2014), the encoder's last state at each step (Cho et al. 2014), or all of its
+    states by attention, behind the LSTM (Luong et al. 2015) or before it (Bahdanau et al. 2015)."""
+
+
 class HeadSettings(Settings, frozen=True):
     """What a family's heads are; the encoder reads none of it."""
 
@@ -188,6 +200,8 @@ class TransformerConfig(Settings, frozen=True):
     norm: NormSettings = NormSettings()
     attention: AttentionSettings = AttentionSettings()
     feedforward: FeedForwardSettings = FeedForwardSettings()
+    recurrent: RecurrentSettings | None = None
+    """LSTMs in place of attention and feed-forward networks; by default none."""
     head: HeadSettings = HeadSettings()
 
     def __post_init__(self) -> None:
@@ -200,6 +214,11 @@ class TransformerConfig(Settings, frozen=True):
             raise ValueError(
                 f"heads = {self.heads} cannot share attention.kv_heads = {self.kv_heads} evenly; "
                 "choose a divisor of heads"
+            )
+        if self.recurrent and self.recurrent.direction == "both" and self.hidden % 2:
+            raise ValueError(
+                f"hidden = {self.hidden} cannot be halved between the directions "
+                '(recurrent.direction = "both"); choose an even width'
             )
         rotary = isinstance(self.positions, RotaryPositions)
         if rotary and self.head_width % 2:

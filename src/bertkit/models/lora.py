@@ -42,7 +42,7 @@ def freeze(model: Model, layers: int) -> None:
         raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
     if layers == 0:
         return
-    if len(set(model.config.depths)) < model.config.layers:
+    if len(set(model.transformer.config.depths)) < model.config.layers:
         raise ConfigError(
             f"frozen_layers: {layers}; the model's layers share their weights, so that none "
             "can be frozen alone; leave it out"

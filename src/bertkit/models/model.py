@@ -22,6 +22,7 @@ from bertkit.models.heads import (
     Span,
     Tagger,
 )
+from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
 
@@ -38,7 +39,11 @@ OF_SEQUENCES = ("classify", "choose")
 
 T = TypeVar("T")
 
-HeadMaker = Callable[[Transformer], nn.Module]
+Encoder = Transformer | RecurrentEncoder
+Decoder = Transformer | RecurrentDecoder
+"""Called alike: packed tokens -> packed states; `Model.memory` is what a decoder reads."""
+
+HeadMaker = Callable[[Any], nn.Module]
 """What builds a head that is not among `HEADS`."""
 
 
@@ -50,9 +55,9 @@ class Model(nn.Module):
 
     def __init__(
         self,
-        encoder: Transformer,
+        encoder: Encoder,
         heads: Mapping[str, nn.Module],
-        decoder: Transformer | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         super().__init__()
         if decoder is not None:
@@ -66,6 +71,16 @@ class Model(nn.Module):
         return self.encoder.config
 
     @property
+    def transformer(self) -> Transformer:
+        """The encoder, for what is about its layers and heads. Raises: ConfigError for LSTMs."""
+        if not isinstance(self.encoder, Transformer):
+            raise ConfigError(
+                "the model is made of LSTMs, which have no layers and heads of attention; take a "
+                "Transformer"
+            )
+        return self.encoder
+
+    @property
     def causal(self) -> bool:
         """Whether a token sees itself and those before it alone, and nothing else (GPT)."""
         return self.decoder is None and self.config.attention.causal
@@ -76,8 +91,16 @@ class Model(nn.Module):
             states: Tensor = self.encoder(batch)
         else:
             assert batch.source is not None
-            states = self.decoder(batch, memory=self.encoder(batch.source))
+            states = self.decoder(batch, memory=self.memory(batch.source))
         return states
+
+    def memory(self, source: Batch) -> Tensor | Encoded:
+        """What the decoder reads of a source: the encoder's states, of LSTMs with their cells."""
+        encoder = self.encoder
+        memory: Tensor | Encoded = (
+            encoder.read(source) if isinstance(encoder, RecurrentEncoder) else encoder(source)
+        )
+        return memory
 
     @overload
     def forward(self, batch: Batch) -> dict[str, Tensor]: ...
@@ -118,6 +141,9 @@ def build(
         # T5's states are divided by √D before they meet the embedding: a smaller one would make
         # all words alike for long. Source: google-research/text-to-text-transfer-transformer
         nn.init.normal_(encoder.embedding.tokens.weight)
+    if config.recurrent:
+        # times √D it has unit variance: of smaller numbers an LSTM learns little for long
+        nn.init.normal_(encoder.embedding.tokens.weight, std=config.width**-0.5)
     return model
 
 
@@ -136,13 +162,13 @@ def empty(
 
 def _stacks(
     config: TransformerConfig, decoder: TransformerConfig | None
-) -> tuple[Transformer, Transformer | None]:
+) -> tuple[Encoder, Decoder | None]:
     """An encoder, and a decoder that shares its token embedding where both have one vocabulary:
     Vaswani et al. 2017, section 3.4."""
-    encoder = Transformer(config)
+    encoder = RecurrentEncoder(config) if config.recurrent else Transformer(config)
     if decoder is None:
         return encoder, None
-    top = Transformer(decoder)
+    top = RecurrentDecoder(decoder) if decoder.recurrent else Transformer(decoder)
     if (config.vocab, config.width) == (decoder.vocab, decoder.width):
         top.embedding.tokens = encoder.embedding.tokens
     return encoder, top
@@ -158,10 +184,22 @@ def _check_stacks(encoder: TransformerConfig, decoder: TransformerConfig) -> Non
             f"decoder.hidden = {decoder.hidden}, and its encoder has {encoder.hidden}; make them "
             "equal"
         )
+    if encoder.recurrent != decoder.recurrent:
+        raise ConfigError(
+            "decoder.recurrent: an encoder and its decoder share these settings; set "
+            "model.recurrent alone"
+        )
+    if encoder.recurrent and encoder.layers != decoder.layers:
+        raise ConfigError(
+            f"decoder.layers = {decoder.layers}, and its encoder has {encoder.layers}: each LSTM "
+            "starts where one of the encoder ended; make them equal"
+        )
 
 
 def _heads(
-    heads: Iterable[str] | Mapping[str, HeadMaker], encoder: Transformer, labels: Sequence[str]
+    heads: Iterable[str] | Mapping[str, HeadMaker],
+    encoder: Encoder | Decoder,
+    labels: Sequence[str],
 ) -> dict[str, nn.Module]:
     makers = heads if isinstance(heads, Mapping) else {}
     return {
@@ -170,7 +208,7 @@ def _heads(
     }
 
 
-def head(name: str, encoder: Transformer, labels: Sequence[str] = ()) -> nn.Module:
+def head(name: str, encoder: Encoder | Decoder, labels: Sequence[str] = ()) -> nn.Module:
     """A head of `HEADS` for this encoder. Raises: ConfigError for another name."""
     config = encoder.config
     if name in LABELLED and not labels:

@@ -1,4 +1,5 @@
-"""What stands on top of frozen vectors: a BiLSTM, and a learned mixture of layers."""
+"""LSTMs on packed sequences, and what stands on top of frozen vectors: a BiLSTM, and a learned
+mixture of layers."""
 
 from __future__ import annotations
 
@@ -7,6 +8,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+
+Cells = tuple[Tensor, Tensor]
+"""The hidden state and the cell of each layer. Shapes: (L, S, D) both, in both directions twice as
+many of half the width."""
+
+
+def run_packed(
+    lstm: nn.LSTM, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
+) -> tuple[Tensor, Cells]:
+    """Sequences end to end through an LSTM, in any order of lengths, from `cells` (zeros by
+    default); its outputs, and the cells that each sequence leaves.
+
+    Shapes: (N, inputs) -> (N, D).
+    """
+    sizes = torch.tensor(lengths, device=x.device)
+    owner = torch.repeat_interleave(sizes)
+    position = torch.arange(len(owner), device=x.device) - (sizes.cumsum(0) - sizes)[owner]
+    longest_first = sizes.argsort(descending=True, stable=True)
+    rank = longest_first.argsort()
+    # as PackedSequence wants it: all first tokens, all second ones …, longest sequence first
+    order = (position * len(sizes) + rank[owner]).argsort()
+    packed = PackedSequence(x[order], position.bincount().cpu(), longest_first, rank)
+    out, cells = lstm(packed, cells)
+    return out.data[order.argsort()], cells
 
 
 class BiLSTM(nn.Module):
@@ -22,15 +47,7 @@ class BiLSTM(nn.Module):
 
     def forward(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Sequences end to end, in any order of lengths. Shapes: (N, inputs) -> (N, 2 · width)."""
-        sizes = torch.tensor(lengths, device=x.device)
-        owner = torch.repeat_interleave(sizes)
-        position = torch.arange(len(owner), device=x.device) - (sizes.cumsum(0) - sizes)[owner]
-        rank = sizes.argsort(descending=True, stable=True).argsort()
-        # as PackedSequence wants it: all first tokens, all second ones …, longest sequence first
-        order = (position * len(sizes) + rank[owner]).argsort()
-        packed = PackedSequence(x[order], position.bincount().cpu())
-        out: Tensor = self.lstm(packed)[0].data
-        return out[order.argsort()]
+        return run_packed(self.lstm, x, lengths)[0]
 
 
 class ScalarMix(nn.Module):

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
-from bertkit.models.model import Model
+from bertkit.models.model import Decoder, Encoder, Model
+from bertkit.models.recurrent import Cells
+from bertkit.models.seq2seq import Encoded, RecurrentDecoder, SourceStates
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.nn.cache import Cache, Sources
@@ -89,7 +91,7 @@ class CausalStepper:
         return _room(self.length, request, max_tokens)
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[Cache, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
         batch, back = _packed([request.prompt for request in requests], self._device)
         trace = Trace(weights=False, projections=True)
         logits = self._logits(self._stack(batch, trace), batch)
@@ -114,13 +116,13 @@ class CausalStepper:
         memory = None
         if request.source is not None:
             source, _ = _packed([request.source], self._device)
-            batch, memory = replace(batch, source=source), self.model.encoder(source)
+            batch, memory = replace(batch, source=source), self.model.memory(source)
         states = self._stack(batch, trace, memory)
         behind = torch.arange(len(request.prompt) - 1, len(text), device=self._device)
         return self._logits(states, replace(batch, token_indices=behind))
 
     @property
-    def _stack(self) -> Transformer:
+    def _stack(self) -> Encoder | Decoder:
         """What writes."""
         return self.model.encoder
 
@@ -156,25 +158,103 @@ class DecoderStepper(CausalStepper):
         return _room(self._stack.config.max_positions, request, max_tokens or usual)
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[Cache, Tensor]:
-        texts = [request.source for request in requests if request.source is not None]
-        sources, place = _packed(texts, self._device)
-        states = self.model.encoder(sources)
-        batch, back = _packed([request.prompt for request in requests], self._device)
-        batch = replace(batch, source=sources, source_order=place[back.argsort()])
+    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+        batch, back, sources, place = self._opened(requests)
+        states, stack = self.model.encoder(sources), cast(Transformer, self._stack)
         trace = Trace(weights=False, projections=True)
-        logits = self._logits(self._stack(batch, trace, states), batch)
+        logits = self._logits(stack(batch, trace, states), batch)
         cache = Cache.of(trace.keys, trace.values, batch.layout)
         cache.keep(back)
-        blocks = (self._stack.blocks[depth] for depth in self._stack.config.depths)
+        blocks = (stack.blocks[depth] for depth in stack.config.depths)
         projections = [cast(CrossAttention, one.cross).keys_values(states) for one in blocks]
         cache.sources = Sources.of(projections, sources.layout, place)
         return cache, logits[back]
 
+    def _opened(self, requests: Sequence[Request]) -> tuple[Batch, Tensor, Batch, Tensor]:
+        """The prompts and the sources, and the place of each request in both."""
+        texts = [request.source for request in requests if request.source is not None]
+        sources, place = _packed(texts, self._device)
+        batch, back = _packed([request.prompt for request in requests], self._device)
+        batch = replace(batch, source=sources, source_order=place[back.argsort()])
+        return batch, back, sources, place
+
     @property
-    def _stack(self) -> Transformer:
+    def _stack(self) -> Decoder:
         assert self.model.decoder is not None
         return self.model.decoder
+
+
+class RecurrentState:
+    """What a decoder of LSTMs remembers: where each row's cells are, and what it may look at."""
+
+    def __init__(self, cells: Cells, sources: SourceStates | None) -> None:
+        self.cells, self.sources = cells, sources
+        self.steps: list[Cells] = []
+        """The cells behind each token of the last step."""
+
+    def advance(self, counts: Tensor) -> None:
+        rows = torch.arange(len(counts), device=counts.device)
+        every = zip(self.cells, *self.steps, strict=True)
+        hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in every)
+        self.cells, self.steps = (hidden.contiguous(), cell.contiguous()), []
+
+    def keep(self, rows: Tensor) -> None:
+        self.cells = self.cells[0][:, rows], self.cells[1][:, rows]
+        self.sources = None if self.sources is None else self.sources.rows(rows)
+
+    def branch(self, beams: int) -> RecurrentState:
+        rows = torch.arange(self.cells[0].shape[1], device=self.cells[0].device)
+        self.keep(rows.repeat_interleave(beams))
+        return self
+
+    def join(self, other: RecurrentState) -> None:
+        """The rows of another behind these."""
+        hidden, cell = (torch.cat(part, 1) for part in zip(self.cells, other.cells, strict=True))
+        self.cells = hidden, cell
+        if self.sources is not None and other.sources is not None:
+            self.sources = self.sources.joined(other.sources)
+
+
+class RecurrentStepper(DecoderStepper):
+    """A decoder of LSTMs with the head `lm`; a step costs the same however much was written."""
+
+    @torch.inference_mode()
+    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+        batch, back, sources, _ = self._opened(requests)
+        decoder = cast(RecurrentDecoder, self._stack)
+        looked_at, cells = decoder.start(batch, cast(Encoded, self.model.memory(sources)))
+        states, cells = decoder.read(batch, looked_at, cells)
+        state = RecurrentState(cells, looked_at)
+        state.keep(back)
+        return state, self._logits(states, batch)[back]
+
+    @torch.inference_mode()
+    def step(self, state: State, ids: Tensor) -> Tensor:
+        assert isinstance(state, RecurrentState)
+        decoder, cells, logits = cast(RecurrentDecoder, self._stack), state.cells, []
+        layout = Packed.of([1] * len(ids)).to(ids.device)
+        for column in ids.T:
+            batch = Batch(column, torch.zeros_like(column), layout)
+            states, cells = decoder.read(batch, state.sources, cells)
+            state.steps.append(cells)
+            logits.append(self._logits(states, batch))
+        return torch.stack(logits, 1)
+
+    def join(self, state: State, other: State) -> None:
+        assert isinstance(state, RecurrentState)
+        assert isinstance(other, RecurrentState)
+        state.join(other)
+
+
+def stepper_of(
+    model: Model, length: int | None = None, *, vocab: int | None = None
+) -> CausalStepper:
+    """The stepper of a model that writes, whatever it is made of."""
+    if model.decoder is None:
+        return CausalStepper(model, length, vocab=vocab)
+    recurrent = isinstance(model.decoder, RecurrentDecoder)
+    kind = RecurrentStepper if recurrent else DecoderStepper
+    return kind(model, length, vocab=vocab)
 
 
 def _packed(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:

@@ -143,7 +143,7 @@ def check_heads(model: Model, heads: Sequence[Head]) -> None:
     layer."""
     if model.config.kv_heads != model.config.heads:
         raise ConfigError("heads: the model's heads share keys and values; none goes alone")
-    most, layers = model.config.heads, len(model.encoder.blocks)
+    most, layers = model.config.heads, len(model.transformer.blocks)
     for layer, head in heads:
         if not (0 < layer <= layers and 0 < head <= most):
             raise ConfigError(
@@ -168,7 +168,7 @@ def _of_head(attention: Attention, head: int) -> list[Tensor]:
 
 def spare(model: Model) -> int:
     """How many heads can go."""
-    return len(model.encoder.blocks) * (model.config.heads - 1) - len(dead(model))
+    return len(model.transformer.blocks) * (model.config.heads - 1) - len(dead(model))
 
 
 def dead(model: Model) -> list[Head]:
@@ -190,7 +190,7 @@ def alive(part: Attention) -> list[int]:
 
 def attentions(model: Model) -> list[Attention]:
     """One for each set of weights."""
-    return [part for part in model.encoder.blocks.modules() if isinstance(part, Attention)]
+    return [part for part in model.transformer.modules() if isinstance(part, Attention)]
 
 
 def read_head(name: str) -> Head:

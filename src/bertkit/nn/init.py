@@ -12,11 +12,15 @@ from bertkit.nn.crf import CRF
 def initialize(module: nn.Module, std: float = 0.02) -> None:
     """BERT's start: matrices from a normal cut at two standard deviations, biases 0, norms 1.
 
-    The scores of a CRF are 0: it begins as a softmax for each word.
+    The scores of a CRF are 0: it begins as a softmax for each word. An LSTM begins as torch's own,
+    uniform up to 1/√D.
     Source: google-research/bert, `create_initializer` (truncated normal, 0.02). The padding row
     is drawn like any other, as there.
     """
     for part in module.modules():
+        if isinstance(part, nn.LSTM):
+            part.reset_parameters()
+            continue
         for name, weight in part.named_parameters(recurse=False):
             if weight.ndim > 1 and not isinstance(part, CRF):
                 nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)

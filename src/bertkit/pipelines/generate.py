@@ -18,7 +18,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.models.generate import Row, Writing, generate
-from bertkit.models.stepper import CausalStepper, DecoderStepper, Request
+from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.text.chat import Chat, Message, check
@@ -84,8 +84,8 @@ class Generate(ModelPipeline):
         super().__init__(loaded, engine)
         self._needs("lm", "take a model that writes, such as GPT-2")
         self.reads = self.engine.model.decoder is not None
-        kind = DecoderStepper if self.reads else CausalStepper
-        self.stepper = kind(self.engine.model, loaded.length, vocab=loaded.tokenizer.vocab_size)
+        vocab = loaded.tokenizer.vocab_size
+        self.stepper = stepper_of(self.engine.model, loaded.length, vocab=vocab)
         self.target = loaded.target
         self.prompt = _prompt(loaded)
 

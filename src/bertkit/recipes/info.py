@@ -6,6 +6,7 @@ from typing import Any
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import plain
+from bertkit.models.transformer import Transformer
 
 
 def info(loaded: Loaded) -> dict[str, Any]:
@@ -13,7 +14,11 @@ def info(loaded: Loaded) -> dict[str, Any]:
     encoder = loaded.model.encoder
     groups = {
         "embedding": encoder.embedding,
-        "blocks": encoder.blocks,
+        **(
+            {"blocks": encoder.blocks}
+            if isinstance(encoder, Transformer)
+            else {"lstm": encoder.lstm}
+        ),
         **{f"head {name}": head for name, head in loaded.model.heads.items()},
     }
     counts = {name: sum(p.numel() for p in m.parameters()) for name, m in groups.items()}

@@ -31,6 +31,7 @@ from bertkit.pipelines import (
     answering,
     open_engine,
 )
+from bertkit.pipelines.alignment import attends
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
@@ -94,9 +95,10 @@ class ServedModel:
         if writes:
             writer = Generate(loaded, runs)
             self.pipelines["translate" if writer.reads else "write"] = writer
-            if writer.reads:
+            decoder = loaded.model.decoder
+            if decoder is not None and attends(decoder):
                 self.pipelines["decode"] = DecodePipeline(writer)
-            else:
+            if decoder is None:
                 self.pipelines["next-token"] = NextTokenPipeline(writer)
                 self.pipelines["explain"] = ExplainPipeline(loaded, None)
             if writer.reads and loaded.family.name != "marian":  # which is for translations alone

@@ -16,6 +16,7 @@ from bertkit.models.generate import generate
 from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.pipelines import Generate, Work
+from bertkit.pipelines.alignment import need_attention
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.arrays import coded
@@ -62,6 +63,7 @@ class DecodePipeline:
         max_tokens: int = LONGEST,
     ) -> list[Work]:
         """Raises: DataError as `decoder_steps` does."""
+        need_attention(self.loaded)
         for text in items:
             if not text.strip():
                 raise DataError("text: is empty; give it a word at least")
@@ -102,7 +104,7 @@ class DecodePipeline:
             text=text,
             written=writer.answer(best, request).text,
             cut=best.ended == "length",
-            model=self._shape(),
+            model=self._shape(len(weights)),
             source=spelled(writer.tokenizer, read),
             target=spelled(writer.target, target),
             scores=chances[torch.arange(len(target)), target].tolist(),
@@ -119,10 +121,11 @@ class DecodePipeline:
         assert decoder is not None
         return decoder.config
 
-    def _shape(self) -> Shape:
+    def _shape(self, layers: int) -> Shape:
+        """LSTMs have one attention, however many they are."""
         loaded, config = self.loaded, self._config
         name, family = loaded.folder.resolve().name, loaded.family.name
-        return Shape(name, family, config.layers, config.heads, config.hidden, loaded.length)
+        return Shape(name, family, layers, config.heads, config.hidden, loaded.length)
 
 
 def _target(written: Written, logits: Tensor, rules: Rules) -> list[int]:

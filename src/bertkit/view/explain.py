@@ -78,7 +78,7 @@ def explain(
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     encoding = read(loaded, text, pair, long)
-    whole = loaded.model.encoder
+    whole = loaded.model.transformer
     if off:
         loaded, fill = replace(loaded, model=without_heads(loaded.model, off)), None
     encoder = loaded.model.encoder

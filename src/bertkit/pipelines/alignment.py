@@ -1,0 +1,87 @@
+"""Which tokens of a source a model looks at while it writes each of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.errors import CheckpointError, DataError
+from bertkit.models.model import Decoder
+from bertkit.models.transformer import Transformer
+from bertkit.nn.attention import Trace
+from bertkit.pipelines.generate import Generate
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Shapes: weights (target tokens, source tokens), rows sum to one."""
+
+    source: list[str]
+    target: list[str]
+    weights: NDArray[np.float32]
+
+
+def alignment(
+    model: str | Path | Loaded | Generate, text: str, translation: str | None = None
+) -> Alignment:
+    """Where a decoder looks in the text while it writes each token of the translation, its end
+    included; without a `translation`, of the one that it writes itself.
+
+    Of several layers and heads it is the mean. Source: Bahdanau et al. 2015, section 5.2.1.
+    Raises: CheckpointError for a model without attention; DataError for an empty text, or one that
+    the model cannot read or the vocabulary not write.
+    """
+    if isinstance(model, Generate):
+        writer = model
+    else:
+        loaded = model if isinstance(model, Loaded) else load(model)
+        need_attention(loaded)
+        writer = Generate(loaded)
+    need_attention(writer.loaded)
+    if not text.strip():
+        raise DataError("text: is empty; give it a word at least")
+    if translation is None:
+        ((best, *_),) = writer([text])
+        translation = best.text
+    (request,) = writer.requests([text])
+    ids = writer.target.ids([translation])[0].tolist()
+    room = writer.stepper.room(request)
+    if len(ids) >= room:
+        raise DataError(
+            f"translation: {len(ids):,} tokens, and the model has room for {room - 1:,}; shorten it"
+        )
+    trace = Trace()
+    writer.stepper.read(request, ids, trace)
+    weights = torch.stack([layer[0] for layer in trace.cross]).mean((0, 1))
+    assert request.source is not None
+    end = writer.rules([text]).ends[:1]
+    return Alignment(
+        writer.tokenizer.pieces(request.source),
+        writer.target.pieces([*ids, *end]),
+        weights.numpy(),
+    )
+
+
+def need_attention(loaded: Loaded) -> None:
+    """Raises: CheckpointError for a model that looks at no states of a source."""
+    decoder = loaded.model.decoder
+    if decoder is None:
+        raise CheckpointError(
+            f"{loaded.folder}: reads no other text than it writes, so that nothing is aligned; "
+            "take a model with an encoder"
+        )
+    if not attends(decoder):
+        raise CheckpointError(
+            f"{loaded.folder}: its decoder has no attention, so that nothing is aligned; take one "
+            'that was trained with model.recurrent.attention = "luong" or "bahdanau"'
+        )
+
+
+def attends(decoder: Decoder) -> bool:
+    """Whether a decoder looks at the states of its source."""
+    return isinstance(decoder, Transformer) or decoder.score is not None

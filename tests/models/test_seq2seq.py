@@ -1,0 +1,270 @@
+"""LSTMs from sequence to sequence: against loops, step by step, in company, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bertkit.batch import Batch, Packed
+from bertkit.errors import ConfigError
+from bertkit.families import LSTM
+from bertkit.models.decoding import Decoding, Rules
+from bertkit.models.generate import generate
+from bertkit.models.model import Model, build
+from bertkit.models.seq2seq import RecurrentDecoder, RecurrentEncoder
+from bertkit.models.stepper import RecurrentStepper, Request, stepper_of
+from bertkit.nn.attention import Trace
+
+VOCAB, WIDTH, LAYERS = 13, 6, 2
+KINDS = ("none", "context", "luong", "bahdanau")
+ATTENDING = ("luong", "bahdanau")
+DIRECTIONS = ("forward", "backward", "both")
+IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)
+PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4)
+
+Direction = Literal["forward", "backward", "both"]
+
+
+def model_of(attention: str, direction: str = "backward", **more: Any) -> Model:
+    """With weights so large that differences show."""
+    settings = {"vocab": VOCAB, "hidden": WIDTH, "layers": LAYERS, "max_positions": 32}
+    settings |= {"recurrent": {"attention": attention, "direction": direction}, "dropout": 0.0}
+    assert LSTM.decoder is not None
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        decoder = LSTM.decoder.config({**settings, **more})
+        model = build(LSTM.config({**settings, **more}), ("lm",), decoder=decoder)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight) * 0.6)
+    return model.eval()
+
+
+def request(target: list[int], source: list[int]) -> Request:
+    return Request(np.array(target), np.array(source))
+
+
+def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
+    """Pairs in this order, which has the shortest target first."""
+    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
+
+    def packed(texts: list[list[int]]) -> Batch:
+        ids = torch.tensor([i for text in texts for i in text])
+        return Batch(ids, torch.zeros_like(ids), Packed.of([len(text) for text in texts]))
+
+    batch, source = packed([t for t, _ in pairs]), packed([pairs[i][1] for i in order])
+    return Batch(
+        batch.ids, batch.types, batch.layout, source=source,
+        source_order=torch.tensor(order).argsort(),
+    )  # fmt: skip
+
+
+# ---- a reference in loops: one pair, one token, one layer at a time
+
+
+def cell(lstm: nn.LSTM, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Hochreiter & Schmidhuber 1997, with a forget gate."""
+    w = dict(lstm.named_parameters())
+    gates = w[f"weight_ih_{name}"] @ x + w[f"bias_ih_{name}"]
+    gates = gates + w[f"weight_hh_{name}"] @ h + w[f"bias_hh_{name}"]
+    i, f, g, o = gates.chunk(4)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def encoded(encoder: RecurrentEncoder, ids: list[int], direction: str) -> Any:
+    """The states of one source, and the last hidden state and cell of each layer."""
+    both = direction == "both"
+    width = WIDTH // 2 if both else WIDTH
+    ways = {"forward": [("", 1)], "backward": [("", -1)], "both": [("", 1), ("_reverse", -1)]}
+    rows = [encoder.embedding.tokens.weight[i] * WIDTH**0.5 for i in ids]
+    hidden, cells = [], []
+    for layer in range(LAYERS):
+        sides, ends = [], []
+        for suffix, way in ways[direction]:
+            h = c = torch.zeros(width)
+            out = [h] * len(rows)
+            for place in range(len(rows))[::way]:
+                h, c = cell(encoder.lstm, f"l{layer}{suffix}", rows[place], h, c)
+                out[place] = h
+            sides.append(out)
+            ends.append((h, c))
+        rows = [torch.cat(parts) for parts in zip(*sides, strict=True)]
+        hidden.append(torch.cat([h for h, _ in ends]))
+        cells.append(torch.cat([c for _, c in ends]))
+    return rows, hidden, cells
+
+
+def naive(
+    model: Model, attention: str, direction: str, target: list[int], source: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Logits behind each target token, and how much it looks at each source token."""
+    decoder = model.decoder
+    assert isinstance(decoder, RecurrentDecoder)
+    assert isinstance(model.encoder, RecurrentEncoder)
+    states, h, c = encoded(model.encoder, source, direction)
+    w = dict(decoder.named_parameters())
+    fixed, logits, looks = h[-1], [], []
+
+    def mean(scores: list[Tensor]) -> tuple[Tensor, Tensor]:
+        shares = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
+        total = torch.zeros(WIDTH)
+        for share, state in zip(shares, states, strict=True):
+            total = total + share * state
+        return total, shares
+
+    for token in target:
+        x, context = model.encoder.embedding.tokens.weight[token] * WIDTH**0.5, fixed
+        shares = torch.zeros(len(source))
+        if attention == "bahdanau":
+            query = w["score.query.weight"] @ h[-1]
+            keys = [w["score.key.weight"] @ state for state in states]
+            context, shares = mean([w["score.out.weight"][0] @ (query + k).tanh() for k in keys])
+        if attention in ("context", "bahdanau"):
+            x = torch.cat([x, context])
+        for layer in range(LAYERS):
+            h[layer], c[layer] = cell(decoder.lstm, f"l{layer}", x, h[layer], c[layer])
+            x = h[layer]
+        if attention == "luong":
+            context, shares = mean([x @ (w["score.key.weight"] @ state) for state in states])
+        if attention != "none":
+            x = (w["combine.weight"] @ torch.cat([context, x])).tanh()
+        logits.append(model.encoder.embedding.tokens.weight @ x + model.heads["lm"].bias)
+        looks.append(shares)
+    return torch.stack(logits), torch.stack(looks)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("attention", KINDS)
+@torch.no_grad()
+def test_each_kind_is_the_loops_of_its_paper(attention: str, direction: str) -> None:
+    model = model_of(attention, direction)
+    pairs = [([1, 2], [3, 4, 5, 6]), ([5, 1, 2], [7]), ([9, 8, 7], [2, 2, 9, 1, 3])]
+    trace, batch = Trace(), batch_of(pairs)
+    assert model.decoder is not None
+    states = model.decoder(batch, trace, model.memory(batch.source))  # type: ignore[arg-type]
+    logits = model.heads["lm"](states, batch).split(list(batch.layout.lengths))
+    for place, (target, source) in enumerate(pairs):
+        wanted, looks = naive(model, attention, direction, target, source)
+        torch.testing.assert_close(logits[place], wanted, rtol=1e-4, atol=1e-5)
+        if attention in ATTENDING:
+            torch.testing.assert_close(trace.cross[0][place][0], looks, rtol=1e-4, atol=1e-5)
+            if len(source) > 1:  # it looks somewhere
+                assert looks.std(1).max() > 0.003
+    assert len(trace.cross) == (attention in ATTENDING)
+    other = DIRECTIONS[DIRECTIONS.index(direction) - 1]
+    if {direction, other} == {"forward", "backward"}:  # the control
+        wrong, _ = naive(model, attention, other, *pairs[0])
+        assert (wrong - logits[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("attention", KINDS)
+@given(pairs=PAIRS)
+@torch.no_grad()
+def test_a_text_is_read_in_company_as_alone(
+    attention: str, pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    model, pairs = model_of(attention), sorted(pairs, key=lambda pair: len(pair[0]))
+    together = model(batch_of(pairs))["lm"].split([len(target) for target, _ in pairs])
+    for pair, rows in zip(pairs, together, strict=True):
+        torch.testing.assert_close(rows, model(batch_of([pair]))["lm"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", KINDS)
+@given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=3, max_size=6), prompts=PAIRS)
+def test_step_by_step_is_teacher_forced(
+    attention: str, ids: list[int], prompts: list[tuple[list[int], list[int]]]
+) -> None:
+    """Two tokens at once, of which one stays; then one after the other."""
+    stepper = stepper_of(model_of(attention))
+    assert isinstance(stepper, RecurrentStepper)
+    requests = [request(*pair) for pair in prompts]
+    state, first = stepper.start(requests)
+    rows, count = [first], len(requests)
+    guessed = stepper.step(state, torch.tensor([[ids[0], 3]] * count))
+    state.advance(torch.ones(count, dtype=torch.long))
+    rows.append(guessed[:, 0])
+    for token in ids[1:]:
+        rows.append(stepper.step(state, torch.tensor([[token]] * count))[:, 0])
+        state.advance(torch.ones(count, dtype=torch.long))
+    for place, one in enumerate(requests):
+        wanted = stepper.read(one, ids)
+        stepped = torch.stack([row[place] for row in rows])
+        torch.testing.assert_close(stepped, wanted, rtol=1e-4, atol=1e-5)
+        other = stepper.read(one, [(ids[0] + 1) % VOCAB, *ids[1:]])
+        assert (other - wanted)[1:].abs().max() > 1e-4  # the control
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_rows_join_branch_and_stay(attention: str) -> None:
+    stepper = stepper_of(model_of(attention))
+    requests = [request([1], [2, 3]), request([1], [4, 5, 6, 7]), request([1, 2], [8])]
+    state, _ = stepper.start(requests[:1])
+    other, _ = stepper.start(requests[1:])
+    stepper.join(state, other)
+    state = state.branch(2)
+    state.keep(torch.tensor([5, 0, 2, 2]))
+    out = stepper.step(state, torch.tensor([[3], [4], [5], [6]]))[:, 0]
+    asked = [(2, 3), (0, 4), (1, 5), (1, 6)]
+    for row, (place, token) in zip(out, asked, strict=True):
+        wanted = stepper.read(requests[place], [token])[1]
+        torch.testing.assert_close(row, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3, best=2),
+                                      Decoding(temperature=1.0, best=2), Decoding(lookup=3)])  # fmt: skip
+@pytest.mark.parametrize("attention", KINDS)
+def test_texts_are_the_same_in_company_and_scored_as_read(
+    attention: str, decoding: Decoding
+) -> None:
+    stepper, rules = stepper_of(model_of(attention)), Rules((1,))
+    requests = [request([0], source) for source in ([2, 3], [4, 5, 6, 7], [8], [9, 2, 3])]
+    together = generate(stepper, requests, decoding, rules)
+    for one, texts in zip(requests, together, strict=True):
+        (alone,) = generate(stepper, [one], decoding, rules)
+        assert [text.ids for text in texts] == [text.ids for text in alone]
+        for text in texts:
+            ids = [*text.ids, 1] if text.ended == "end" else text.ids
+            chances = stepper.read(one, ids)[:-1].log_softmax(-1)
+            wanted = chances.gather(1, torch.tensor(ids)[:, None])[:, 0]
+            torch.testing.assert_close(
+                torch.tensor(text.logprobs), wanted, rtol=1e-3, atol=1e-4, check_dtype=False
+            )
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_every_weight_learns(attention: str) -> None:
+    model = model_of(attention, "both").train()
+    model(batch_of([([1, 2], [3, 4]), ([1, 2, 5], [3, 4, 5])]))["lm"].square().sum().backward()
+    still = [name for name, weight in model.named_parameters() if not weight.grad.abs().sum() > 0]  # type: ignore[union-attr]
+    assert not still
+
+
+def test_an_lstm_begins_with_numbers_that_it_can_read() -> None:
+    settings = {"vocab": 500, "hidden": 64, "layers": 1}
+    assert LSTM.decoder is not None
+    model = build(LSTM.config(settings), ("lm",), decoder=LSTM.decoder.config(settings))
+    assert model.encoder.embedding.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert model.encoder.lstm.weight_hh_l0.std().item() == pytest.approx((3 * 64) ** -0.5, rel=0.05)  # type: ignore[union-attr]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    settings = {"vocab": 9, "hidden": 6, "layers": 2}
+    assert LSTM.decoder is not None
+    with pytest.raises(ConfigError, match="hidden = 7 cannot be halved between the directions"):
+        LSTM.config({**settings, "hidden": 7, "recurrent": {"direction": "both"}})
+    with pytest.raises(ConfigError, match=r"recurrent.attention: invalid enum value 'dot'"):
+        LSTM.config({**settings, "recurrent": {"attention": "dot"}})
+    encoder = LSTM.config(settings)
+    with pytest.raises(ConfigError, match=r"decoder\.recurrent: .* set model\.recurrent alone"):
+        build(encoder, decoder=LSTM.decoder.config({**settings, "recurrent.attention": "luong"}))
+    with pytest.raises(ConfigError, match=r"decoder\.layers = 1, and its encoder has 2"):
+        build(encoder, decoder=LSTM.decoder.config({**settings, "layers": 1}))
+    with pytest.raises(ConfigError, match="made of LSTMs, which have no layers and heads"):
+        _ = model_of("luong").transformer
