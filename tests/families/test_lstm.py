@@ -8,12 +8,120 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.models.test_seq2seq import KINDS, batch_of
-from tests.vocabularies import vocabulary
+from safetensors.torch import load_file, save_file
+from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of
 
 import bertkit
 from bertkit.checkpoint.folder import save
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import LSTM
-from bertkit.models.model import build
+from bertkit.models.model import Model, build
+from bertkit.recipes.info import info
+from bertkit.recipes.run_file import complete
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.text.tokenizer import Tokenizer
+
+RUN: dict[str, Any] = {
+    "family": "lstm", "objective": "translate", "model": {"hidden": 8, "layers": 1},
+    "sampling": {"pairs": "none"}, "train": {"steps": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    place = tmp_path_factory.mktemp("vocabulary")
+    (place / "text.txt").write_text("a b c d e f\n" * 20, encoding="utf-8")
+    train_vocabulary([place / "text.txt"], out=place / "v", kind="unigram", use="translate", size=11)
+    return Tokenizer.load(place / "v")
+
+
+def saved(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, Model]:
+    settings = {"vocab": tokenizer.vocab_size, "hidden": 8, "layers": 2, "max_positions": 40}
+    settings |= {"pad_id": tokenizer.pad, "dropout": 0.3, "recurrent": recurrent}
+    assert LSTM.decoder is not None
+    torch.manual_seed(0)
+    model = build(LSTM.config(settings), ("lm",), decoder=LSTM.decoder.config(settings)).eval()
+    with torch.no_grad():
+        model.heads["lm"].bias.normal_()
+    save(folder, model, tokenizer, LSTM)
+    return folder, model
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("attention", KINDS)
+def test_a_folder_is_the_model(
+    tokenizer: Tokenizer, tmp_path: Path, attention: str, direction: str
+) -> None:
+    folder, model = saved(tmp_path / "m", tokenizer, attention=attention, direction=direction)
+    loaded = bertkit.load(folder)
+    assert loaded.model.config == model.config
+    assert loaded.model.decoder is not None
+    assert model.decoder is not None
+    assert loaded.model.decoder.config == model.decoder.config
+    ours, back = model.state_dict(), loaded.model.state_dict()
+    assert ours.keys() == back.keys()
+    assert all(torch.equal(back[name], weight) for name, weight in ours.items())
+    assert not loaded.report.fresh
+    assert not loaded.report.unused
+    batch = batch_of([([1, 2], [3, 4, 5]), ([1, 2, 3], [4])])
+    assert torch.equal(loaded.model(batch)["lm"], model(batch)["lm"])
+    save(tmp_path / "again", loaded.model, loaded.tokenizer, loaded.family)
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert (told["model_type"], told["attention"], told["direction"]) == (
+        "lstm", attention, direction,
+    )  # fmt: skip
+    assert "hidden_act" not in told
+    assert set(info(loaded)["parameters"]) == {"embedding", "lstm", "head lm", "all"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "dot"}, "config.json: recurrent.attention: invalid enum value 'dot'"),
+        ({"direction": 3}, "config.json: recurrent.direction: expected `str`"),
+        ({"attention": "none"}, "unknown decoder.combine.weight, decoder.score.key.weight"),
+        ({"direction": "both"}, r"missing encoder.lstm.weight_ih_l0_reverse"),
+        ({"num_layers": 3}, r"missing encoder.lstm.weight_ih_l2"),
+        ({"hidden_size": 0}, "hidden: expected `int` >= 1"),
+    ],
+)
+def test_a_config_that_is_not_its_own_is_told(
+    tokenizer: Tokenizer, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder, _ = saved(tmp_path / "m", tokenizer, attention="luong")
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**told, **changes}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message):
+        bertkit.load(folder)
+
+
+def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder, _ = saved(tmp_path / "m", tokenizer, attention="bahdanau")
+    weights = load_file(folder / "model.safetensors")
+    del weights["decoder.score.out.weight"]
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="missing decoder.score.out.weight"):
+        bertkit.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 4}, r"model\.heads = 4: every model of lstm has 1"),
+        ({"intermediate": 9}, r"model\.intermediate = 9: every model of lstm has 1"),
+        ({"recurrent": {"attention": "dot"}}, r"model\.recurrent\.attention: invalid enum value"),
+        ({"recurrent": {"attend": "luong"}}, r"model\.recurrent\.attend: no such setting"),
+        ({"hidden": 7, "recurrent": {"direction": "both"}}, r"model: hidden = 7 cannot be halved"),
+    ],
+)
+def test_settings_of_a_run_that_no_lstm_has(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        complete({**RUN, "model": {**RUN["model"], **changes}}, vocab=20, pad=0)
+
+
+def test_a_transformer_has_no_lstm() -> None:
+    run = {**RUN, "family": "marian", "model": {"hidden": 8, "heads": 2, "recurrent": {}}}
+    with pytest.raises(ConfigError, match=r"model\.recurrent = .*every model of marian has None"):
+        complete(run, vocab=20, pad=0)

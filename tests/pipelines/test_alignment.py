@@ -1,0 +1,123 @@
+"""LSTMs learn to reverse; where they look while they write goes from the end to the start."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit import cli
+from bertkit.errors import CheckpointError, DataError
+from bertkit.models.decoding import Decoding
+from bertkit.pipelines.alignment import alignment
+from bertkit.recipes.bleu import evaluate_translation
+from bertkit.recipes.prepare_pairs import prepare_pairs
+from bertkit.recipes.vocabulary import train_vocabulary
+
+LETTERS = "abcdefgh"
+SETTINGS = [
+    "model.layers=1", "model.hidden=64", "model.dropout=0.0", "train.batch_size=32",
+    "train.learning_rate=3e-3", "train.warmup_steps=20", "train.label_smoothing=0.0",
+    "train.evaluate_every=400", "train.save_every=400",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Letters, and the same from the last to the first."""
+    place, numbers = tmp_path_factory.mktemp("reverse"), random.Random(0)
+    for part, count in (("train", 1500), ("dev", 60)):
+        rows = [numbers.choices(LETTERS, k=numbers.randint(2, 7)) for _ in range(count)]
+        for name, way in (("source", 1), ("target", -1)):
+            text = "".join(" ".join(row[::way]) + "\n" for row in rows)
+            (place / f"{part}.{name}.txt").write_text(text, encoding="utf-8")
+    files = place / "train.source.txt", place / "train.target.txt"
+    train_vocabulary([files[0]], out=place / "v", kind="unigram", use="translate", size=20)
+    prepare_pairs(source=files[0], target=files[1], tokenizer=place / "v", out=place / "pairs")
+    return place
+
+
+def learned(place: Path, attention: str, steps: int = 400) -> Path:
+    """By the command, as a person would."""
+    torch.set_num_threads(1)
+    out = place / attention
+    if not out.exists():
+        more = [f"model.recurrent.attention={attention}", f"train.steps={steps}"]
+        more += ["model.recurrent.direction=both"]
+        told = ["pretrain", "lstm-small", "--corpus", str(place / "pairs"), "--out", str(out)]
+        assert cli.run([*told, *SETTINGS, *more]) == 0
+    return out
+
+
+@pytest.mark.parametrize("attention", ["luong", "bahdanau"])
+def test_it_learns_to_reverse_and_looks_where_it_should(place: Path, attention: str) -> None:
+    folder = learned(place, attention)
+    files = place / "dev.source.txt", place / "dev.target.txt"
+    for beams in (1, 3):
+        score = evaluate_translation(folder, *files, decoding=Decoding(beams=beams))
+        assert score.bleu > 90
+        assert (score.sentences, score.cut) == (60, 0)
+    assert evaluate_translation(folder, files[0], files[0]).bleu < 20  # the control
+    looked = alignment(folder, "a b c d e")
+    assert looked.source == ["▁a", "▁b", "▁c", "▁d", "▁e", "</s>"]
+    assert looked.target == ["▁e", "▁d", "▁c", "▁b", "▁a", "</s>"]
+    assert looked.weights.shape == (6, 6)
+    np.testing.assert_allclose(looked.weights.sum(1), 1, atol=1e-6)
+    # the state of a letter may say what came just before, too
+    best = looked.weights[:5].argmax(1)
+    assert (np.diff(best) <= 0).all()
+    assert best[0] - best[4] >= 3
+
+
+def test_a_translation_that_is_given(place: Path) -> None:
+    loaded = bertkit.load(learned(place, "luong"))
+    own, given = alignment(loaded, "a b c"), alignment(loaded, "a b c", "c b a")
+    np.testing.assert_array_equal(own.weights, given.weights)
+    other = alignment(bertkit.pipeline("generate", loaded), "a b c", "h")
+    assert other.target == ["▁h", "</s>"]
+    assert other.weights.shape == (2, 4)
+    for text, translation, message in (
+        (" ", None, "text: is empty"),
+        ("a b", "a " * 40, "translation: 40 tokens, and the model has room for"),
+        ("a " * 300, None, "longer than the model reads"),
+    ):
+        with pytest.raises(DataError, match=message):
+            alignment(loaded, text, translation)
+
+
+@pytest.mark.parametrize("attention", ["none", "context"])
+def test_what_has_no_attention_says_so(place: Path, attention: str) -> None:
+    folder = learned(place, attention, steps=20)
+    with pytest.raises(CheckpointError, match="its decoder has no attention, so that nothing is"):
+        alignment(folder, "a b c")
+
+
+def test_the_command_translates_line_by_line(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = learned(place, "luong")
+    (tmp_path / "text.txt").write_text("a b c\n\nd e f g\n", encoding="utf-8")
+    capsys.readouterr()
+    assert cli.run(["translate", str(folder), str(tmp_path / "text.txt")]) == 0
+    assert capsys.readouterr().out == "c b a\n\ng f e d\n"
+    asked = ["translate", str(folder), str(tmp_path / "text.txt"), "--beams", "3", "--best", "2"]
+    assert cli.run([*asked, "--scores"]) == 0
+    first, empty, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first[0]["text"] == "c b a"
+    assert first[0]["score"] > first[1]["score"]
+    assert empty == []
+    writer = bertkit.pipeline("generate", folder)
+    ((given,),) = writer(["a b c"], prefix="h")
+    assert given.text.startswith("h")
+
+
+def test_an_unknown_attention_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["pretrain", "lstm-small", "--corpus", str(place / "pairs"), "--out", str(place / "x")]
+    assert cli.run([*told, "model.recurrent.attention=dot"]) == 2
+    assert "model.recurrent.attention: invalid enum value 'dot'" in capsys.readouterr().err
+    assert not (place / "x").exists()
