@@ -30,9 +30,10 @@ RUN: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     place = tmp_path_factory.mktemp("vocabulary")
-    (place / "text.txt").write_text("a b c d e f\n" * 20, encoding="utf-8")
-    train_vocabulary([place / "text.txt"], out=place / "v", kind="unigram", use="translate", size=11)
-    return Tokenizer.load(place / "v")
+    text, out = place / "text.txt", place / "v"
+    text.write_text("a b c d e f\n" * 20, encoding="utf-8")
+    train_vocabulary([text], out=out, kind="unigram", use="translate", size=11)
+    return Tokenizer.load(out)
 
 
 def saved(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, Model]:
@@ -102,7 +103,7 @@ def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path)
     weights = load_file(folder / "model.safetensors")
     del weights["decoder.score.out.weight"]
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="missing decoder.score.out.weight"):
+    with pytest.raises(CheckpointError, match=r"missing decoder\.score\.out\.weight"):
         bertkit.load(folder)
 
 

@@ -217,8 +217,15 @@ def test_rows_join_branch_and_stay(attention: str) -> None:
         torch.testing.assert_close(row, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3, best=2),
-                                      Decoding(temperature=1.0, best=2), Decoding(lookup=3)])  # fmt: skip
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding(),
+        Decoding(beams=3, best=2),
+        Decoding(temperature=1.0, best=2),
+        Decoding(lookup=3),
+    ],
+)
 @pytest.mark.parametrize("attention", KINDS)
 def test_texts_are_the_same_in_company_and_scored_as_read(
     attention: str, decoding: Decoding

@@ -18,6 +18,9 @@ from bertkit.pipelines.alignment import alignment
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.serve.registry import ServedModel
+from bertkit.view.arrays import decoded
+from bertkit.view.decode import decoder_steps
 
 LETTERS = "abcdefgh"
 SETTINGS = [
@@ -90,11 +93,24 @@ def test_a_translation_that_is_given(place: Path) -> None:
             alignment(loaded, text, translation)
 
 
+def test_the_window_shows_the_same(place: Path) -> None:
+    loaded = bertkit.load(learned(place, "luong"))
+    steps = decoder_steps(bertkit.pipeline("generate", loaded), "a b c", beams=2)
+    assert steps.written == "c b a"
+    assert (steps.model.layers, steps.model.heads, len(steps.attention)) == (1, 1, 1)
+    drawn = decoded(steps.mean[0])
+    np.testing.assert_allclose(drawn, alignment(loaded, "a b c").weights, atol=1e-3)
+
+
 @pytest.mark.parametrize("attention", ["none", "context"])
 def test_what_has_no_attention_says_so(place: Path, attention: str) -> None:
     folder = learned(place, attention, steps=20)
     with pytest.raises(CheckpointError, match="its decoder has no attention, so that nothing is"):
         alignment(folder, "a b c")
+    with pytest.raises(CheckpointError, match="has no attention"):
+        decoder_steps(bertkit.pipeline("generate", folder), "a b c")
+    assert "decode" not in ServedModel(str(folder), "fp32").pipelines
+    assert "decode" in ServedModel(str(learned(place, "luong")), "fp32").pipelines
 
 
 def test_the_command_translates_line_by_line(

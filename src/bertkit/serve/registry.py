@@ -101,7 +101,7 @@ class ServedModel:
             if decoder is None:
                 self.pipelines["next-token"] = NextTokenPipeline(writer)
                 self.pipelines["explain"] = ExplainPipeline(loaded, None)
-            if writer.reads and loaded.family.name != "marian":  # which is for translations alone
+            if writer.reads and loaded.family.name not in ("marian", "lstm"):  # which translate
                 self.pipelines["summarize"] = WriteSummaries(loaded, runs)
             if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
                 self.pipelines["chat"] = writer
