@@ -20,6 +20,7 @@ from bertkit.engine.quantize import (
     unavailable,
     watched,
 )
+from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.nn.pool import mean
 
@@ -87,7 +88,12 @@ def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bo
     assert not torch.equal(plain, linear(x.float()))  # the control: others round by their shape
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_lstms_have_no_such_layers() -> None:
+    with pytest.raises(ConfigError, match="the model is made of LSTMs"):
+        calibrate(model_of("lstm"), [])
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lstm"}))
 def test_every_family_in_integers(family: str) -> None:
     model = model_of(family)
     seen = encodings(np.random.default_rng(0), [40, 30, 20, 10, 5] * 4)

@@ -176,7 +176,7 @@ def unavailable() -> str | None:
 def layers_of(model: Model) -> dict[str, nn.Linear]:
     """The linear layers that become integers, by name."""
     layers: dict[str, nn.Linear] = {}
-    for name, part in model.encoder.named_modules():
+    for name, part in model.transformer.named_modules():
         if isinstance(part, Attention):
             layers |= {f"{name}.qkv": part.qkv, f"{name}.out": part.out}
         elif isinstance(part, FeedForward):
