@@ -33,6 +33,12 @@ SETTINGS: dict[str, Any] = {
               "precision": "fp32", "evaluate_every": 200, "save_every": 200,
               "label_smoothing": 0.1},
 }  # fmt: skip
+LSTMS: dict[str, Any] = {
+    **SETTINGS,
+    "family": "lstm",
+    "model": {"layers": 2, "hidden": 16, "max_positions": 64, "dropout": 0.2,
+              "recurrent": {"attention": "bahdanau", "direction": "both"}},
+}  # fmt: skip
 NUMBERS = {"en": ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
            "de": ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"],
 }  # fmt: skip
@@ -138,8 +144,11 @@ def test_ctranslate2_translates_with_it(
         assert "".join(one.hypotheses[0]).replace("▁", " ").strip() == answer.text
 
 
-def test_a_run_in_two_parts_is_the_run_in_one(place: Path, tmp_path: Path) -> None:
-    first = override(SETTINGS, [("train.schedule", "constant"), ("train.steps", "40")])
+@pytest.mark.parametrize("settings", [SETTINGS, LSTMS], ids=["marian", "lstm"])
+def test_a_run_in_two_parts_is_the_run_in_one(
+    place: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    first = override(settings, [("train.schedule", "constant"), ("train.steps", "40")])
     first = override(first, [("train.save_every", "20"), ("train.evaluate_every", "40")])
     whole = pretrain(first, corpus=place / "pairs", out=tmp_path / "whole")
     pretrain(first, corpus=place / "pairs", out=tmp_path / "parts")

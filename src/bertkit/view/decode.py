@@ -122,7 +122,6 @@ class DecodePipeline:
         return decoder.config
 
     def _shape(self, layers: int) -> Shape:
-        """LSTMs have one attention, however many they are."""
         loaded, config = self.loaded, self._config
         name, family = loaded.folder.resolve().name, loaded.family.name
         return Shape(name, family, layers, config.heads, config.hidden, loaded.length)

@@ -143,7 +143,7 @@ class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool
     """Whether there was no room for the rest."""
     model: Shape
-    """Its layers and heads are the decoder's."""
+    """Its layers and heads are the decoder's; LSTMs have one attention, and so one of each."""
     source: list[str]
     target: list[str]
     """With the token that ends it, if that was written."""
