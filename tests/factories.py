@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 
 from bertkit.checkpoint.folder import save
@@ -97,4 +100,67 @@ def tiny_folder(
     model = tiny_model(tokenizer, *heads, labels=labels, family=family, **settings)
     keys = {"bertkit": {"task": {"name": task, "options": {}}}} if task else {}
     save(folder, model, tokenizer, family, labels=labels, settings=keys)
+    return folder
+
+
+ELMO_OPTIONS = {
+    "lstm": {
+        "dim": 12,
+        "projection_dim": 6,
+        "n_layers": 2,
+        "cell_clip": 0.5,
+        "proj_clip": 0.3,
+        "use_skip_connections": True,
+    },
+    "char_cnn": {
+        "embedding": {"dim": 4},
+        "filters": [[1, 3], [2, 4], [5, 5]],
+        "n_highway": 2,
+        "n_characters": 262,
+        "max_characters_per_token": 50,
+        "activation": "relu",
+    },
+    "n_tokens_vocab": 793471,
+}
+"""A shape so small, and clips so tight, that all of them bind."""
+
+
+def elmo_weights(options: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Random weights with the names and shapes that TensorFlow's dump of an ELMo has."""
+    cnn, lstm = options["char_cnn"], options["lstm"]
+    width, total = cnn["embedding"]["dim"], sum(count for _, count in cnn["filters"])
+    outputs, cells = lstm["projection_dim"], lstm["dim"]
+    shapes: dict[str, tuple[int, ...]] = {"char_embed": (261, width)}
+    for place, (size, count) in enumerate(cnn["filters"]):
+        shapes[f"CNN/W_cnn_{place}"] = (1, size, width, count)
+        shapes[f"CNN/b_cnn_{place}"] = (count,)
+    for place in range(cnn["n_highway"]):
+        for kind in ("carry", "transform"):
+            shapes[f"CNN_high_{place}/W_{kind}"] = (total, total)
+            shapes[f"CNN_high_{place}/b_{kind}"] = (total,)
+    shapes |= {"CNN_proj/W_proj": (total, outputs), "CNN_proj/b_proj": (outputs,)}
+    for side in range(2):
+        for layer in range(lstm["n_layers"]):
+            where = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            shapes[f"{where}/W_0"] = (2 * outputs, 4 * cells)
+            shapes[f"{where}/B"] = (4 * cells,)
+            shapes[f"{where}/W_P_0"] = (cells, outputs)
+    random = np.random.default_rng(seed)
+    return {
+        name: random.normal(size=shape).astype(np.float32) * 0.6 for name, shape in shapes.items()
+    }
+
+
+def tiny_elmo(
+    folder: Path,
+    options: dict[str, Any] | None = None,
+    weights: dict[str, np.ndarray[Any, Any]] | None = None,
+) -> Path:
+    """The folder of a small ELMo with random weights, as it would be published."""
+    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "options.json").write_text(json.dumps(options or ELMO_OPTIONS), encoding="utf-8")
+    with h5py.File(folder / "lm_weights.hdf5", "w") as file:
+        for name, weight in (weights or elmo_weights(options or ELMO_OPTIONS)).items():
+            file[name] = weight
     return folder

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from bertkit.models.recurrent import BiLSTM, ScalarMix
+from bertkit.models.recurrent import BiLSTM, ProjectedLSTM, ScalarMix, Steps
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
@@ -76,3 +76,54 @@ def test_a_mixture_finds_the_layer_that_matters() -> None:
         optimizer.step()
     assert mix.scores.softmax(0)[1] > 0.95
     assert mix.scale.item() == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_without_clips_it_is_torchs_projected_lstm() -> None:
+    ours, theirs = ProjectedLSTM(4, 7, 3), nn.LSTM(4, 7, proj_size=3)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(ours.input.weight)
+        theirs.bias_ih_l0.copy_(ours.input.bias)
+        theirs.weight_hh_l0.copy_(ours.recurrent.weight)
+        theirs.bias_hh_l0.zero_()
+        theirs.weight_hr_l0.copy_(ours.projection.weight)
+    x, lengths = torch.randn(9, 4), [2, 5, 1, 1]
+    start = torch.randn(4, 3), torch.randn(4, 7)
+    steps = Steps.of(lengths)
+    order = steps.sequences
+    out, ends = ours(x[steps.tokens], steps.sizes.tolist(), (start[0][order], start[1][order]))
+    out = out[steps.tokens.argsort()]
+    for place, part in enumerate(x.split(lengths)):
+        wanted, (last, cell) = theirs(part, tuple(s[place : place + 1] for s in start))
+        torch.testing.assert_close(out.split(lengths)[place], wanted)
+        torch.testing.assert_close(ends[0][order.argsort()][place], last[0])
+        torch.testing.assert_close(ends[1][order.argsort()][place], cell[0])
+
+
+def test_clips_bound_cells_and_outputs() -> None:
+    free, bound = ProjectedLSTM(4, 7, 3), ProjectedLSTM(4, 7, 3, cell_clip=0.1, output_clip=0.01)
+    bound.load_state_dict(free.state_dict())
+    start = torch.zeros(1, 3), torch.zeros(1, 7)
+    x = torch.randn(6, 4)
+    for model, clipped in ((free, False), (bound, True)):
+        out, (_, cell) = model(x, [1] * 6, start)
+        assert (out.abs().max() <= 0.01 + 1e-7) == clipped
+        assert (cell.abs().max() <= 0.1 + 1e-7) == clipped
+
+
+@given(LENGTHS, st.booleans())
+def test_steps_are_the_order_in_which_sequences_are_read(
+    lengths: list[int], backward: bool
+) -> None:
+    steps = Steps.of(lengths, backward=backward)
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    longest_first = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    wanted = [
+        starts[i] + (lengths[i] - 1 - step if backward else step)
+        for step in range(max(lengths))
+        for i in longest_first
+        if step < lengths[i]
+    ]
+    assert steps.tokens.tolist() == wanted
+    assert steps.sequences.tolist() == longest_first
+    assert steps.sizes.tolist() == [sum(n > s for n in lengths) for s in range(max(lengths))]

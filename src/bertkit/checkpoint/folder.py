@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.adapter import read_adapter
+from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.generation import FILE as GENERATION
 from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
@@ -346,6 +347,11 @@ def _read_config(
             f"{tensorflow[0].with_suffix('')}: a checkpoint which only TensorFlow reads; take the "
             "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
             "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
+        )
+    if given is None and is_elmo(path.parent):
+        raise CheckpointError(
+            f"{path.parent}: an ELMo, which gives vectors of words alone; open it with "
+            "bertkit.pipeline('words', folder)"
         )
     settings = read_object(path) if given is None else given
     if "auto_map" in settings:

@@ -1,9 +1,9 @@
-"""LSTMs on packed sequences, and what stands on top of frozen vectors: a BiLSTM, and a learned
-mixture of layers."""
+"""LSTMs over sequences that lie end to end, and a learned mixture of layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,34 @@ Cells = tuple[Tensor, Tensor]
 many of half the width."""
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Sequences that lie end to end, in the order that an LSTM reads them: all first tokens, all
+    second ones …, each time the longest sequence first (torch's PackedSequence).
+
+    Shapes: tokens (N,) where each token lies; sequences (S,) which sequence comes when; sizes
+    (steps,), on the host, how many are read at each step.
+    """
+
+    tokens: Tensor
+    sequences: Tensor
+    sizes: Tensor
+
+    @staticmethod
+    def of(
+        lengths: Sequence[int], device: torch.device | None = None, *, backward: bool = False
+    ) -> Steps:
+        """Sequences of any order of lengths; `backward` reads each from its end."""
+        counts = torch.tensor(lengths, device=device)
+        owner = torch.repeat_interleave(counts)
+        place = torch.arange(len(owner), device=device) - (counts.cumsum(0) - counts)[owner]
+        step = counts[owner] - 1 - place if backward else place
+        sequences = counts.argsort(descending=True, stable=True)
+        rank = sequences.argsort()
+        tokens = (step * len(counts) + rank[owner]).argsort()
+        return Steps(tokens, sequences, step.bincount().cpu())
+
+
 def run_packed(
     lstm: nn.LSTM, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
 ) -> tuple[Tensor, Cells]:
@@ -22,16 +50,10 @@ def run_packed(
 
     Shapes: (N, inputs) -> (N, D).
     """
-    sizes = torch.tensor(lengths, device=x.device)
-    owner = torch.repeat_interleave(sizes)
-    position = torch.arange(len(owner), device=x.device) - (sizes.cumsum(0) - sizes)[owner]
-    longest_first = sizes.argsort(descending=True, stable=True)
-    rank = longest_first.argsort()
-    # as PackedSequence wants it: all first tokens, all second ones …, longest sequence first
-    order = (position * len(sizes) + rank[owner]).argsort()
-    packed = PackedSequence(x[order], position.bincount().cpu(), longest_first, rank)
-    out, cells = lstm(packed, cells)
-    return out.data[order.argsort()], cells
+    steps = Steps.of(lengths, x.device)
+    order, back = steps.sequences, steps.sequences.argsort()
+    out, cells = lstm(PackedSequence(x[steps.tokens], steps.sizes, order, back), cells)
+    return out.data[steps.tokens.argsort()], cells
 
 
 class BiLSTM(nn.Module):
@@ -48,6 +70,57 @@ class BiLSTM(nn.Module):
     def forward(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Sequences end to end, in any order of lengths. Shapes: (N, inputs) -> (N, 2 · width)."""
         return run_packed(self.lstm, x, lengths)[0]
+
+
+class ProjectedLSTM(nn.Module):
+    """An LSTM whose outputs are projected, with cells and outputs clipped, in one direction.
+
+    Without clipping it is torch's `LSTM(inputs, width, proj_size=outputs)` with one bias. Source:
+    Sak et al. 2014, "Long short-term memory recurrent neural network architectures", section 2.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        outputs: int,
+        *,
+        cell_clip: float | None = None,
+        output_clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.input = nn.Linear(inputs, 4 * width)
+        self.recurrent = nn.Linear(outputs, 4 * width, bias=False)
+        self.projection = nn.Linear(width, outputs, bias=False)
+        self.cell_clip, self.output_clip = cell_clip, output_clip
+
+    def forward(
+        self, x: Tensor, sizes: Sequence[int], state: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Tokens in the order of `Steps`, from a state for each sequence to those at their ends.
+
+        Shapes: x (N, inputs) -> (N, outputs); a state is outputs (S, outputs) and cells (S, width).
+        """
+        output, cell = state
+        given = []
+        for gates in self.input(x).split(list(sizes)):
+            going = len(gates)  # the longest come first: those behind have ended
+            now, cells = self._step(gates, output[:going], cell[:going])
+            output = torch.cat([now, output[going:]])
+            cell = torch.cat([cells, cell[going:]])
+            given.append(now)
+        return torch.cat(given), (output, cell)
+
+    def _step(self, gates: Tensor, output: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        enter, forget, new, leave = (gates + self.recurrent(output)).chunk(4, -1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+        cell = _clipped(cell, self.cell_clip)
+        output = self.projection(leave.sigmoid() * cell.tanh())
+        return _clipped(output, self.output_clip), cell
+
+
+def _clipped(x: Tensor, most: float | None) -> Tensor:
+    return x if most is None else x.clamp(-most, most)
 
 
 class ScalarMix(nn.Module):

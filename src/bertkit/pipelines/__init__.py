@@ -10,7 +10,7 @@ import msgspec
 
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import NUMBER, Pipeline, Work, open_engine
 from bertkit.pipelines.embed import Embed
@@ -20,6 +20,7 @@ from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
 from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import Answer, answering
+from bertkit.pipelines.words import Words, WordStates
 from bertkit.tasks import Task
 from bertkit.tasks.summarize import SummaryAnswer
 
@@ -86,6 +87,11 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> Answer[SummaryAnswer] | WriteSummaries: ...
 @overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["words"],
+    model: str | Path,
+) -> Words: ...
+@overload
 def pipeline(
     task: str | type[Task[Any, A]],
     model: str | Path | Loaded,
@@ -101,19 +107,21 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
-) -> Embed | FillMask | Generate | NextSentence | Rerank | WriteSummaries | Answer[Any]:
+) -> Embed | FillMask | Generate | NextSentence | Rerank | Words | WriteSummaries | Answer[Any]:
     """A model made ready for one task; call it with texts.
 
-    `task` is embed, rerank, fill-mask, generate or next-sentence, one that models are fine-tuned
-    for (classify, tag, answer, ...) or a class of your own. `model` is a folder, a hub id or an
-    opened folder. `precision` bf16 (or auto) is faster where the machine has the instructions, int8
-    of a model that writes, and of others where `bertkit quantize` made the folder; `pooling` (mean,
-    cls or max) and `batch_invariant` (the same bits whatever a text is embedded with, and slower)
-    are for embed alone.
+    `task` is embed, rerank, fill-mask, generate or next-sentence, words (of an ELMo's folder), one
+    that models are fine-tuned for (classify, tag, answer, ...) or a class of your own. `model` is a
+    folder, a hub id or an opened folder. `precision` bf16 (or auto) is faster where the machine has
+    the instructions, int8 of a model that writes, and of others where `bertkit quantize` made the
+    folder; `pooling` (mean, cls or max) and `batch_invariant` (the same bits whatever a text is
+    embedded with, and slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
+    if task == "words":
+        return _words(model, precision, revision)
     if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
-        known = (*OTHERS, *tasks.TASKS)
+        known = (*OTHERS, "words", *tasks.TASKS)
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
     if (pooling is not None or batch_invariant) and task != "embed":
         raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
@@ -131,6 +139,14 @@ def pipeline(
     return OTHERS[task](loaded, precision)  # type: ignore[index]
 
 
+def _words(model: str | Path | Loaded, precision: Inference, revision: str | None) -> Words:
+    if isinstance(model, Loaded):
+        raise CheckpointError(f"{model.folder}: no ELMo; words reads the folder of one")
+    if precision != "fp32" or revision is not None:
+        raise ConfigError("precision, revision: words has none; leave them out")
+    return Words(model)
+
+
 __all__ = [
     "NUMBER",
     "OTHERS",
@@ -145,6 +161,8 @@ __all__ = [
     "NextSentenceAnswer",
     "Pipeline",
     "Rerank",
+    "WordStates",
+    "Words",
     "Work",
     "WriteSummaries",
     "answering",

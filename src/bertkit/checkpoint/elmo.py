@@ -1,0 +1,167 @@
+"""Folders of an ELMo as it is published: options in JSON, weights in one HDF5 file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit import memory
+from bertkit.checkpoint.hub import resolve
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.models.elmo import Elmo, ElmoConfig
+from bertkit.storage import check_file, read_json
+from bertkit.text.characters import CHARACTERS, MASK
+
+if TYPE_CHECKING:
+    import h5py
+
+OPTIONS, WEIGHTS = "*options.json", "*weights.hdf5"
+"""Names of the two files; the published ones have the model's shape before these."""
+
+Take = Callable[..., Tensor]
+"""A weight by its name in the file and the shape that it must have."""
+
+
+def is_elmo(folder: Path) -> bool:
+    """Whether a folder holds an ELMo, and no model of `config.json`."""
+    return any(folder.glob(OPTIONS)) and not (folder / "config.json").exists()
+
+
+def load_elmo(name: str | Path) -> Elmo:
+    """Open a folder with `options.json` and `weights.hdf5`, or names that end so.
+
+    Raises: CheckpointError for a file that is missing, damaged, no ELMo's or of another shape than
+    the options say; ConfigError where h5py is missing.
+    """
+    folder = resolve(name)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: a file, not the folder of an ELMo; name its folder")
+    config = _config(_only(folder, OPTIONS))
+    weights = _read(_only(folder, WEIGHTS), config)
+    with torch.device("meta"):
+        model = Elmo(config, CHARACTERS)
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        number = "no file" if not files else f"{len(files)} files"
+        raise CheckpointError(
+            f"{folder}: {number} named {pattern}; the folder of an ELMo holds one options.json and "
+            "one weights.hdf5"
+        )
+    return files[0]
+
+
+def _config(path: Path) -> ElmoConfig:
+    settings = read_json(path, CheckpointError, "fetch it again")
+    try:
+        return msgspec.convert(settings, ElmoConfig)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: {error}; these are no options of an ELMo") from None
+
+
+def _read(path: Path, config: ElmoConfig) -> dict[str, Tensor]:
+    try:
+        import h5py
+    except ImportError:
+        raise ConfigError(
+            f"{path}: h5py, which reads these files, is not installed; pip install 'bertkit[elmo]'"
+        ) from None
+    check_file(path, CheckpointError, most=memory.installed())
+    taken: set[str] = set()
+
+    def take(name: str, *shape: int) -> Tensor:
+        taken.add(name)
+        return _weight(file, name, shape)
+
+    try:
+        with h5py.File(path, "r") as file:
+            weights = _weights(take, config)
+            stored: list[str] = []
+            file.visititems(
+                lambda name, one: stored.append(name) if hasattr(one, "shape") else None
+            )
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: no HDF5 file, or damaged ({error}); fetch it again"
+        ) from None
+    except _Unfit as error:
+        raise CheckpointError(f"{path}: {error}; it is no ELMo of this options.json") from None
+    if more := sorted(set(stored) - taken):
+        raise CheckpointError(
+            f"{path}: holds {more[0]}, for which options.json has no place; they do not belong "
+            "together"
+        )
+    return weights
+
+
+class _Unfit(Exception):
+    """A weight that is not there, or not as the options say."""
+
+
+def _weight(file: h5py.File, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Raises: _Unfit, also where the numbers lie in another file."""
+    stored: Any = file.get(name)
+    if not hasattr(stored, "shape"):
+        raise _Unfit(f"has no {name}")
+    if stored.shape != shape:
+        raise _Unfit(f"{name} has the shape {stored.shape}, and the options say {shape}")
+    if stored.dtype.kind != "f" or stored.nbytes > memory.installed():
+        raise _Unfit(f"{name} holds no numbers of a weight")
+    if stored.is_virtual or stored.external or stored.file.filename != file.filename:
+        raise _Unfit(f"{name} lies in another file")
+    return torch.from_numpy(np.asarray(stored[()], dtype=np.float32))
+
+
+def _weights(take: Take, config: ElmoConfig) -> dict[str, Tensor]:
+    """Our weights from theirs: TensorFlow multiplies from the right, so that all are transposed."""
+    cnn, lstm = config.char_cnn, config.lstm
+    width, total = cnn.embedding.dim, sum(count for _, count in cnn.filters)
+    characters = take("char_embed", CHARACTERS - MASK, width)
+    weights = {"words.embedding.weight": torch.cat([torch.zeros(MASK, width), characters])}
+    for place, (size, count) in enumerate(cnn.filters):
+        filters = take(f"CNN/W_cnn_{place}", 1, size, width, count)
+        weights[f"words.convolutions.{place}.weight"] = filters[0].permute(2, 1, 0).contiguous()
+        weights[f"words.convolutions.{place}.bias"] = take(f"CNN/b_cnn_{place}", count)
+    for place in range(cnn.n_highway):
+        for ours, theirs in (("transform", "transform"), ("gate", "carry")):
+            name, where = f"words.highways.{place}.{ours}", f"CNN_high_{place}"
+            weights[f"{name}.weight"] = take(f"{where}/W_{theirs}", total, total).T.contiguous()
+            weights[f"{name}.bias"] = take(f"{where}/b_{theirs}", total)
+    projected = take("CNN_proj/W_proj", total, lstm.projection_dim)
+    weights["words.projection.weight"] = projected.T.contiguous()
+    weights["words.projection.bias"] = take("CNN_proj/b_proj", lstm.projection_dim)
+    for side in range(2):
+        for layer in range(lstm.n_layers):
+            where = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            cell = _cell(take, where, lstm.projection_dim, lstm.dim)
+            weights |= {f"directions.{side}.{layer}.{name}": one for name, one in cell.items()}
+    return weights
+
+
+def _cell(take: Take, where: str, outputs: int, width: int) -> dict[str, Tensor]:
+    """The weights of one LSTM: TensorFlow's gates are i, j, f, o, those of torch i, f, j, o, and
+    TensorFlow adds 1 to what the forget gate f is given."""
+
+    def ordered(gates: Tensor) -> Tensor:
+        enter, new, forget, leave = gates.chunk(4, -1)
+        return torch.cat([enter, forget, new, leave], -1)
+
+    rows = ordered(take(f"{where}/W_0", 2 * outputs, 4 * width)).T
+    bias = ordered(take(f"{where}/B", 4 * width))
+    bias[width : 2 * width] += 1
+    return {
+        "input.weight": rows[:, :outputs].contiguous(),
+        "input.bias": bias,
+        "recurrent.weight": rows[:, outputs:].contiguous(),
+        "projection.weight": take(f"{where}/W_P_0", width, outputs).T.contiguous(),
+    }

@@ -1,0 +1,194 @@
+"""ELMo: vectors of words from a language model of LSTMs that reads both ways.
+
+Source: Peters et al. 2018, "Deep contextualized word representations", section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+
+from bertkit.models.recurrent import ProjectedLSTM, Steps
+
+Count = Annotated[int, Meta(ge=1, le=1 << 20)]
+Clip = Annotated[float, Meta(gt=0.0)]
+
+WORDS = 256
+"""Different words that go through the convolutions together: each takes as much memory as its
+characters times all filters."""
+
+State = tuple[Tensor, Tensor]
+"""Outputs (directions, layers, S, P) and cells (directions, layers, S, dim) of the LSTMs."""
+
+
+class LSTMConfig(msgspec.Struct, frozen=True):
+    """The LSTMs of each direction."""
+
+    dim: Count
+    """Width of the cells."""
+    projection_dim: Count
+    """Width of the outputs of one direction, and of a word's own vector."""
+    n_layers: Count
+    cell_clip: Clip | None = None
+    """The most that a cell may be, with either sign."""
+    proj_clip: Clip | None = None
+    """The same of outputs."""
+    use_skip_connections: bool = False
+    """Whether the input of each layer but the first is added to its output."""
+
+
+class CharacterEmbedding(msgspec.Struct, frozen=True):
+    """A vector for each character."""
+
+    dim: Count
+
+
+class CharacterConfig(msgspec.Struct, frozen=True):
+    """The convolutions that make a vector of a word's characters."""
+
+    embedding: CharacterEmbedding
+    filters: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)]
+    """Their widths in characters, and how many there are of each."""
+    n_highway: Annotated[int, Meta(ge=0, le=1 << 10)]
+    activation: Literal["relu", "tanh"]
+    max_characters_per_token: Annotated[int, Meta(ge=3, le=1 << 12)]
+    n_characters: Literal[261, 262] = 262
+    """Both mean the 256 bytes and five marks: 262 counts the mask."""
+
+    def __post_init__(self) -> None:
+        widest = max(width for width, _ in self.filters)
+        if widest > self.max_characters_per_token:
+            raise ValueError(f"filters: {widest} characters are more than a word has")
+
+
+class ElmoConfig(msgspec.Struct, frozen=True):
+    """The shape of an ELMo, named as in its published `options.json`."""
+
+    lstm: LSTMConfig
+    char_cnn: CharacterConfig
+
+    @property
+    def layers(self) -> int:
+        """Those of the LSTMs; the words' own vectors are layer 0."""
+        return self.lstm.n_layers
+
+    @property
+    def hidden(self) -> int:
+        """Width of a state, D: of both directions."""
+        return 2 * self.lstm.projection_dim
+
+
+class Highway(nn.Module):
+    """g ⊙ relu(W x + b) + (1 - g) ⊙ x, where g = sigmoid(W' x + b'). Srivastava et al. 2015."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.transform = nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.gate(x).sigmoid()
+        out: Tensor = gate * self.transform(x).relu() + (1 - gate) * x
+        return out
+
+
+class CharacterCNN(nn.Module):
+    """Words from their characters. Shapes: (N, characters) -> (N, P).
+
+    Source: Kim et al. 2016, "Character-aware neural language models", sections 2.2 and 2.3.
+    """
+
+    def __init__(self, config: CharacterConfig, characters: int, outputs: int) -> None:
+        super().__init__()
+        width = config.embedding.dim
+        total = sum(count for _, count in config.filters)
+        self.embedding = nn.Embedding(characters, width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(width, n, size) for size, n in config.filters)
+        self.highways = nn.ModuleList(Highway(total) for _ in range(config.n_highway))
+        self.projection = nn.Linear(total, outputs)
+        self.activation = torch.relu if config.activation == "relu" else torch.tanh
+
+    def forward(self, characters: Tensor) -> Tensor:
+        distinct, which = characters.unique(dim=0, return_inverse=True)
+        vectors = torch.cat([self._words(part) for part in distinct.split(WORDS)])
+        return vectors[which]
+
+    def _words(self, characters: Tensor) -> Tensor:
+        x = self.embedding(characters).transpose(1, 2)
+        x = torch.cat([self.activation(filters(x).amax(-1)) for filters in self.convolutions], -1)
+        for highway in self.highways:
+            x = highway(x)
+        out: Tensor = self.projection(x)
+        return out
+
+
+class Elmo(nn.Module):
+    """A bidirectional language model without its softmax: the states of words in sentences."""
+
+    def __init__(self, config: ElmoConfig, characters: int) -> None:
+        super().__init__()
+        self.config = config
+        lstm = config.lstm
+        self.words = CharacterCNN(config.char_cnn, characters, lstm.projection_dim)
+        self.directions = nn.ModuleList(
+            nn.ModuleList(
+                ProjectedLSTM(
+                    lstm.projection_dim,
+                    lstm.dim,
+                    lstm.projection_dim,
+                    cell_clip=lstm.cell_clip,
+                    output_clip=lstm.proj_clip,
+                )
+                for _ in range(lstm.n_layers)
+            )
+            for _ in ("forward", "backward")
+        )
+
+    def forward(
+        self, characters: Tensor, lengths: Sequence[int], state: State | None = None
+    ) -> tuple[Tensor, State]:
+        """Sentences end to end, in any order of lengths, from the zero state or from another.
+
+        Layer 0 is the word's own vector, twice; the others have the forward LSTM's state first.
+        Each sentence holds its begin and end.
+        Shapes: characters (N, characters of a word) -> states (layers + 1, N, D).
+        """
+        words = self.words(characters)
+        outputs, cells = self.start(len(lengths)) if state is None else state
+        sides, ends = [], []
+        for number, layers in enumerate(self.directions):
+            steps = Steps.of(lengths, words.device, backward=number == 1)
+            start = outputs[number][:, steps.sequences], cells[number][:, steps.sequences]
+            side, end = self._read(layers, words[steps.tokens], steps.sizes.tolist(), start)
+            sides.append(side[:, steps.tokens.argsort()])
+            ends.append([part[:, steps.sequences.argsort()] for part in end])
+        states = torch.cat([torch.cat([words, words], -1)[None], torch.cat(sides, -1)])
+        return states, (torch.stack([e[0] for e in ends]), torch.stack([e[1] for e in ends]))
+
+    def start(self, sequences: int) -> State:
+        """The state before anything was read."""
+        lstm, weight = self.config.lstm, self.words.projection.weight
+        shape = (2, lstm.n_layers, sequences)
+        return weight.new_zeros(*shape, lstm.projection_dim), weight.new_zeros(*shape, lstm.dim)
+
+    def _read(
+        self, layers: nn.Module, x: Tensor, sizes: list[int], start: State
+    ) -> tuple[Tensor, State]:
+        """One direction. Shapes: (N, P) -> (layers, N, P)."""
+        states, ends = [], []
+        assert isinstance(layers, nn.ModuleList)
+        for number, (layer, *state) in enumerate(zip(layers, *start, strict=True)):
+            out, end = layer(x, sizes, tuple(state))
+            skips = self.config.lstm.use_skip_connections and number > 0
+            x = out + x if skips else out
+            states.append(x)
+            ends.append(end)
+        return torch.stack(states), (
+            torch.stack([output for output, _ in ends]),
+            torch.stack([cell for _, cell in ends]),
+        )

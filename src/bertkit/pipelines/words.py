@@ -1,0 +1,112 @@
+"""Words of sentences to their vectors, layer by layer (ELMo)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.batch import by_length
+from bertkit.checkpoint.elmo import load_elmo
+from bertkit.console import say
+from bertkit.data.tags import untagged
+from bertkit.engine.engine import MAX_BATCH_TOKENS
+from bertkit.errors import DataError
+from bertkit.models.elmo import Elmo, State
+from bertkit.text.characters import bytes_of, sentence_ids
+from bertkit.text.encoding import Text
+
+
+@dataclass(frozen=True, eq=False)
+class WordStates:
+    """The words of a sentence and what each layer makes of them.
+
+    Shapes: layers (L + 1, W, D): 0 is the word's own vector, the others read the sentence.
+    """
+
+    words: list[str]
+    layers: NDArray[np.float32]
+
+    @property
+    def mean(self) -> NDArray[np.float32]:
+        """The mean over layers, as which ELMo's weighted sum begins. Shapes: (W, D)."""
+        mean: NDArray[np.float32] = self.layers.mean(0)
+        return mean
+
+
+class Words:
+    """Sentences -> the states of their words. Nothing is kept from one call to the next."""
+
+    def __init__(self, model: Elmo | str | Path, *, max_batch_tokens: int = MAX_BATCH_TOKENS):
+        """`model` is an ELMo, or its folder. Raises: CheckpointError."""
+        self.model = model if isinstance(model, Elmo) else load_elmo(model)
+        self.max_batch_tokens = max_batch_tokens
+
+    def __call__(self, sentences: Sequence[Text]) -> list[WordStates]:
+        """The states of each sentence's words; no sentence changes another's.
+
+        A sentence is raw text, which is split at white space and punctuation, or its words.
+        Raises: DataError for a sentence without words, or a word without a character.
+        """
+        split = self._split(sentences)
+        states: list[WordStates] = [WordStates([], np.empty(0, np.float32))] * len(split)
+        for places in by_length([len(words) + 2 for words in split], self.max_batch_tokens):
+            part, _ = self._run([split[place] for place in places], None)
+            for place, one in zip(places, part, strict=True):
+                states[place] = one
+        return states
+
+    def carried(self, batches: Iterable[Sequence[Text]]) -> Iterator[list[WordStates]]:
+        """The same of batches, but the LSTMs go on where they stopped: sentence i of each batch
+        begins with the state after sentence i of the batch before it, in both directions.
+
+        AllenNLP does so always; results then depend on what ran before.
+        Raises: DataError also for a batch of another size than the first.
+        """
+        state: State | None = None
+        for number, batch in enumerate(batches):
+            if state is not None and len(batch) != state[0].shape[2]:
+                raise DataError(
+                    f"batch {number}: {len(batch)} sentences, and there were {state[0].shape[2]} "
+                    "before it; give each batch the same number"
+                )
+            part, state = self._run(self._split(batch), state)
+            yield part
+
+    def _split(self, sentences: Sequence[Text]) -> list[list[str]]:
+        split = [
+            untagged(sentence).words if isinstance(sentence, str) else list(sentence)
+            for sentence in sentences
+        ]
+        for number, words in enumerate(split):
+            if not words or not all(words):
+                what = "has no words" if not words else f"word {words.index('')} is empty"
+                raise DataError(f"sentence {number}: {what}; leave it out")
+        most = self.model.config.char_cnn.max_characters_per_token - 2
+        cut = [word for words in split for word in words if len(bytes_of(word)) > most]
+        if cut:
+            say(
+                f"{len(cut):,} words have more than {most} bytes, and the model reads these alone; "
+                f"the first is {cut[0][:20]!r}…"
+            )
+        return split
+
+    @torch.inference_mode()
+    def _run(
+        self, split: Sequence[list[str]], state: State | None
+    ) -> tuple[list[WordStates], State | None]:
+        if not split:
+            return [], state
+        width = self.model.config.char_cnn.max_characters_per_token
+        ids = torch.from_numpy(np.concatenate([sentence_ids(words, width) for words in split]))
+        lengths = [len(words) + 2 for words in split]
+        device = self.model.words.projection.weight.device
+        states, state = self.model(ids.to(device), lengths, state)
+        parts = states.cpu().split(lengths, 1)
+        # begin and end of a sentence are no words of it
+        rows = [part[:, 1:-1].numpy() for part in parts]
+        return [WordStates(*one) for one in zip(split, rows, strict=True)], state

@@ -1,0 +1,113 @@
+"""Published ELMo folders: what does not fit is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
+
+import bertkit
+from bertkit.checkpoint.elmo import load_elmo
+from bertkit.errors import CheckpointError, ConfigError
+
+h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+
+
+def test_names_of_files_may_say_the_shape(tmp_path: Path) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    for path in list(folder.iterdir()):
+        path.rename(folder / f"elmo_2x12_{path.name}")
+    assert load_elmo(folder).config.hidden == 12
+    (folder / "more_weights.hdf5").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="2 files named"):
+        load_elmo(folder)
+
+
+def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"an ELMo.*'words'"):
+        bertkit.load(tiny_elmo(tmp_path / "elmo"))
+    with pytest.raises(CheckpointError, match="no file named"):
+        bertkit.pipeline("words", tmp_path)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        bertkit.pipeline("words", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "said"),
+    [
+        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 48\), and the options say \(12, 52\)"),
+        ("lstm", {"n_layers": 1}, "holds RNN_0.*Cell1.*no place"),
+        ("lstm", {"n_layers": 3}, "has no RNN_0.*Cell2"),
+        ("lstm", {"dim": "wide"}, r"Expected `int`.*\$.lstm.dim"),
+        ("lstm", {"cell_clip": 0}, "cell_clip"),
+        ("char_cnn", {"filters": [[51, 3]]}, "51 characters are more than a word has"),
+        ("char_cnn", {"filters": []}, "filters"),
+        ("char_cnn", {"activation": "gelu"}, "gelu"),
+        ("char_cnn", {"n_characters": 300}, "n_characters"),
+        ("char_cnn", {"n_highway": 1}, "holds CNN_high_1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    group: str, values: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    options = ELMO_OPTIONS | {group: ELMO_OPTIONS[group] | values}  # type: ignore[operator]
+    (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(CheckpointError, match=said) as error:
+        load_elmo(folder)
+    assert str(folder) in str(error.value)
+
+
+def damage(change: Callable[[Path], None], folder: Path) -> str:
+    path = tiny_elmo(folder) / "lm_weights.hdf5"
+    change(path)
+    with pytest.raises(CheckpointError) as error:
+        load_elmo(folder)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_what_is_no_elmo_is_refused(tmp_path: Path) -> None:
+    def replaced(content: Callable[[Any], None]) -> Callable[[Path], None]:
+        def change(path: Path) -> None:
+            with h5py.File(path, "a") as file:
+                del file["char_embed"]
+                content(file)
+
+        return change
+
+    def elsewhere(file: Any) -> None:
+        with h5py.File(tmp_path / "other.h5", "w") as other:
+            other["x"] = elmo_weights(ELMO_OPTIONS)["char_embed"]
+        file["char_embed"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
+
+    def strings(file: Any) -> None:
+        file["char_embed"] = np.full((261, 4), b"text")
+
+    def huge(file: Any) -> None:
+        file.create_dataset("char_embed", (1 << 40, 4), dtype="f4", chunks=(64, 4))
+
+    cases = {
+        "no HDF5 file": lambda path: path.write_bytes(b"text"),
+        "fetch it again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+        "has no char_embed": replaced(lambda file: None),
+        "lies in another file": replaced(elsewhere),
+        "holds no numbers": replaced(strings),
+        "the options say (261, 4)": replaced(huge),
+    }
+    for number, (said, change) in enumerate(cases.items()):
+        assert said in damage(change, tmp_path / str(number))
+
+
+def test_without_h5py_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[elmo\]'"):
+        load_elmo(folder)
