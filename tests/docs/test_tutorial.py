@@ -32,6 +32,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     *sorted((DOCS / "tutorial").glob("*.md")),
+    DOCS / "guide" / "elmo.md",
     DOCS / "guide" / "window.md",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

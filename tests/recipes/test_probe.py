@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import tiny_folder
+from tests.factories import tiny_elmo, tiny_folder
 from torch import Tensor, nn
 
 from bertkit.batch import Batch, Packed
@@ -20,13 +20,14 @@ from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.nn.attention import Trace
+from bertkit.recipes.frozen import open_frozen
 from bertkit.recipes.probe import (
     COMBINATIONS,
+    ELMO,
     PAPER,
     Combination,
     Features,
     Probe,
-    encode,
     probe,
 )
 from bertkit.tasks.tag import Options, Tag
@@ -74,6 +75,7 @@ def conll(path: Path, count: int, *, shuffled: bool = False, words: int = 6) -> 
         ("mix:-2", "mix", (5, 6)),
         ("concat:-6", "concat", (1, 2, 3, 4, 5, 6)),
         ("mix:all", "mix", (1, 2, 3, 4, 5, 6)),
+        ("mix:0", "mix", (0, 1, 2, 3, 4, 5, 6)),
     ],
 )
 def test_names_of_combinations(name: str, how: str, layers: tuple[int, ...]) -> None:
@@ -150,7 +152,7 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
     read = task.features(examples, loaded.tokenizer, 32, long="window", labelled=False)
     assert len(read) > 5
     assert not len(read[-1].token_indices)  # type: ignore[arg-type]
-    states = encode(loaded.model, read, [0, 3], "fp32")
+    states = open_frozen(loaded).encode(read, [0, 3])
     row = 0
     for feature in read:
         assert feature.token_indices is not None
@@ -223,6 +225,20 @@ def test_combinations_of_the_paper_that_the_model_has(base: Path, tmp_path: Path
     found = probe(base, **files, out=tmp_path / "out", settings=settings)
     assert list(found["scores"]) == ["embeddings", "-2", "-1", "mix:all"]  # of 3 layers
     assert found["train"]["sentences"] == found["dev"]["sentences"] == 3
+
+
+def test_of_an_elmo_whole_words_are_read_and_its_paper_is_tried(tmp_path: Path) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    files = {"train": conll(tmp_path / "a.conll", 60), "dev": conll(tmp_path / "b.conll", 20)}
+    settings = Probe(epochs=20, batch_size=8, learning_rate=1e-2, width=16, layers=1, dropout=0.0)
+    found = probe(folder, **files, out=tmp_path / "out", settings=settings)
+    assert list(found["scores"]) == list(ELMO)
+    # layers of random weights, clipped all over, say little of a word
+    assert min(found["scores"][name]["mean"] for name in ("embeddings", "mix:0")) > 0.9
+    page = (tmp_path / "out" / "probe.html").read_text(encoding="utf-8")
+    assert "weighted sum of the embeddings and all layers" in page
+    with pytest.raises(ConfigError, match="words has none"):
+        probe(folder, **files, out=tmp_path / "bf16", settings=Probe(precision="bf16"))
 
 
 def test_refusals_come_before_anything_is_written(base: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import tiny_elmo
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
@@ -59,6 +60,23 @@ def test_rows_that_cannot_be_scored(minilm: Path, tmp_path: Path) -> None:
     far = one | {"sentence1": "so " * 600 + "bank", "label": False}
     with pytest.raises(DataError, match="the model reads no piece of 'bank'"):
         evaluate_words(minilm, write(tmp_path / "far.jsonl", [one, far]))
+
+
+def test_of_an_elmo_whole_words_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    row = {"word": "bank", "sentence1": "a bank", "sentence2": "a bank", "label": True}
+    other = row | {"sentence2": "the river has one bank, or two", "label": False}
+    path = write(tmp_path / "wic.jsonl", [row, other])
+    assert cli.run(["evaluate", "words", str(folder), str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["auc"] == [0.5, 1.0, 1.0]  # layer 0 is the same vector in any sentence
+    path = tmp_path / "pairs.txt"
+    path.write_text("cat\tcats\t9\ncat\tdog\t6\ncat\teconomics\t1\n", encoding="utf-8")
+    assert len(evaluate_words(folder, path)["spearman"]) == 3
+    assert cli.run(["evaluate", "words", str(folder), str(path), "--precision", "bf16"]) == 2
+    assert "words has none" in capsys.readouterr().err
 
 
 def test_real_words(minilm: Path, data_folder: Path) -> None:

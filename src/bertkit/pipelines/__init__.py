@@ -89,7 +89,10 @@ def pipeline(  # type: ignore[overload-overlap]
 @overload
 def pipeline(  # type: ignore[overload-overlap]
     task: Literal["words"],
-    model: str | Path,
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
 ) -> Words: ...
 @overload
 def pipeline(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.elmo import load_elmo
@@ -52,13 +53,24 @@ class Words:
         A sentence is raw text, which is split at white space and punctuation, or its words.
         Raises: DataError for a sentence without words, or a word without a character.
         """
-        split = self._split(sentences)
+        split = self.split(sentences)
         states: list[WordStates] = [WordStates([], np.empty(0, np.float32))] * len(split)
-        for places in by_length([len(words) + 2 for words in split], self.max_batch_tokens):
-            part, _ = self._run([split[place] for place in places], None)
-            for place, one in zip(places, part, strict=True):
-                states[place] = one
+        for place, rows in self.stream([self.ids(words) for words in split]):
+            states[place] = WordStates(split[place], _of_words(rows))
         return states
+
+    def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """What the model reads of a sentence, its begin and end too. Shapes: (W + 2, characters)"""
+        return sentence_ids(words, self.model.config.char_cnn.max_characters_per_token)
+
+    def stream(self, sentences: Sequence[NDArray[np.int64]]) -> Iterator[tuple[int, Tensor]]:
+        """The states of `ids`, shortest sentences first, each with the place of its sentence.
+
+        Shapes: (T, characters) -> (layers + 1, T, D).
+        """
+        for places in by_length([len(ids) for ids in sentences], self.max_batch_tokens):
+            parts, _ = self._run([sentences[place] for place in places], None)
+            yield from zip(places, parts, strict=True)
 
     def carried(self, batches: Iterable[Sequence[Text]]) -> Iterator[list[WordStates]]:
         """The same of batches, but the LSTMs go on where they stopped: sentence i of each batch
@@ -74,10 +86,13 @@ class Words:
                     f"batch {number}: {len(batch)} sentences, and there were {state[0].shape[2]} "
                     "before it; give each batch the same number"
                 )
-            part, state = self._run(self._split(batch), state)
-            yield part
+            split = self.split(batch)
+            parts, state = self._run([self.ids(words) for words in split], state)
+            rows = map(_of_words, parts)
+            yield [WordStates(*one) for one in zip(split, rows, strict=True)]
 
-    def _split(self, sentences: Sequence[Text]) -> list[list[str]]:
+    def split(self, sentences: Sequence[Text]) -> list[list[str]]:
+        """The words of sentences. Raises: DataError for what cannot be read."""
         split = [
             untagged(sentence).words if isinstance(sentence, str) else list(sentence)
             for sentence in sentences
@@ -97,16 +112,18 @@ class Words:
 
     @torch.inference_mode()
     def _run(
-        self, split: Sequence[list[str]], state: State | None
-    ) -> tuple[list[WordStates], State | None]:
-        if not split:
+        self, sentences: Sequence[NDArray[np.int64]], state: State | None
+    ) -> tuple[list[Tensor], State | None]:
+        if not sentences:
             return [], state
-        width = self.model.config.char_cnn.max_characters_per_token
-        ids = torch.from_numpy(np.concatenate([sentence_ids(words, width) for words in split]))
-        lengths = [len(words) + 2 for words in split]
+        lengths = [len(ids) for ids in sentences]
+        ids = torch.from_numpy(np.concatenate(sentences))
         device = self.model.words.projection.weight.device
         states, state = self.model(ids.to(device), lengths, state)
-        parts = states.cpu().split(lengths, 1)
-        # begin and end of a sentence are no words of it
-        rows = [part[:, 1:-1].numpy() for part in parts]
-        return [WordStates(*one) for one in zip(split, rows, strict=True)], state
+        return list(states.cpu().split(lengths, 1)), state
+
+
+def _of_words(states: Tensor) -> NDArray[np.float32]:
+    """Begin and end of a sentence are no words of it."""
+    rows: NDArray[np.float32] = states[:, 1:-1].numpy()
+    return rows

@@ -5,7 +5,6 @@ Devlin et al. 2019, section 5.3 and table 7.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
 from bertkit.config import Count, Rate, Seed, Settings, plain
-from bertkit.console import progress, say
-from bertkit.engine.engine import Engine
-from bertkit.engine.words import layer_states
+from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.models.model import Model
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
+from bertkit.recipes.frozen import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
@@ -52,6 +48,14 @@ COMBINATIONS = {
     "mix:all": "weighted sum of all layers",
 }
 """The rows of the paper's table 7, in its order; the plain sum is from its first version."""
+
+ELMO = {
+    "embeddings": "embeddings",
+    "-2": "second-to-last layer",
+    "-1": "last layer",
+    "mix:0": "weighted sum of the embeddings and all layers",
+}
+"""Those of an ELMo; the last is equation 1 of Peters et al. 2018."""
 
 PAPER = {
     "embeddings": 91.0,
@@ -101,18 +105,22 @@ class Combination:
 
         "embeddings"; "3" is layer 3, "-1" the last; "sum:-4", "mix:-4" and "concat:-4" are the sum
         of the last four, one with learned weights, and all side by side; "sum:all" is without the
-        embeddings.
+        embeddings, and "sum:0" with them.
         Raises: ConfigError for another name, or a layer that the model has not.
         """
         if name == "embeddings":
             return Combination(name, "one", (0,))
-        match = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|-[1-9][0-9]{0,3})", name)
+        match = re.fullmatch(r"(-?[1-9][0-9]{0,3})|(sum|mix|concat):(all|0|-[1-9][0-9]{0,3})", name)
         if match is None:
             raise ConfigError(
                 f"combination: {name!r} is none; write embeddings, a layer (3, or -1 for the "
-                "last), or sum:, mix: or concat: before -4 (the last four) or all"
+                "last), or sum:, mix: or concat: before -4 (the last four), all, or 0 "
+                "(all and the embeddings)"
             )
         one, how, last = match.groups()
+        if last == "0":
+            chosen = tuple(range(layers + 1))
+            return Combination(name, cast(Literal["sum", "mix", "concat"], how), chosen)
         count = layers if last == "all" else abs(int(one or last))
         if count > layers:
             raise ConfigError(f"combination: {name!r}; the model has {layers} layers, name fewer")
@@ -182,26 +190,24 @@ def probe(
     file and line; before any work.
 
     Args:
-        model: A model folder or hub id.
+        model: A model folder or hub id, or the folder of an ELMo.
         train: Labelled examples to learn from.
         dev: The same, to choose the best epoch by and to score.
         out: The folder of what is made; it must not exist yet.
         combinations: embeddings, a layer (3, or -1 for the last), or sum:, mix: or concat: before
-            -4 (the last four) or all; once for each. By default those of the BERT paper.
+            -4 (the last four), all, or 0 (all, and the embeddings); once for each. By default those
+            of the model's paper, BERT's or ELMo's.
     """
     settings, out = settings or Probe(), Path(out)
     refuse_used(out)
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
     task = Tag.from_examples(learn, Options())
     task.check(check)
-    loaded = load(model, heads=())
-    chosen = _chosen(combinations, loaded.model.config.layers)
-    parts = [
-        task.features(rows, loaded.tokenizer, loaded.length, long="window", labelled=rows is learn)
-        for rows in (learn, check)
-    ]
+    frozen = open_frozen(model, settings.precision)
+    chosen = _chosen(combinations, frozen)
+    parts = [frozen.features(task, rows, labelled=rows is learn) for rows in (learn, check)]
     stored = sorted({layer for combination in chosen for layer in combination.layers})
-    states = encode(loaded.model, [*parts[0], *parts[1]], stored, settings.precision)
+    states = frozen.encode([*parts[0], *parts[1]], stored)
     learned, checked = _sequences(parts)
 
     def tagger(combination: Combination, seed: int) -> dict[str, float]:
@@ -236,49 +242,19 @@ def probe(
     return result
 
 
-def encode(
-    model: Model, features: Sequence[Feature], layers: Sequence[int], precision: Precision
-) -> Tensor:
-    """The states of these layers at the places of all features, one after another, in fp16.
-
-    A feature without places gives its first token. How much memory they take is said before.
-    Shapes: (J, W, D).
-    """
-    wanted = [_places(feature) for feature in features]
-    starts = np.cumsum([0, *map(len, wanted)])
-    shape = (len(layers), int(starts[-1]), model.config.hidden)
-    say(
-        f"{shape[1]:,} words × {shape[0]} layers × {shape[2]}: "
-        f"{2 * math.prod(shape) / 1e6:,.0f} MB of states"
-    )
-    states = torch.empty(shape, dtype=torch.float16)
-    with progress() as bar:
-        shown = bar.add_task("reading", total=len(features), note="")
-        encodings = [feature.encoding for feature in features]
-        engine = Engine(model, precision=precision)
-        for place, rows in engine.stream(encodings, layer_states(layers), wanted):
-            states[:, starts[place] : starts[place + 1]] = rows.half().transpose(0, 1)
-            bar.update(shown, advance=1)
-    return states
-
-
-def _chosen(names: Sequence[str] | None, layers: int) -> list[Combination]:
+def _chosen(names: Sequence[str] | None, frozen: Frozen) -> list[Combination]:
+    layers = frozen.layers
     if names is not None:
         if not names:
             raise ConfigError("combination: none is named; leave it out for those of the paper")
         return [Combination.of(name, layers) for name in dict.fromkeys(names)]
     chosen = []
-    for name in COMBINATIONS:
+    for name in ELMO if isinstance(frozen, FrozenElmo) else COMBINATIONS:
         try:
             chosen.append(Combination.of(name, layers))
         except ConfigError:
             say(f"{COMBINATIONS[name]}: left out; the model has {layers} layers")
     return chosen
-
-
-def _places(feature: Feature) -> NDArray[np.int64]:
-    assert feature.token_indices is not None
-    return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)
 
 
 def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
@@ -293,7 +269,7 @@ def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
                 for w in windows
                 for place in cast(NDArray[np.int64], w.token_indices).tolist()
             ]
-            count = sum(len(_places(window)) for window in windows)
+            count = sum(len(places_of(window)) for window in windows)
             encoding = Encoding(
                 ids=np.arange(row, row + count),
                 types=np.zeros(count, np.int64),
@@ -311,7 +287,7 @@ def _sequences(parts: Sequence[Sequence[Feature]]) -> list[list[Feature]]:
 
 
 def _title(name: str) -> str:
-    return COMBINATIONS.get(name, name)
+    return (COMBINATIONS | ELMO).get(name, name)
 
 
 def _write(folder: Path, result: Mapping[str, Any]) -> None:

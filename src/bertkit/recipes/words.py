@@ -6,7 +6,6 @@ Camacho-Collados 2019 (words in context).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import metrics
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded
 from bertkit.data.paths import suffix
-from bertkit.data.words import WIC, Range, read_in_context, read_word_pairs
-from bertkit.engine.engine import Engine
-from bertkit.engine.words import word_states
+from bertkit.data.words import WIC, read_in_context, read_word_pairs
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Precision
+from bertkit.recipes.frozen import Frozen, open_frozen
 
 
 def evaluate_words(
@@ -40,22 +38,21 @@ def evaluate_words(
     latter, DataError naming file and line.
 
     Args:
-        model: A model folder or hub id.
+        model: A model folder or hub id, or the folder of an ELMo.
         file: Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1,
             sentence2, label} (WiC), or WiC's own .data.txt.
         train: Rows in context to choose the cosine by that tells them apart.
         precision: Of the numbers the model computes with.
     """
-    loaded = model if isinstance(model, Loaded) else load(model, heads=())
-    engine = Engine(loaded.model, precision=precision)
+    frozen = open_frozen(model, precision)
     if suffix(file) == ".jsonl" or file.name.endswith(WIC):
-        return word_in_context(loaded, engine, file, train)
+        return word_in_context(frozen, file, train)
     if train is not None:
         raise ConfigError("train: cosines of words are ranked, and nothing is chosen; leave it out")
-    return word_similarity(loaded, engine, file)
+    return word_similarity(frozen, file)
 
 
-def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any]:
+def word_similarity(frozen: Frozen, file: Path) -> dict[str, Any]:
     """How well cosines rank pairs of words that people have scored; each word stands alone.
 
     Returns: Spearman's correlation by layer.
@@ -63,7 +60,7 @@ def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any
     pairs = read_word_pairs(file)
     words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
     place = {word: i for i, word in enumerate(words)}
-    states = _states(loaded, engine, words, [(0, len(word)) for word in words])
+    states = frozen.states(words, [(0, len(word)) for word in words])
     first = states[:, np.array([place[word] for word, *_ in pairs])]
     second = states[:, np.array([place[word] for _, word, _ in pairs])]
     scores = [score for *_, score in pairs]
@@ -73,35 +70,23 @@ def word_similarity(loaded: Loaded, engine: Engine, file: Path) -> dict[str, Any
     return {"spearman": spearman, "best_layer": int(np.argmax(spearman)), "pairs": len(pairs)}
 
 
-def word_in_context(
-    loaded: Loaded, engine: Engine, file: Path, train: Path | None
-) -> dict[str, Any]:
+def word_in_context(frozen: Frozen, file: Path, train: Path | None) -> dict[str, Any]:
     """Whether a word means the same in two sentences, by the cosine of its states there.
 
     Returns by layer: `auc`, how often a pair that means the same has the higher cosine than one
     that does not; with `train` also `accuracy`, by the cosine that tells its rows apart best.
     """
-    near, same, missing = _in_context(loaded, engine, file)
+    near, same, missing = _in_context(frozen, file)
     record: dict[str, Any] = {"auc": [_auc(row, same) for row in near]}
     if train is not None:
-        seen, known, _ = _in_context(loaded, engine, train)
+        seen, known, _ = _in_context(frozen, train)
         bounds = np.array([_bound(row, known) for row in seen])
         record["accuracy"] = ((near >= bounds[:, None]) == same).mean(1).tolist()
     best = int(np.argmax(record.get("accuracy", record["auc"])))
     return {**record, "best_layer": best, "pairs": len(same), "missing": missing}
 
 
-def _states(
-    loaded: Loaded, engine: Engine, texts: Sequence[str], ranges: Sequence[Range]
-) -> NDArray[np.float32]:
-    """Shapes: (layers + 1, S, D)."""
-    encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
-    return word_states(engine, encodings, ranges, texts)
-
-
-def _in_context(
-    loaded: Loaded, engine: Engine, file: Path
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
+def _in_context(frozen: Frozen, file: Path) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
     """The cosines of each row's two words by layer, whether they mean the same, and how many rows
     are left out."""
     rows, missing = read_in_context(file)
@@ -109,7 +94,7 @@ def _in_context(
     if same.all() or not same.any():
         raise DataError(f"{file}: its rows are of one label; there is nothing to tell apart")
     texts = [text for row in rows for text in row.texts]
-    states = _states(loaded, engine, texts, [span for row in rows for span in row.spans])
+    states = frozen.states(texts, [span for row in rows for span in row.spans])
     return metrics.cosines(states[:, ::2], states[:, 1::2]), same, missing
 
 

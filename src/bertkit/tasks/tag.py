@@ -205,7 +205,7 @@ class Tag(Task[Example, TagAnswer]):
         encodings = tokenizer.encode_batch([e.words for e in examples], max_length=NO_LIMIT)
         built = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
-            wanted = self._wanted(example, encoding) if labelled else None
+            wanted = self.word_targets(example, encoding) if labelled else None
             done = 0
             for window, places in word_windows(encoding, length):
                 if wanted is None:
@@ -221,7 +221,7 @@ class Tag(Task[Example, TagAnswer]):
             )
         return built
 
-    def _wanted(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
+    def word_targets(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
         """The labels of the words that have a piece, of which entities may lose some."""
         seen = [word for word in dict.fromkeys(encoding.words) if word is not None]
         tags = _tags(example)

@@ -1,0 +1,161 @@
+"""The states that a frozen model has of words: of their pieces, or of whole words (ELMo)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertkit.checkpoint.elmo import is_elmo
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.hub import resolve
+from bertkit.console import progress, say
+from bertkit.data.tags import TaggedText, words_of
+from bertkit.data.words import Range
+from bertkit.engine.engine import Engine
+from bertkit.engine.words import layer_states, word_states
+from bertkit.errors import DataError
+from bertkit.nn.precision import Precision
+from bertkit.pipelines import Words, pipeline
+from bertkit.tasks.tag import Tag
+from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
+
+
+class Frozen(Protocol):
+    """A model of which nothing is learned; layer 0 is its embedding."""
+
+    @property
+    def layers(self) -> int: ...
+
+    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+        """Those of one word of each text, the mean where it has several parts.
+
+        Shapes: (layers + 1, S, D). Raises: DataError for a word that the model does not read.
+        """
+
+    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
+        """What it reads of the examples, and at which places a tagger answers."""
+
+    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
+        """The states of these layers at the places of all features, one after another, in fp16.
+
+        A feature without places gives its first token. How much memory they take is said before.
+        Shapes: (J, W, D).
+        """
+
+
+def open_frozen(model: str | Path | Loaded, precision: Precision = "fp32") -> Frozen:
+    """An opened model, or the one of a folder or hub id. Raises: CheckpointError."""
+    if not isinstance(model, Loaded) and is_elmo(resolve(model)):
+        return FrozenElmo(pipeline("words", model, precision=precision))
+    return FrozenEncoder(model if isinstance(model, Loaded) else load(model, heads=()), precision)
+
+
+class FrozenEncoder:
+    """A Transformer, which reads pieces of words."""
+
+    def __init__(self, loaded: Loaded, precision: Precision) -> None:
+        self.loaded, self.engine = loaded, Engine(loaded.model, precision=precision)
+
+    @property
+    def layers(self) -> int:
+        return self.loaded.model.config.layers
+
+    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+        encodings = self.loaded.tokenizer.encode_batch(
+            texts, max_length=self.loaded.length, truncate="longest"
+        )
+        return word_states(self.engine, encodings, ranges, texts)
+
+    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
+        tokenizer, length = self.loaded.tokenizer, self.loaded.length
+        return task.features(examples, tokenizer, length, long="window", labelled=labelled)
+
+    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
+        wanted = [places_of(feature) for feature in features]
+        encodings = [feature.encoding for feature in features]
+        read = self.engine.stream(encodings, layer_states(layers), wanted)
+        shape = len(layers), self.loaded.model.config.hidden
+        return _stored(read, [len(places) for places in wanted], *shape)
+
+
+class FrozenElmo:
+    """An ELMo, which reads whole words: the ids of an encoding are their characters."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
+    @property
+    def layers(self) -> int:
+        return self.words.model.config.layers
+
+    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+        means = []
+        for text, (start, end), one in zip(texts, ranges, self.words(texts), strict=True):
+            spans = np.array(words_of(text))
+            places = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
+            if not len(places):
+                raise DataError(f"{text[:60]!r}: no word stands at {start}:{end}; leave it out")
+            means.append(one.layers[:, places].mean(1))
+        return np.stack(means, 1)
+
+    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
+        built = []
+        for number, words in enumerate(self.words.split([example.words for example in examples])):
+            encoding = _whole_words(self.words.ids(words))
+            target = task.word_targets(examples[number], encoding) if labelled else None
+            built.append(Feature(encoding, number, np.arange(1, len(words) + 1), target))
+        return built
+
+    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
+        wanted = [places_of(feature) for feature in features]
+        read = self.words.stream([feature.encoding.ids for feature in features])
+        chosen = list(layers)
+        rows = ((place, states[chosen][:, wanted[place]].transpose(0, 1)) for place, states in read)
+        return _stored(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
+
+
+def _whole_words(ids: NDArray[np.int64]) -> Encoding:
+    count = len(ids) - 2
+    nothing = np.zeros((len(ids), 2), np.int64)
+    inner: list[int | None] = [0] * count
+    return Encoding(
+        ids=ids,
+        types=nothing[:, 0],
+        offsets=nothing,
+        words=[None, *range(count), None],
+        sequence=[None, *inner, None],
+        truncated=False,
+    )
+
+
+def places_of(feature: Feature) -> NDArray[np.int64]:
+    """The places of a feature whose states are kept: one at least."""
+    assert feature.token_indices is not None
+    return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)
+
+
+def _stored(
+    read: Iterator[tuple[int, Tensor]], counts: Sequence[int], layers: int, width: int
+) -> Tensor:
+    """Rows (W, J, D) of each feature, which come in any order, as one (J, W, D) in fp16."""
+    starts = np.cumsum([0, *counts])
+    shape = layers, int(starts[-1]), width
+    say(
+        f"{shape[1]:,} words × {shape[0]} layers × {shape[2]}: "
+        f"{2 * math.prod(shape) / 1e6:,.0f} MB of states"
+    )
+    states = torch.empty(shape, dtype=torch.float16)
+    with progress() as bar:
+        shown = bar.add_task("reading", total=len(counts), note="")
+        for place, rows in read:
+            states[:, starts[place] : starts[place + 1]] = rows.half().transpose(0, 1)
+            bar.update(shown, advance=1)
+    return states
