@@ -1,10 +1,10 @@
 """Subjects for mails (AESLC): a small BART from nothing, and one pretrained on prose first.
 
 Both have the same shape and vocabulary, and learn from the same mails by the same settings; the
-other is first pretrained (infilling) on film reviews and the texts of the mails to learn from. Half of the validation mails chooses the
-epoch, the other half is scored: ROUGE-1 against the mail's own subject, beside its first words, as
-many as a subject has on average in these rows. The runs are kept in runs/write: what is there is
-not run again. Needs BERTKIT_DATA.
+other is first pretrained (infilling) on film reviews and the texts of the mails to learn from. Half
+of the validation mails chooses the epoch, the other half is scored: ROUGE-1 against the mail's own
+subject, beside its first words, as many as a subject has on average in these rows. The runs are
+kept in runs/write: what is there is not run again. Needs BERTKIT_DATA.
 """
 
 from __future__ import annotations
