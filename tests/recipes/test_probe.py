@@ -235,7 +235,12 @@ def test_of_an_elmo_whole_words_are_read_and_its_paper_is_tried(tmp_path: Path) 
     assert list(found["scores"]) == list(ELMO)
     # layers of random weights, clipped all over, say little of a word
     assert min(found["scores"][name]["mean"] for name in ("embeddings", "mix:0")) > 0.9
+    weights = {name: spread["mean"] for name, spread in found["mixtures"]["mix:0"].items()}
+    assert list(weights) == ["embeddings", "1", "2", "scale"]
+    assert sum(weights.values()) - weights["scale"] == pytest.approx(1, abs=1e-6)
+    assert weights["embeddings"] > max(weights["1"], weights["2"])
     page = (tmp_path / "out" / "probe.html").read_text(encoding="utf-8")
+    assert f"{weights['embeddings']:.3f}" in page
     assert "weighted sum of the embeddings and all layers" in page
     with pytest.raises(ConfigError, match="words has none"):
         probe(folder, **files, out=tmp_path / "bf16", settings=Probe(precision="bf16"))

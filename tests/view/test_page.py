@@ -95,7 +95,7 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
         },
         "errors.html": {"name": text, "wrong": 3, "of": 4, "errors": table(text)},
         "compare.html": {**scores, "vectors": {"coverage": {"train": 0.5, "dev": 0.5}}},
-        "probe.html": {**scores, "model": text},
+        "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,
             "facts": Table(text, [(text, text)]),

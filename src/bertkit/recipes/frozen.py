@@ -53,9 +53,12 @@ class Frozen(Protocol):
 
 def open_frozen(model: str | Path | Loaded, precision: Precision = "fp32") -> Frozen:
     """An opened model, or the one of a folder or hub id. Raises: CheckpointError."""
-    if not isinstance(model, Loaded) and is_elmo(resolve(model)):
-        return FrozenElmo(pipeline("words", model, precision=precision))
-    return FrozenEncoder(model if isinstance(model, Loaded) else load(model, heads=()), precision)
+    if isinstance(model, Loaded):
+        return FrozenEncoder(model, precision)
+    folder = resolve(model)
+    if is_elmo(folder):
+        return FrozenElmo(pipeline("words", folder, precision=precision))
+    return FrozenEncoder(load(folder, heads=()), precision)
 
 
 class FrozenEncoder:

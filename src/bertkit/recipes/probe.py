@@ -141,6 +141,7 @@ class Features(nn.Module):
     ) -> None:
         super().__init__()
         self.states, self.how = states, chosen.how
+        self.layers = chosen.layers
         self.rows = [stored.index(layer) for layer in chosen.layers]
         inputs = states.shape[2] * (len(self.rows) if chosen.how == "concat" else 1)
         self.mix = ScalarMix(len(self.rows)) if chosen.how == "mix" else None
@@ -155,6 +156,15 @@ class Features(nn.Module):
             x = states.transpose(0, 1).flatten(1) if self.how == "concat" else states.sum(0)
         out: Tensor = self.dropout(self.lstm(self.dropout(x), batch.layout.lengths))
         return out
+
+    def mixture(self) -> dict[str, float]:
+        """What a weighted sum has learned: the weight of each layer, which add up to 1, and what
+        the sum is multiplied by."""
+        if self.mix is None:
+            return {}
+        weights = self.mix.scores.detach().softmax(0).tolist()
+        names = (str(layer or "embeddings") for layer in self.layers)
+        return {**dict(zip(names, weights, strict=True)), "scale": self.mix.scale.item()}
 
 
 class Words(nn.Module):
@@ -183,8 +193,9 @@ def probe(
     """Which layers of a frozen model serve a tagger best.
 
     The encoder reads both files once; then a tagger is trained for each combination and seed, and
-    scored at its best epoch on dev. `combinations` are names as in `Combination.of`; those of the
-    paper by default, as far as the model has the layers. `out` gets probe.json, .svg and .html.
+    scored at its best epoch on dev; what weighted sums learned is told, too. `combinations` are
+    names as in `Combination.of`; those of the paper by default, as far as the model has the layers.
+    `out` gets probe.json, .svg and .html.
     The same settings give the same scores. Returns: what probe.json holds.
     Raises: ConfigError for a combination the model has not or when `out` exists, DataError naming
     file and line; before any work.
@@ -211,10 +222,11 @@ def probe(
     learned, checked = _sequences(parts)
 
     def tagger(combination: Combination, seed: int) -> dict[str, float]:
-        """Scores of a tagger on these layers."""
+        """Scores of a tagger on these layers, and the mixture that it learned."""
         torch.manual_seed(seed)
-        return fit(
-            Features(states, stored, combination, settings),
+        features = Features(states, stored, combination, settings)
+        scores = fit(
+            features,
             Words(2 * settings.width, len(task.labels)),
             task,
             learned,
@@ -226,6 +238,7 @@ def probe(
             learning_rate=settings.learning_rate,
             seed=seed,
         )
+        return {task.metric: scores[task.metric], **features.mixture()}
 
     seeds = range(settings.seed, settings.seed + settings.seeds)
     table = study({_title(c.name): partial(tagger, c) for c in chosen}, seeds, task.metric)
@@ -235,7 +248,8 @@ def probe(
         "dev": {"file": str(dev), "sentences": len(check)},
         "settings": plain(settings),
         "metric": task.metric,
-        "scores": {c.name: table[_title(c.name)][task.metric] for c in chosen},
+        "scores": {c.name: table[_title(c.name)].pop(task.metric) for c in chosen},
+        "mixtures": {c.name: table[_title(c.name)] for c in chosen if c.how == "mix"},
     }
     with new_folder(out) as folder:
         _write(folder, result)
@@ -253,7 +267,7 @@ def _chosen(names: Sequence[str] | None, frozen: Frozen) -> list[Combination]:
         try:
             chosen.append(Combination.of(name, layers))
         except ConfigError:
-            say(f"{COMBINATIONS[name]}: left out; the model has {layers} layers")
+            say(f"{_title(name)}: left out; the model has {layers} layers")
     return chosen
 
 
@@ -312,6 +326,18 @@ def _write_page(folder: Path, result: Mapping[str, Any], chart: Markup) -> None:
         | {
             "chart": chart,
             "table": Table("Scores", full, ("layers", "name", *names, "the paper's")),
+            "mixtures": _mixtures(result["mixtures"]),
             "settings": Table("Settings", settings),
         },
     )
+
+
+def _mixtures(learned: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row for each weighted sum, a column for each layer; empty where it has not that layer."""
+    layers = {name for mixture in learned.values() for name in mixture} - {"embeddings", "scale"}
+    columns = ["scale", "embeddings", *sorted(layers, key=int)]
+    rows = [
+        (_title(name), *(mixture[c]["mean"] if c in mixture else "" for c in columns))
+        for name, mixture in learned.items()
+    ]
+    return Table("Weights of layers", rows, ("layers", *columns))

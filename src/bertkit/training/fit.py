@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.console import progress
 from bertkit.data.order import Permutation
@@ -37,7 +37,8 @@ def fit(
     learning_rate: float,
     seed: int,
 ) -> dict[str, float]:
-    """Train `states` under a task's head with Adam; returns the dev scores of its best epoch.
+    """Train `states` under a task's head with Adam; returns the dev scores of its best epoch, whose
+    weights both then have.
 
     `states` stands where a model has its encoder; `examples` are those of dev; `name` stands beside
     a bar. Order and dropout depend on the seed alone.
@@ -55,6 +56,7 @@ def fit(
         for rows in np.array_split(order, np.arange(1, per_epoch) * batch_size)
     )
     best: dict[str, float] = {}
+    kept: dict[str, Tensor] = {}
     with progress() as bar:
         shown = bar.add_task(name, total=epochs, note="")
         for step in steps(
@@ -65,6 +67,9 @@ def fit(
                 engine = Engine(model, precision=None, max_batch_tokens=MAX_BATCH_TOKENS)
                 outputs = by_example(examples, group(dev), task.run(engine, dev))
                 scores = task.score(task.answers(outputs, head), examples)
-                best = max(best or scores, scores, key=lambda each: each[task.metric])
+                if not best or scores[task.metric] > best[task.metric]:
+                    best = scores
+                    kept = {name: weight.clone() for name, weight in model.state_dict().items()}
                 bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")
+    model.load_state_dict(kept)
     return best
