@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,10 +106,22 @@ def test_what_is_no_elmo_is_refused(tmp_path: Path) -> None:
         assert said in damage(change, tmp_path / str(number))
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_file_is_refused_or_read(seed: int, tmp_path: Path) -> None:
+    path = tiny_elmo(tmp_path / "elmo") / "lm_weights.hdf5"
+    content = bytearray(path.read_bytes())
+    random = np.random.default_rng(seed)
+    for place in random.integers(0, 6000, 8):
+        content[place] = random.integers(0, 256)
+    path.write_bytes(bytes(content))
+    with contextlib.suppress(bertkit.BertkitError):
+        load_elmo(path.parent)
+
+
 def test_without_h5py_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
-    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[elmo\]'"):
         load_elmo(folder)
