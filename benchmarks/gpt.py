@@ -1,8 +1,8 @@
 """Labels the way of GPT's paper: a GPT-mini pretrained on prose, and the same model untrained.
 
 Both have one shape and vocabulary, and learn from the same rows by the same settings, with the next
-word beside the labels (λ = 0.5) and without (λ = 0). One is first pretrained on film reviews, some
-ten minutes on two cores; the other takes one step that changes nothing to speak of. Some rows
+word beside the labels (λ = 0.5) and without (λ = 0). One is first pretrained on eight
+million tokens of film reviews; the other takes one step that changes nothing to speak of. Some rows
 choose the epoch, others are scored: of SST-2 two parts of dev, of TREC rows of train that are kept
 out, and dev. The runs are kept in runs/gpt: what is there is not run again. Needs BERTKIT_DATA.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import kept
-from benchmarks.harness import Options
+from benchmarks.harness import Options, once
 from bertkit.config import override, read_toml
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
@@ -69,42 +69,42 @@ def main(options: Options) -> None:
 
 def started(folder: Path, data: Path, *, start: str, quick: bool) -> Path:
     """A GPT-mini that begins so."""
-    vocabulary, corpus, run = folder / "vocabulary", folder / "corpus", folder / start
-    reviews = data / "prose_reviews"
-    if not vocabulary.exists():
-        train_vocabulary([reviews], out=vocabulary, kind="bpe", size=PIECES, use="write",
-                         lowercase=False)  # fmt: skip
-    if not corpus.exists():
-        prepare([reviews], tokenizer=vocabulary, out=corpus)
-    if not run.exists():
-        learns = start == "pretrained"
-        steps = (20 if quick else STEPS) if learns else 1
-        plan = {
-            "sampling.length": LENGTH,
-            "train.batch_size": BATCH,
-            "train.steps": steps,
-            "train.warmup_steps": steps // 15,
-            "train.learning_rate": 1e-2 if learns else 1e-9,
-            "model.dropout": 0.0,
-            "model.attention_dropout": 0.0,
-            "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
-        }
-        changes = [(name, str(value)) for name, value in plan.items()]
-        settings = override(read_toml(find_run_file(Path("gpt-mini"))), changes)
-        pretrain(settings, corpus=corpus, out=run)
-    return run
+    reviews, learns = data / "prose_reviews", start == "pretrained"
+    vocabulary = once(
+        folder / "vocabulary",
+        lambda out: train_vocabulary(
+            [reviews], out=out, kind="bpe", size=PIECES, use="write", lowercase=False
+        ),
+    )
+    corpus = once(folder / "corpus", lambda out: prepare([reviews], tokenizer=vocabulary, out=out))
+    steps = (20 if quick else STEPS) if learns else 1
+    plan = {
+        "sampling.length": LENGTH,
+        "train.batch_size": BATCH,
+        "train.steps": steps,
+        "train.warmup_steps": steps // 15,
+        "train.learning_rate": 1e-2 if learns else 1e-9,
+        "model.dropout": 0.0,
+        "model.attention_dropout": 0.0,
+        "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
+    }
+    changes = [(name, str(value)) for name, value in plan.items()]
+    settings = override(read_toml(find_run_file(Path("gpt-mini"))), changes)
+    return once(folder / start, lambda out: pretrain(settings, corpus=corpus, out=out))
 
 
 def accuracy(model: Path, parts: Parts, out: Path, *, weight: float, quick: bool) -> float:
     """Of a model that learned from `train`, on rows that chose nothing."""
-    if not out.exists():
-        settings = Finetune(
-            epochs=1 if quick else EPOCHS, learning_rate=RATE, length=LENGTH, lm_weight=weight
-        )
-        finetune(
-            "classify", model, train=parts["train"], dev=parts["choose"], out=out,
+    settings = Finetune(
+        epochs=1 if quick else EPOCHS, learning_rate=RATE, length=LENGTH, lm_weight=weight
+    )
+    once(
+        out,
+        lambda part: finetune(
+            "classify", model, train=parts["train"], dev=parts["choose"], out=part,
             settings=settings,
-        )  # fmt: skip
+        ),
+    )  # fmt: skip
     return evaluate(str(out), parts["score"])["accuracy"]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
@@ -100,6 +102,17 @@ def compare(
         better="lower" if work is None else "higher",
         how=how,
     )
+
+
+def once(place: Path, make: Callable[[Path], object]) -> Path:
+    """The place, where `make` has put something, now or in an earlier run that was not stopped
+    before its end."""
+    if not place.exists():
+        part = place.with_name(f"{place.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        make(part)
+        part.rename(place)
+    return place
 
 
 def apart(call: Callable[..., Found], *given: object) -> Found:

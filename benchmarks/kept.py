@@ -40,6 +40,8 @@ PACKAGES = (
     "lancedb",
     "faiss-cpu",
     "accelerate",
+    "ctranslate2",
+    "sacrebleu",
 )
 """Packages whose versions belong to a result, where they are installed."""
 

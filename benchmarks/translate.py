@@ -33,7 +33,7 @@ from sacrebleu import corpus_bleu
 
 import bertkit
 from benchmarks import kept, marian
-from benchmarks.harness import Options, apart, bf16_here
+from benchmarks.harness import Options, apart, bf16_here, once
 from benchmarks.joey import LANGUAGES, Joey, installed
 from bertkit.config import override, read_toml
 from bertkit.data.pairs import Pairs
@@ -112,19 +112,22 @@ def prepared(folder: Path) -> tuple[Pairs, dict[str, Any]]:
     """Pairs to learn from, with a vocabulary learned from them, and the run file."""
     files, place = [folder / "train.de.txt", folder / "train.en.txt"], folder / "pairs"
     settings = read_toml(find_run_file(Path("transformer-small")))
-    if place.exists():
-        return Pairs.open(place), settings
-    train_vocabulary(files, out=folder / "v", kind="unigram", use="translate", size=PIECES)
-    pairs = prepare_pairs(source=files[0], target=files[1], tokenizer=folder / "v", out=place)
-    return pairs, settings
+    vocabulary = once(
+        folder / "v",
+        lambda out: train_vocabulary(files, out=out, kind="unigram", use="translate", size=PIECES),
+    )
+    once(
+        place,
+        lambda out: prepare_pairs(source=files[0], target=files[1], tokenizer=vocabulary, out=out),
+    )
+    return Pairs.open(place), settings
 
 
 def learned(folder: Path, pairs: Pairs, settings: dict[str, Any], *, quick: bool) -> None:
     """The run, where it is not there yet."""
-    if not (folder / "run").exists():
-        steps = 60 if quick else EPOCHS * pairs.manifest.pairs // 128
-        settings = override(settings, [("train.steps", str(steps))])
-        pretrain(settings, corpus=pairs.folder, out=folder / "run")
+    steps = 60 if quick else EPOCHS * pairs.manifest.pairs // 128
+    settings = override(settings, [("train.steps", str(steps))])
+    once(folder / "run", lambda out: pretrain(settings, corpus=pairs.folder, out=out))
 
 
 def scored(what: str, folder: Path) -> kept.Row:
@@ -161,21 +164,21 @@ def decoding(folder: Path, joey: Joey, precision: str, name: str, target: float)
     rates: dict[str, list[float]] = {"ours": [], name: []}
     texts: dict[str, list[str]] = {}
     for _ in range(3):
-        for side, kept_rates in rates.items():
+        for side, measured in rates.items():
             if side == "joeynmt":
                 read = lines(folder / "val.de.txt")
                 seconds, tokens, texts[side] = joey.decode(folder / "run", read, beams=BEAMS)
             else:
                 seconds, tokens, texts[side] = apart(translated, folder, precision, side)
-            kept_rates.append(tokens / seconds)
+            measured.append(tokens / seconds)
     same = sum(a == b for a, b in zip(*texts.values(), strict=True))
-    ours, theirs = (f"BLEU {corpus_bleu(side, [right]).score:.2f}" for side in texts.values())
+    bleus = [f"BLEU {corpus_bleu(side, [right]).score:.2f}" for side in texts.values()]
     return kept.row(
         DECODING.format(precision), median(rates["ours"]), median(rates[name]), peer_name=name,
         unit="tokens/s", target=target, better="higher",
         how=(
-            kept.How(f"{same} of {len(right)} texts are alike, {ours}"),
-            kept.How(f"{HOW[name]}, {theirs}"),
+            kept.How(f"{same} of {len(right)} texts are alike, {bleus[0]}"),
+            kept.How(f"{HOW[name]}, {bleus[1]}"),
         ),
     )  # fmt: skip
 

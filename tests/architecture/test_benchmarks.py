@@ -31,6 +31,25 @@ RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
 HOW = (kept.How("fp32, packed", 1.0), kept.How("fp32, in order", 0.5))
 
 
+def test_what_was_stopped_is_made_again_and_what_is_there_is_not(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(out: Path) -> None:
+        assert not out.exists()
+        out.mkdir()
+        made.append(out.name)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        (out / "a").write_text("whole", encoding="utf-8")
+
+    with pytest.raises(KeyboardInterrupt):
+        harness.once(tmp_path / "run", make)
+    assert not (tmp_path / "run").exists()
+    for _ in range(2):
+        assert (harness.once(tmp_path / "run", make) / "a").read_text(encoding="utf-8") == "whole"
+    assert len(made) == 2
+
+
 def test_sides_take_turns_after_one_unmeasured_call_each() -> None:
     called: list[str] = []
     times, answers = harness.turns(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -33,23 +34,31 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": length})
 
 
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """A server of such connections, and its port; it is told to stop at the end."""
+    config = uvicorn.Config(echo, port=0, http=Connection, lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    running = asyncio.ensure_future(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield server, server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+
+
 def talk(client: Talk) -> bytes:
-    """What a client is told by a server of such connections."""
+    """What a client is told."""
 
     async def both() -> bytes:
-        config = uvicorn.Config(echo, port=0, http=Connection, lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        running = asyncio.ensure_future(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            return await asyncio.wait_for(client(reader, writer), 30)
-        finally:
-            writer.close()
-            server.should_exit = True
-            await running
+        async with serving() as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                return await asyncio.wait_for(client(reader, writer), 30)
+            finally:
+                writer.close()
 
     return asyncio.run(both())
 
@@ -89,24 +98,19 @@ def test_a_head_that_does_not_come_is_not_waited_for(
 
 async def connections_to_a_server_that_stops(sent: bytes) -> list[bytes]:
     """What two connections that had asked nothing read: one then sends a request, one is silent."""
-    config = uvicorn.Config(echo, port=0, http=Connection, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    running = asyncio.ensure_future(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    while len(server.server_state.connections) < 2:
-        await asyncio.sleep(0.01)
-    server.should_exit = True
-    while server.servers[0].is_serving():
-        await asyncio.sleep(0.01)
-    opened[0][1].write(sent)
-    read = [await asyncio.wait_for(reader.read(), 10) for reader, _ in opened]
-    for _, writer in opened:
-        writer.close()
-    await running
-    return read
+    async with serving() as (server, port):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        while len(server.server_state.connections) < 2:
+            await asyncio.sleep(0.01)
+        server.should_exit = True
+        while server.servers[0].is_serving():
+            await asyncio.sleep(0.01)
+        opened[0][1].write(sent)
+        try:
+            return [await asyncio.wait_for(reader.read(), 10) for reader, _ in opened]
+        finally:
+            for _, writer in opened:
+                writer.close()
 
 
 def test_the_first_request_of_a_connection_is_answered_by_a_server_that_stops() -> None:

@@ -186,19 +186,23 @@ class BeamCache(Cache):
     def __init__(self, cache: Cache, beams: int) -> None:
         super().__init__(cache.layers, cache.lengths.repeat_interleave(beams), cache.longest)
         self.beams, self.used = beams, cache.lengths
-        self.requests = torch.arange(len(self.used), device=self.used.device)
         self.keys = torch.arange(self.longest, device=self.used.device).repeat(len(self.used), 1)
         self.seen = (self.keys < self.used[:, None])[:, None].repeat(1, beams, 1)
         self.sources = cache.sources
         if self.sources is not None:
-            self.sources.keep(self.requests.repeat_interleave(beams))
+            self.sources.keep(self._requests.repeat_interleave(beams))
+
+    @property
+    def _requests(self) -> Tensor:
+        """(S,), each in its place."""
+        return torch.arange(len(self.used), device=self.used.device)
 
     def append(self, width: int) -> Step:
         """As of any cache, for one token each."""
         if width != 1:
             raise ValueError(f"beams grow by one token at a time, not by {width}")
         if self.keys.shape[1] + self.beams > self.layers[0].room:
-            self._tidy(self.requests)
+            self._tidy(self._requests)
         layout = Appended(self.lengths, width, self.longest + width)
         slots = self.used[:, None] + torch.arange(self.beams, device=self.used.device)
         places = self.lengths.view(-1, self.beams)
@@ -215,7 +219,7 @@ class BeamCache(Cache):
         requests = rows[:: self.beams] // self.beams
         self.lengths, self.seen = self.lengths[rows], self.seen.flatten(0, 1)[rows]
         self.seen = self.seen.unflatten(0, (-1, self.beams))
-        if not torch.equal(requests, self.requests):
+        if not torch.equal(requests, self._requests):
             self._tidy(requests)
         if self.sources is not None:
             self.sources.keep(rows)
@@ -236,7 +240,6 @@ class BeamCache(Cache):
         lines = lines.view(2, both.shape[1], -1)[:, requests]
         lines = (lines[..., None] * both.shape[3] + slots[:, None]).flatten()
         self.layers = [one.taken(lines, len(requests)) for one in self.layers]
-        self.requests = torch.arange(len(requests), device=requests.device)
 
 
 class Sources:
