@@ -153,8 +153,7 @@ def fill(
     Raises: CheckpointError naming missing, unknown and reshaped weights.
     """
     ours = dict(model.state_dict())
-    shapes = {name: tensor.to("meta") for name, tensor in named.items()}  # before any is copied
-    read = family.read(ours, shapes, model.config)
+    read = family.read(ours, named, model.config)
     table = family.names(ours, model.config)
     may_lack = tuple(f"heads.{head}." for head in fresh)
     missing = [name for name in ours if name not in read]
@@ -175,11 +174,12 @@ def fill(
     ]
     if problems:
         raise CheckpointError(f"{where}: {'; '.join(problems)}; its config.json does not fit it")
-    model.to_empty(device="cpu")
-    whole = {k: v.to(torch.float32) for k, v in family.read(ours, named, model.config).items()}
+    # not `to_empty`, which imports torch's compiler, and no views of the file, which may change
+    storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in ours.items()}
+    model.load_state_dict(storage, assign=True)
     for head in fresh:
         initialize(model.heads[head])
-    model.load_state_dict(whole, strict=False)
+    model.load_state_dict(read, strict=False)
     return Report(fresh=tuple(missing), unused=tuple(unused))
 
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from bertkit.models.recurrent import ProjectedLSTM, Steps
+from bertkit.nn.embedding import Table
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 Clip = Annotated[float, Meta(gt=0.0)]
@@ -107,7 +108,7 @@ class CharacterCNN(nn.Module):
         super().__init__()
         width = config.embedding.dim
         total = sum(count for _, count in config.filters)
-        self.embedding = nn.Embedding(characters, width)
+        self.embedding = Table(characters, width)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, n, size) for size, n in config.filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(config.n_highway))
         self.projection = nn.Linear(total, outputs)

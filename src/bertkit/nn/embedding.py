@@ -15,6 +15,11 @@ class Table(nn.Embedding):
     which half of the tokens have, is a tenth off (docs/log.md).
     """
 
+    def reset_parameters(self) -> None:
+        """Draw the vectors, where there is storage: a draw without imports torch's compiler."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def forward(self, ids: Tensor) -> Tensor:
         if self.weight.dtype != torch.bfloat16 or self.weight.device.type != "cpu":
             return super().forward(ids)
