@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -288,3 +290,12 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
 def test_a_fingerprint_outlives_versions(minilm: Path) -> None:
     """Stores and integers are kept with it: of the first release, and of any later one."""
     assert load(minilm).fingerprint().startswith("65438b283f078ceb260250d5cafabe34")
+
+
+def test_a_folder_opens_without_the_compiler_of_torch(bert: Path) -> None:
+    """It takes as long to import as torch itself."""
+    code = (
+        "import sys; from bertkit.checkpoint.folder import load; load(sys.argv[1]); "
+        "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(bert)], check=True)

@@ -151,7 +151,7 @@ def empty(
     config: TransformerConfig,
     heads: Iterable[str] | Mapping[str, HeadMaker],
     *,
-    labels: Sequence[str],
+    labels: Sequence[str] = (),
     decoder: TransformerConfig | None = None,
 ) -> Model:
     """The same model without storage, to be filled from a checkpoint."""

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import msgspec
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
-from bertkit.models.model import build
+from bertkit.models.model import empty
 from bertkit.recipes.run_file import PretrainConfig, complete
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -81,9 +80,8 @@ def variants() -> list[Variant]:
         data = read_toml(path)
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
-        with torch.device("meta"):
-            parameters = sum(p.numel() for p in build(config.model, ("pooler",)).parameters())
         model = config.model
+        parameters = sum(p.numel() for p in empty(model, ("pooler",)).parameters())
         made.append(
             Variant(
                 name=path.stem,
