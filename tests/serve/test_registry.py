@@ -34,6 +34,8 @@ def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
         "contexts",
         "tokenize",
         "explain",
+        "distance",
+        *(["growing"] if "embed" in abilities else []),
     }
 
 

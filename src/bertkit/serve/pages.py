@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertkit.serve.registry import ModelRegistry
+from bertkit.serve.states import StatePages
 from bertkit.serve.window import Window
 from bertkit.serve.writers import WriterPages
 
@@ -16,13 +17,15 @@ from bertkit.serve.writers import WriterPages
 def pages(registry: ModelRegistry, folders: Sequence[Path]) -> list[Route]:
     """The routes of the pages, which /openapi.json does not describe."""
     window, both = Window(registry, folders), ["GET", "POST"]
-    writers = WriterPages(window)
+    writers, states = WriterPages(window), StatePages(window)
     return [
         Route("/", window.look, methods=both),
         Route("/steps", writers.steps, methods=both),
         Route("/gap", writers.gap, methods=both),
         Route("/ask", window.ask, methods=both),
         Route("/word", window.word, methods=both),
+        Route("/growing", states.growing, methods=both),
+        Route("/distance", states.distance, methods=both),
         Route("/damage", writers.damage, methods=both),
         Route("/training", window.training),
         Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for an icon

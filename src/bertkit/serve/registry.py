@@ -41,15 +41,17 @@ from bertkit.text.chat import Chat
 from bertkit.text.long import Long
 from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.decode import DecodePipeline
+from bertkit.view.distance import DistancePipeline
 from bertkit.view.document import Explanation
 from bertkit.view.explain import MASKED_TOKENS, explain, read
 from bertkit.view.gap import NextTokenPipeline
+from bertkit.view.growing import GrowingPipeline
 
 PROBE = "A known sentence gives a known vector."
 
 TaskClass = type[Task[Any, Any]]
 
-PAGES = {"tokenize", "decode", "next-token"}
+PAGES = {"tokenize", "decode", "next-token", "growing", "distance"}
 """What the pages alone ask for, or any model answers."""
 
 PAGE = 6
@@ -92,12 +94,15 @@ class ServedModel:
         writes = "lm" in loaded.model.heads
         if loaded.pooling is not None or (task is None and not writes):
             self.pipelines["embed"] = self.embed
+            self.pipelines["growing"] = GrowingPipeline(self.embed, None)
         if writes:
             writer = Generate(loaded, runs)
             self.pipelines["translate" if writer.reads else "write"] = writer
             decoder = loaded.model.decoder
             if decoder is not None and attends(decoder):
                 self.pipelines["decode"] = DecodePipeline(writer)
+            if loaded.model.config.recurrent is not None:
+                self.pipelines["growing"] = GrowingPipeline(self.embed, writer)
             if decoder is None:
                 self.pipelines["next-token"] = NextTokenPipeline(writer)
                 self.pipelines["explain"] = ExplainPipeline(loaded, None)
@@ -110,6 +115,7 @@ class ServedModel:
         if task in ("respond", "choose", "classify"):
             self._offer("rerank", Rerank, runs)
         self.pipelines["tokenize"] = self.embed  # its tokenizer answers
+        self.pipelines["distance"] = DistancePipeline(loaded)
         fill = self.pipelines.get("fill-mask")
         assert fill is None or isinstance(fill, FillMask)
         if not writes:

@@ -34,6 +34,8 @@ PAGES = {
     "/gap": "A gap",
     "/ask": "Ask",
     "/word": "One word",
+    "/growing": "One vector",
+    "/distance": "Far apart",
     "/damage": "Damaged text",
     "/training": "Training",
 }
@@ -59,6 +61,8 @@ class Window:
             "/word": registry.supporting("contexts"),
             "/steps": registry.supporting("decode"),
             "/gap": registry.supporting("next-token") or registry.supporting("fill-mask"),
+            "/growing": registry.supporting("growing"),
+            "/distance": registry.supporting("distance"),
             "/damage": registry.models,
             "/training": folders,
         }
@@ -256,3 +260,8 @@ class Window:
             sources=list(map(source, computed_by)),
             **{**empty, **values},
         )
+
+
+def elsewhere() -> Response:
+    """To the first page that the models can fill."""
+    return Response(status_code=303, headers={"location": "/"})

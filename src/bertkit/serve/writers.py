@@ -17,7 +17,7 @@ from bertkit.pipelines import FillMask
 from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
 from bertkit.serve.panels import PIECES
-from bertkit.serve.window import Window
+from bertkit.serve.window import Window, elsewhere
 from bertkit.view.damage import NAMES, damage_figures, damaged
 from bertkit.view.figures import Field, Figure, Form
 from bertkit.view.gap import EXAMPLE, Gap, gap_figure
@@ -49,7 +49,7 @@ class WriterPages:
     async def steps(self, request: Request) -> Response:
         """How a decoder writes, step by step."""
         if "/steps" not in self.window.links:
-            return _elsewhere()
+            return elsewhere()
         text, beams, model = await values(request, "text", "beams", "model")
         beams = "" if beams == USUAL else beams
         fields = (
@@ -80,7 +80,7 @@ class WriterPages:
     async def gap(self, request: Request) -> Response:
         """A sentence with a gap, by a causal and by a masked model."""
         if "/gap" not in self.window.links:
-            return _elsewhere()
+            return elsewhere()
         text, causal, masked = await values(request, "text", "causal", "masked")
         able = {name: list(self.registry.supporting(name)) for name in ("next-token", "fill-mask")}
         fields = [
@@ -131,7 +131,7 @@ class WriterPages:
     async def damage(self, request: Request) -> Response:
         """A text as pretraining damages it."""
         if "/damage" not in self.window.links:
-            return _elsewhere()
+            return elsewhere()
         text, damage, seed, model = await values(request, "text", "damage", "seed", "model")
         kinds: dict[str, str] = {said: name for name, said in NAMES.items()}
         able: dict[str, list[str]] = {name: self._able(name) for name in NAMES}
@@ -185,8 +185,3 @@ class WriterPages:
                 marks_of(damage, model.loaded.tokenizer)
                 able.append(name)
         return able
-
-
-def _elsewhere() -> Response:
-    """To the first page that the models can fill."""
-    return Response(status_code=303, headers={"location": "/"})

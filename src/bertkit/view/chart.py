@@ -25,6 +25,9 @@ LETTER = 6.7
 COLORS = 6
 """Classes c0, c1, … of the style; more lines begin again."""
 
+CELLS, LEVELS = 128, 8
+"""Of a strip, and shades of each of its colors."""
+
 Point = tuple[float, float]
 
 
@@ -36,6 +39,22 @@ def share_bar(share: float, kind: str = "") -> Markup:
         '<svg class="share {}" width="{}" height="10" aria-hidden="true">'
         '<path class="ground" d="M0 0H{}V10H0Z"/><path d="M0 0H{}V10H0Z"/></svg>'
     ).format(kind, width, width, full)
+
+
+def strip(values: Sequence[float], reach: float) -> Markup:
+    """The first `CELLS` numbers of a vector as a row of cells: blue above zero and orange below,
+    the darker the farther, darkest at ±`reach`."""
+    lines: dict[tuple[str, int], str] = {}
+    for number, value in enumerate(values[:CELLS]):
+        level = round(LEVELS * min(1.0, abs(value) / (reach or 1.0)))
+        if level:
+            key = "c0" if value > 0 else "c1", level
+            lines[key] = lines.get(key, "") + f"M{2 * number} 0h2v14h-2z"
+    parts = [
+        Markup('<path class="dot {}" fill-opacity="{}" d="{}"/>').format(kind, level / LEVELS, line)
+        for (kind, level), line in lines.items()
+    ]
+    return _svg(2 * CELLS, 14, f"{len(values)} numbers", parts)
 
 
 def curves(

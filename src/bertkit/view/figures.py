@@ -41,6 +41,7 @@ class Marked(NamedTuple):
 
 
 Cell = str | float | Share | Shade | Marked
+"""A Markup, which is a str, is a chart."""
 
 
 class Table(NamedTuple):
