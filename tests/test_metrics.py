@@ -313,3 +313,9 @@ def test_retrieval_is_trec_evals() -> None:
     for name, other in theirs.items():
         rows = [each.get(str(i), {}).get(other, 0.0) for i in range(len(found))]
         assert ours[name] == pytest.approx(np.mean(rows), abs=1e-6), name
+
+
+def test_words_in_place_are_counted_by_those_that_should_stand_there() -> None:
+    assert metrics.words_in_place(["a b c", "x"], ["a b c", "x"]) == 1.0
+    assert metrics.words_in_place(["a b c d", "b a"], ["a b", "a b"]) == 0.5
+    assert metrics.words_in_place(["", "a"], ["a b c", "a"]) == 0.25

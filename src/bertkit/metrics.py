@@ -6,7 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -240,6 +240,15 @@ def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray
     """
     norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(exact, axis=-1)
     return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
+
+
+def words_in_place(texts: Sequence[str], right: Sequence[str]) -> float:
+    """The share of the right texts' words that stand in the same place of those written."""
+    hits = [
+        [a == b for a, b in zip_longest(text.split(), whole.split())][: len(whole.split())]
+        for text, whole in zip(texts, right, strict=True)
+    ]
+    return float(np.mean(np.concatenate(hits)))
 
 
 def spread(each: Sequence[float]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, DataError
 from bertkit.models.decoding import Decoding
+from bertkit.models.stepper import Request
 from bertkit.pipelines.alignment import alignment
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
@@ -48,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learned(place: Path, attention: str, steps: int = 400) -> Path:
     """By the command, as a person would."""
     torch.set_num_threads(1)
-    out = place / attention
+    out = place / f"{attention}-{steps}"
     if not out.exists():
         more = [f"model.recurrent.attention={attention}", f"train.steps={steps}"]
         more += ["model.recurrent.direction=both"]
@@ -100,6 +102,41 @@ def test_the_window_shows_the_same(place: Path) -> None:
     assert (steps.model.layers, steps.model.heads, len(steps.attention)) == (1, 1, 1)
     drawn = decoded(steps.mean[0])
     np.testing.assert_allclose(drawn, alignment(loaded, "a b c").weights, atol=1e-3)
+
+
+def test_what_was_cut_has_no_end(place: Path) -> None:
+    loaded = bertkit.load(learned(place, "luong"))
+    assert alignment(loaded, "a b c").target[-1] == "</s>"
+    loaded.model.heads["lm"].bias.data[loaded.tokenizer.eos] = -1e4  # it never ends
+    looked = alignment(loaded, "a b c")
+    assert "</s>" not in looked.target
+    assert looked.weights.shape == (len(looked.target), 4)
+    room = bertkit.pipeline("generate", loaded).stepper.room(Request(np.array([0]), np.arange(4)))
+    assert len(looked.target) == room
+
+
+def test_the_command_prints_numbers_or_draws_them(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = str(learned(place, "luong")), tmp_path / "a.svg"
+    looked = alignment(folder, "a b c", "c b a")
+    capsys.readouterr()
+    assert cli.run(["align", folder, "a b c", "--translation", "c b a"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["source"], printed["target"]) == (looked.source, looked.target)
+    np.testing.assert_allclose(printed["weights"], looked.weights, atol=1e-4)
+    assert cli.run(["align", folder, "a b c", "--out", str(out)]) == 0
+    assert capsys.readouterr().err == f"{out}: 4 tokens written, 4 read\n"
+    drawn = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
+    np.testing.assert_allclose(list(map(float, drawn)), looked.weights.flatten(), atol=1e-3)
+    for words, message in (
+        (["--out", str(out)], "exists already"),
+        (["--out", str(tmp_path / "a.png")], "the picture is an .svg file"),
+    ):
+        assert cli.run(["align", folder, "a b c", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert cli.run(["align", str(learned(place, "none", steps=20)), "a b c"]) == 2
+    assert "its decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("attention", ["none", "context"])

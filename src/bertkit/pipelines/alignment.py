@@ -45,12 +45,16 @@ def alignment(
     need_attention(writer.loaded)
     if not text.strip():
         raise DataError("text: is empty; give it a word at least")
-    if translation is None:
-        ((best, *_),) = writer([text])
-        translation = best.text
     (request,) = writer.requests([text])
-    ids = writer.target.ids([translation])[0].tolist()
-    room = writer.stepper.room(request)
+    room, end = writer.stepper.room(request), list(writer.rules([text]).ends[:1])
+    if translation is not None:
+        ids = writer.target.ids([translation])[0].tolist()
+    else:
+        ((best, *_),) = writer([text])
+        ids = writer.target.ids([best.text])[0].tolist()
+        if ids and best.ended == "length":  # what it writes last is no end
+            *ids, last = ids[:room]
+            end = [last]
     if len(ids) >= room:
         raise DataError(
             f"translation: {len(ids):,} tokens, and the model has room for {room - 1:,}; shorten it"
@@ -59,7 +63,6 @@ def alignment(
     writer.stepper.read(request, ids, trace)
     weights = torch.stack([layer[0] for layer in trace.cross]).mean((0, 1))
     assert request.source is not None
-    end = writer.rules([text]).ends[:1]
     return Alignment(
         writer.tokenizer.pieces(request.source),
         writer.target.pieces([*ids, *end]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,13 +51,7 @@ def evaluate_translation(
         reference: Translations by people, line by line.
         precision: Of the numbers the model computes with.
     """
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError:
-        raise BertkitError(
-            "BLEU is computed by sacrebleu: pip install 'bertkit[translate]'"
-        ) from None
+    metrics = _metrics()
     texts, right = read_lines(source), read_lines(reference)
     if len(texts) != len(right):
         raise DataError(
@@ -66,7 +62,6 @@ def evaluate_translation(
     began = time.perf_counter()
     answers = [best for best, *_ in writer(texts, decoding)]
     seconds = time.perf_counter() - began
-    metrics = BLEU(), CHRF()
     bleu, chrf = (
         metric.corpus_score([answer.text for answer in answers], [right]).score
         for metric in metrics
@@ -79,3 +74,20 @@ def evaluate_translation(
         sum(answer.ended == "length" for answer in answers),
         sum(answer.tokens for answer in answers) / seconds,
     )
+
+
+def bleu(texts: Sequence[str], right: Sequence[str]) -> float:
+    """BLEU of translations, 0 to 100. Raises: BertkitError where sacrebleu is not installed."""
+    return float(_metrics()[0].corpus_score(texts, [right]).score)
+
+
+def _metrics() -> tuple[Any, Any]:
+    """BLEU and chrF. Raises: BertkitError where sacrebleu is not installed."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError:
+        raise BertkitError(
+            "BLEU is computed by sacrebleu: pip install 'bertkit[translate]'"
+        ) from None
+    return BLEU(), CHRF()

@@ -42,18 +42,8 @@ def prepare_pairs(
         out: The folder, to be made.
     """
     refuse_used(out)
-    if file is not None and source is None and target is None:
-        sides, files = _of_rows(file, source_column, target_column), [file]
-    elif source is not None and target is not None and file is None:
-        if source_column is not None or target_column is not None:
-            raise ConfigError("--source-column, --target-column: go with --file")
-        sides, files = _of_lines(source, target), [source, target]
-    else:
-        raise ConfigError("give --source and --target, or --file, which holds both")
-    for texts, places in sides:
-        empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
-        if empty is not None:
-            raise DataError(f"{places[empty]}: empty; give its translation, or leave out the pair")
+    sides = read_pairs(source, target, file, source_column, target_column)
+    files = [path for path in (source, target, file) if path is not None]
     opened = {
         "source": Tokenizer.load(tokenizer, side="source"),
         "target": Tokenizer.load(tokenizer, side="target"),
@@ -72,6 +62,38 @@ def prepare_pairs(
         f"{manifest.target_tokens:,} tokens"
     )
     return pairs
+
+
+def read_pairs(
+    source: Path | None,
+    target: Path | None,
+    file: Path | None,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    *,
+    prefix: str = "",
+) -> tuple[Side, Side]:
+    """Both sides of pairs: of two files of lines, or of one of rows.
+
+    `prefix` is what the names of a command's options begin with.
+    Raises: ConfigError where neither is given, or both; DataError for files of different length and
+    for an empty side, by its line.
+    """
+    if file is not None and source is None and target is None:
+        sides = _of_rows(file, source_column, target_column)
+    elif source is not None and target is not None and file is None:
+        if source_column is not None or target_column is not None:
+            raise ConfigError(f"--source-column, --target-column: go with --{prefix}file")
+        sides = _of_lines(source, target)
+    else:
+        raise ConfigError(
+            f"give --{prefix}source and --{prefix}target, or --{prefix}file, which holds both"
+        )
+    for texts, places in sides:
+        empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
+        if empty is not None:
+            raise DataError(f"{places[empty]}: empty; give its translation, or leave out the pair")
+    return sides
 
 
 def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:

@@ -22,6 +22,9 @@ LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
 LETTER = 6.7
 """The mean width of a letter."""
 
+CELL = 24
+"""A side of a square of a heat map."""
+
 COLORS = 6
 """Classes c0, c1, … of the style; more lines begin again."""
 
@@ -58,11 +61,17 @@ def strip(values: Sequence[float], reach: float) -> Markup:
 
 
 def curves(
-    lines: Mapping[str, Sequence[Point]], *, x: str, y: str, dotted: Sequence[str] = ()
+    lines: Mapping[str, Sequence[Point]],
+    *,
+    x: str,
+    y: str,
+    dotted: Sequence[str] = (),
+    marks: Mapping[float, Sequence[str]] | None = None,
 ) -> Markup:
     """Lines over a common x, each with its name; those in `dotted` have a dot for each point.
 
-    A line of one point is drawn only where it is dotted.
+    A line of one point is drawn only where it is dotted. `marks` are the lines of text below some
+    x, in place of round numbers.
     """
     drawn = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
     every = [point for points in drawn.values() for point in points]
@@ -70,7 +79,7 @@ def curves(
         return Markup("<p>There is nothing to draw yet.</p>")
     across = _Axis([a for a, _ in every], LEFT, WIDTH - RIGHT)
     up = _Axis([b for _, b in every], HEIGHT - BOTTOM, TOP)
-    parts = _frame(across, up, x, y)
+    parts = _frame(across, up, x, y, marks)
     place = max(float(LEFT), 16.0 + 7 * len(y))  # behind what stands above the axis
     for number, (name, points) in enumerate(drawn.items()):
         color = f"c{number % COLORS}"
@@ -81,7 +90,7 @@ def curves(
             parts += [_disc(f"dot {color}", a, b, 3) for a, b in [*places, (place + 8, 10)]]
         parts.append(_text(place + 20, 10, name))
         place += 36 + 7 * len(name)
-    return _svg(max(WIDTH, math.ceil(place)), HEIGHT, f"{y} by {x}", parts)
+    return _svg(max(WIDTH, math.ceil(place)), HEIGHT + _lower(marks), f"{y} by {x}", parts)
 
 
 def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int = 200) -> Markup:
@@ -158,6 +167,30 @@ def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
     return bars(rows, x=metric)
 
 
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[float]], *, x: str, y: str
+) -> Markup:
+    """A square for each number of 0 to 1, darker the higher it is; columns are named from below."""
+    left = 16 + LETTER * max(map(len, [*rows, y]))
+    top = 24 + LETTER * max(map(len, columns))
+    parts = [_text(left - 8, top - 12, y, "end"), _text(left, 10, x)]
+    for across, name in enumerate(columns):
+        parts.append(_upright(left + CELL * (across + 0.5), top - 6, name))
+    for down, (name, row) in enumerate(zip(rows, cells, strict=True)):
+        middle = top + CELL * (down + 0.5)
+        parts.append(_text(left - 8, middle, name, "end"))
+        for across, cell in enumerate(row):
+            square = f"M{left + CELL * across:.1f} {middle - CELL / 2:.1f}h{CELL}v{CELL}h-{CELL}Z"
+            parts += [
+                Markup('<path class="cell" fill-opacity="{:.3f}" d="{}"><title>{}</title></path>')
+                .format(cell, square, f"{name} {columns[across]} {cell:.3f}"),
+                _path("grid", square),
+            ]  # fmt: skip
+    width, height = left + CELL * len(columns) + 8, top + CELL * len(rows) + 8
+    return _svg(math.ceil(max(width, left + LETTER * len(x))), math.ceil(height), f"{y} by {x}",
+                parts)  # fmt: skip
+
+
 def write_svg(path: Path, chart: Markup) -> None:
     """Write a chart as a file of its own, in the light colors on white."""
     style = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", STYLE.read_text(encoding="utf-8"))
@@ -190,16 +223,25 @@ class _Axis:
         return f"{tick:,.{self.digits}f}"
 
 
-def _frame(across: _Axis, up: _Axis, x: str, y: str) -> list[Markup]:
+def _lower(marks: Mapping[float, Sequence[str]] | None) -> int:
+    """Room for the lines of the marks behind the first."""
+    return 14 * max((len(words) - 1 for words in (marks or {}).values()), default=0)
+
+
+def _frame(
+    across: _Axis, up: _Axis, x: str, y: str, marks: Mapping[float, Sequence[str]] | None
+) -> list[Markup]:
     base = HEIGHT - BOTTOM
     parts = [_path("grid", f"M{LEFT} {base}H{WIDTH - RIGHT}")]
-    for tick in across.ticks:
-        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
+    below = marks or {tick: [across.words(tick)] for tick in across.ticks}
+    for tick, words in below.items():
+        for line, text in enumerate(words, 1):
+            parts.append(_text(across.at(tick), base + 14 * line, text, "middle"))
     for tick in up.ticks:
         height = up.at(tick)
         parts.append(_path("grid", f"M{LEFT} {height:.1f}H{WIDTH - RIGHT}"))
         parts.append(_text(LEFT - 6, height, up.words(tick), "end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x, "middle"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT + _lower(marks) - 8, x, "middle"))
     parts.append(_text(4, 10, y))
     return parts
 
@@ -217,6 +259,14 @@ def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "")
     return Markup(
         '<text{} x="{:.1f}" y="{:.1f}" text-anchor="{}" dominant-baseline="middle">{}</text>'
     ).format(Markup(' class="{}"').format(kind) if kind else "", x, y, anchor, words)
+
+
+def _upright(x: float, y: float, words: str) -> Markup:
+    """Text that reads upwards from a place."""
+    return Markup(
+        '<text transform="translate({:.1f} {:.1f}) rotate(-90)" dominant-baseline="middle">'
+        "{}</text>"
+    ).format(x, y, words)
 
 
 def _svg(width: int, height: int, title: str, parts: Sequence[Markup]) -> Markup:
