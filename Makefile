@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-history bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench-characters: install ## a GPT of characters, against nanoGPT's recipe
 
 bench-prompts: install ## labels of SST-2 that SmolLM2 gives by prompts
 	$(BIN)/python -m benchmarks prompts $(OPTIONS)
+
+bench-history: install ## an LSTM, attention and a Transformer at one budget; training against joeynmt (an hour)
+	$(BIN)/python -m benchmarks history $(OPTIONS)
 
 bench-write: install ## subjects for mails (AESLC), from nothing and pretrained
 	$(BIN)/python -m benchmarks write $(OPTIONS)

@@ -30,6 +30,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bertkit.models.config import TransformerConfig
 from bertkit.recipes.run_file import PretrainConfig
 from bertkit.text.tokenizer import Tokenizer
 
@@ -68,17 +69,7 @@ class Joey:
     def settings(self, model: str) -> dict[str, Any]:
         """A configuration of it, as a file; JSON is YAML."""
         shape, train = self.config.model, self.config.train
-        stack = {
-            "type": "transformer",
-            "num_layers": shape.layers,
-            "num_heads": shape.heads,
-            "hidden_size": shape.hidden,
-            "ff_size": shape.intermediate,
-            "dropout": shape.dropout,
-            "layer_norm": "post",
-            "activation": "relu",
-            "embeddings": {"embedding_dim": shape.hidden, "scale": True, "dropout": shape.dropout},
-        }
+        encoder, decoder = _recurrent(shape) if shape.recurrent else _transformer(shape)
         side = {"level": "word", "voc_file": str(self.folder / "pieces.txt")}
         return {
             "name": model,
@@ -97,8 +88,8 @@ class Joey:
                 "initializer": "xavier_uniform",
                 "tied_embeddings": True,
                 "tied_softmax": True,
-                "encoder": stack,
-                "decoder": stack,
+                "encoder": encoder,
+                "decoder": decoder,
             },
             "training": {
                 "optimizer": "adamw",
@@ -204,6 +195,45 @@ class Joey:
 
 LOGGED = 5
 """How often it tells its speed in the steps that count."""
+
+
+def _transformer(shape: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its encoder and its decoder."""
+    stack = {
+        "type": "transformer",
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
+        "hidden_size": shape.hidden,
+        "ff_size": shape.intermediate,
+        "dropout": shape.dropout,
+        "layer_norm": "post",
+        "activation": "relu",
+        "embeddings": {"embedding_dim": shape.hidden, "scale": True, "dropout": shape.dropout},
+    }
+    return stack, stack
+
+
+def _recurrent(shape: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """LSTMs that read both ways, and a decoder that starts from the last state of the top layer
+    and feeds nothing of a step into the next but its state: the nearest that it has to ours."""
+    assert shape.recurrent is not None
+    both = {
+        "type": "recurrent",
+        "rnn_type": "lstm",
+        "num_layers": shape.layers,
+        "dropout": shape.dropout,
+        "embeddings": {"embedding_dim": shape.hidden, "scale": True, "dropout": shape.dropout},
+    }
+    encoder = {**both, "hidden_size": shape.hidden // 2, "bidirectional": True}
+    decoder = {
+        **both,
+        "hidden_size": shape.hidden,
+        "hidden_dropout": 0.0,
+        "attention": shape.recurrent.attention,
+        "init_hidden": "last",
+        "input_feeding": False,
+    }
+    return encoder, decoder
 
 
 def _attention(theirs: str, ours: str) -> dict[str, str]:
