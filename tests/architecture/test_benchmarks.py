@@ -18,6 +18,7 @@ from benchmarks import (
     finetune,
     gpt,
     harness,
+    history,
     kept,
     pretrain,
     report,
@@ -250,6 +251,36 @@ def test_a_comparison_that_was_stopped_goes_on(
     finetune.main(harness.Options(speed=True, seeds="0,1", fresh=True, minutes=-1.0))
     assert not called
     assert report.read(tmp_path)[0].rows  # those of before, until there are new ones
+
+
+def test_the_gap_is_that_of_captions_of_a_length(tmp_path: Path) -> None:
+    """Attention writes the long ones well, and no model the short ones."""
+    source = ["a " * length for length in (4, 9, 10, 17, 20)]
+    right = ["the cat sat on the mat", "a b c d e f", "g h i j k", "l m n o p q r", "s t u v w x"]
+    wrong = ["0 1 2 3 4 5"] * 5
+    written = {
+        history.LSTM: wrong,
+        history.ATTENTION: [*wrong[:3], *right[3:]],
+        history.TRANSFORMER: right,
+    }
+    (tmp_path / "text").mkdir()
+    for side, texts in (("source", source), ("target", right)):
+        (tmp_path / "text" / f"dev.{side}.txt").write_text("\n".join(texts), encoding="utf-8")
+    models, scores = {}, {}
+    for place, (name, texts) in enumerate(written.items()):
+        (tmp_path / f"m{place}").mkdir()
+        (tmp_path / f"m{place}" / "seed-0.txt").write_text("\n".join(texts), encoding="utf-8")
+        models[name] = {"folder": f"m{place}", "parameters": 2_000_000}
+        scores[name] = {"seconds": {"mean": 30.0}}
+    (tmp_path / "compare.json").write_text(json.dumps({"models": models, "scores": scores}))
+    gain, long = history.caption_rows("captions", tmp_path)
+    assert 0 < gain.ours < 60
+    assert gain.key == ("captions, BLEU that attention brings", kept.LIMIT)
+    assert long.ours == pytest.approx(100.0)
+    assert long.peer == 0.1  # nothing, which cannot be divided by
+    assert [row.key for row in (gain, long)] == history.keys("captions")
+    assert "LSTM 0.0, LSTM + attention 100.0, Transformer 100.0" in long.ours_how.settings
+    assert "2.0 M weights in 30 s" in gain.ours_how.settings
 
 
 # ---- peers

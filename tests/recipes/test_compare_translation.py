@@ -14,10 +14,8 @@ import bertkit
 from bertkit import cli
 from bertkit.config import Settings
 from bertkit.errors import BertkitError, ConfigError
-from bertkit.models.config import RecurrentSettings, TransformerConfig
 from bertkit.recipes import compare_translation as recipe
 from bertkit.recipes.bleu import evaluate_translation
-from bertkit.recipes.columns import sequential_steps
 from bertkit.recipes.compare_translation import (
     ATTENTION,
     LSTM,
@@ -225,16 +223,6 @@ def test_captions_are_joined_in_both_parts(place: Path, tmp_path: Path) -> None:
 
 def vars_of(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__struct_fields__}
-
-
-def test_steps_that_wait() -> None:
-    """By hand: layers × tokens for LSTMs; layers alone for attention, until it writes."""
-    shape: dict[str, Any] = {"vocab": 8, "hidden": 8, "heads": 1, "intermediate": 8}
-    lstm = TransformerConfig(**shape, layers=2, recurrent=RecurrentSettings())
-    assert sequential_steps(lstm, lstm, 10, 7) == {"learning": 34, "writing": 34}
-    stack = TransformerConfig(**shape, layers=2)
-    assert sequential_steps(stack, stack, 10, 7) == {"learning": 4, "writing": 16}
-    assert sequential_steps(stack, stack, 100, 7) == {"learning": 4, "writing": 16}
 
 
 @pytest.mark.parametrize(
