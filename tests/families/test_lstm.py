@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of
+from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of, recurrent_of
 
 import bertkit
 from bertkit.checkpoint.folder import save
@@ -49,11 +49,12 @@ def saved(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, M
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("attention", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_is_the_model(
-    tokenizer: Tokenizer, tmp_path: Path, attention: str, direction: str
+    tokenizer: Tokenizer, tmp_path: Path, kind: str, direction: str
 ) -> None:
-    folder, model = saved(tmp_path / "m", tokenizer, attention=attention, direction=direction)
+    recurrent = recurrent_of(kind)
+    folder, model = saved(tmp_path / "m", tokenizer, **recurrent, direction=direction)
     loaded = bertkit.load(folder)
     assert loaded.model.config == model.config
     assert loaded.model.decoder is not None
@@ -71,8 +72,9 @@ def test_a_folder_is_the_model(
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
     told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert (told["model_type"], told["attention"], told["direction"]) == (
-        "lstm", attention, direction,
+        "lstm", recurrent["attention"], direction,
     )  # fmt: skip
+    assert told.get("cell") == recurrent.get("cell")  # folders of LSTMs stay as they were
     assert "hidden_act" not in told
     assert set(info(loaded)["parameters"]) == {"embedding", "lstm", "head lm", "all"}
 

@@ -22,8 +22,9 @@ from bertkit.models.stepper import RecurrentStepper, Request, stepper_of
 from bertkit.nn.attention import Trace
 
 VOCAB, WIDTH, LAYERS = 13, 6, 2
-KINDS = ("none", "context", "luong", "bahdanau")
-ATTENDING = ("luong", "bahdanau")
+KINDS = ("none", "context", "luong", "bahdanau", "gru none", "gru context", "gru bahdanau")
+"""What the decoder knows of its source, and before it the cell, where it is no LSTM."""
+ATTENDING = ("luong", "bahdanau", "gru bahdanau")
 DIRECTIONS = ("forward", "backward", "both")
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)
 PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4)
@@ -31,10 +32,17 @@ PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4)
 Direction = Literal["forward", "backward", "both"]
 
 
-def model_of(attention: str, direction: str = "backward", **more: Any) -> Model:
+def recurrent_of(kind: str) -> dict[str, str]:
+    """The settings of one of the kinds."""
+    *cell, attention = kind.split()
+    return {"attention": attention, **({"cell": cell[0]} if cell else {})}
+
+
+def model_of(kind: str, direction: str = "backward", **more: Any) -> Model:
     """With weights so large that differences show."""
-    settings = {"vocab": VOCAB, "hidden": WIDTH, "layers": LAYERS, "max_positions": 32}
-    settings |= {"recurrent": {"attention": attention, "direction": direction}, "dropout": 0.0}
+    recurrent = {**recurrent_of(kind), "direction": direction}
+    settings: dict[str, Any] = {"vocab": VOCAB, "hidden": WIDTH, "layers": LAYERS}
+    settings |= {"max_positions": 32, "recurrent": recurrent, "dropout": 0.0}
     assert LSTM.decoder is not None
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
@@ -68,9 +76,15 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
 # ---- a reference in loops: one pair, one token, one layer at a time
 
 
-def cell(lstm: nn.LSTM, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Hochreiter & Schmidhuber 1997, with a forget gate."""
+def cell(lstm: nn.Module, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Hochreiter & Schmidhuber 1997, with a forget gate; or Cho et al. 2014, with the reset behind
+    the product, as torch has it."""
     w = dict(lstm.named_parameters())
+    if isinstance(lstm, nn.GRU):
+        r, z, new = (w[f"weight_ih_{name}"] @ x + w[f"bias_ih_{name}"]).chunk(3)
+        r_h, z_h, new_h = (w[f"weight_hh_{name}"] @ h + w[f"bias_hh_{name}"]).chunk(3)
+        z, new = (z + z_h).sigmoid(), (new + (r + r_h).sigmoid() * new_h).tanh()
+        return (1 - z) * new + z * h, c
     gates = w[f"weight_ih_{name}"] @ x + w[f"bias_ih_{name}"]
     gates = gates + w[f"weight_hh_{name}"] @ h + w[f"bias_hh_{name}"]
     i, f, g, o = gates.chunk(4)
@@ -108,6 +122,7 @@ def naive(
     decoder = model.decoder
     assert isinstance(decoder, RecurrentDecoder)
     assert isinstance(model.encoder, RecurrentEncoder)
+    attention = attention.split()[-1]
     states, h, c = encoded(model.encoder, source, direction)
     w = dict(decoder.named_parameters())
     fixed, logits, looks = h[-1], [], []

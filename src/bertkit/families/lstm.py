@@ -1,5 +1,5 @@
-"""LSTMs that translate: Sutskever et al. 2014, and those with attention. A format of bertkit's own,
-which transformers has no model for."""
+"""LSTMs and GRUs that translate: Sutskever et al. 2014, and those with attention. A format of
+bertkit's own, which transformers has no model for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ class _Own(dict[str, str | tuple[str, ...]]):
 
 
 def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"recurrent": {key: theirs[key] for key in ("direction", "attention") if key in theirs}}
+    ours = ("cell", "direction", "attention")
+    return {"recurrent": {key: theirs[key] for key in ours if key in theirs}}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    return {} if config.recurrent is None else plain(config.recurrent)
+    if config.recurrent is None:
+        return {}
+    written = plain(config.recurrent)
+    if written["cell"] == "lstm":  # folders of before there was another
+        del written["cell"]
+    return written
 
 
 _SETTINGS = {

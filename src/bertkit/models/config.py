@@ -124,6 +124,9 @@ class FeedForwardSettings(Settings, frozen=True):
 class RecurrentSettings(Settings, frozen=True):
     """What an encoder and a decoder made of LSTMs are. Hochreiter & Schmidhuber 1997."""
 
+    cell: Literal["lstm", "gru"] = "lstm"
+    """What a layer is made of: LSTMs, or GRUs, which have no cell beside their state (Cho et al.
+    2014)."""
     direction: Literal["forward", "backward", "both"] = "backward"
     """How the encoder reads: from its last token to its first (Sutskever et al. 2014, 3.3), or both
     ways, each with half of the width (Bahdanau et al. 2015)."""

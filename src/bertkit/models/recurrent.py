@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +43,16 @@ class Steps:
         return Steps(tokens, sequences, step.bincount().cpu())
 
 
+class GRU(nn.GRU):
+    """torch's GRU, to be called as its LSTM: a cell of no width goes with the state."""
+
+    def forward(self, x: Any, cells: Cells | None = None) -> Any:  # type: ignore[override]
+        out, hidden = super().forward(x, None if cells is None else cells[0])
+        return out, (hidden, hidden[..., :0])
+
+
 def run_packed(
-    lstm: nn.LSTM, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
+    lstm: nn.LSTM | GRU, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
 ) -> tuple[Tensor, Cells]:
     """Sequences end to end through an LSTM, in any order of lengths, from `cells` (zeros by
     default); its outputs, and the cells that each sequence leaves.

@@ -1,4 +1,4 @@
-"""An encoder and a decoder made of LSTMs, with attention between them or none.
+"""An encoder and a decoder made of LSTMs or GRUs, with attention between them or none.
 
 Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015. As in the
 Transformer here, one token embedding serves both, and finds the next word (Press & Wolf 2017).
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bertkit.batch import Batch, Packed
 from bertkit.models.config import RecurrentSettings, TransformerConfig
 from bertkit.models.embedding import Embedding
-from bertkit.models.recurrent import Cells, run_packed
+from bertkit.models.recurrent import GRU, Cells, run_packed
 from bertkit.nn.attention import Trace
 from bertkit.nn.dropout import Dropout
 
@@ -123,8 +123,8 @@ class RecurrentDecoder(nn.Module):
     With a context c_t what it gives is tanh(W_c [c_t; h_t]): Luong et al. 2015, equation 5. A
     `trace` collects the weights of attention as those of one layer with one head.
 
-    Bahdanau's and Cho's decoders are GRUs in their papers, and start from a map of the last state;
-    all four are the same LSTM here, so that they differ in their context alone.
+    Bahdanau's and Cho's decoders start from a map of the last state, and their words come from a
+    maxout layer; all four are the same here, so that they differ in their context alone.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -243,13 +243,14 @@ def settings_of(config: TransformerConfig) -> RecurrentSettings:
     return config.recurrent
 
 
-def _lstm(config: TransformerConfig, inputs: int, *, both: bool = False) -> nn.LSTM:
+def _lstm(config: TransformerConfig, inputs: int, *, both: bool = False) -> nn.LSTM | GRU:
     between = config.dropout if config.layers > 1 else 0.0  # torch warns of one without a place
     width = config.hidden // 2 if both else config.hidden
-    return nn.LSTM(inputs, width, config.layers, dropout=between, bidirectional=both)
+    kind = nn.LSTM if settings_of(config).cell == "lstm" else GRU
+    return kind(inputs, width, config.layers, dropout=between, bidirectional=both)
 
 
 def _side_by_side(cells: Tensor, layers: int) -> Tensor:
     """Both directions of each layer as one. Shapes: (L · 2, S, D / 2) -> (L, S, D)."""
-    both: Tensor = cells.view(layers, -1, *cells.shape[1:])
+    both: Tensor = cells.view(layers, len(cells) // layers, *cells.shape[1:])
     return both.transpose(1, 2).flatten(2)

@@ -12,13 +12,13 @@ from bertkit.nn.crf import CRF
 def initialize(module: nn.Module, std: float = 0.02) -> None:
     """BERT's start: matrices from a normal cut at two standard deviations, biases 0, norms 1.
 
-    The scores of a CRF are 0: it begins as a softmax for each word. An LSTM begins as torch's own,
-    uniform up to 1/√D.
+    The scores of a CRF are 0: it begins as a softmax for each word. LSTMs and GRUs begin as
+    torch's own, uniform up to 1/√D.
     Source: google-research/bert, `create_initializer` (truncated normal, 0.02). The padding row
     is drawn like any other, as there.
     """
     for part in module.modules():
-        if isinstance(part, nn.LSTM):
+        if isinstance(part, nn.LSTM | nn.GRU):
             part.reset_parameters()
             continue
         for name, weight in part.named_parameters(recurse=False):
