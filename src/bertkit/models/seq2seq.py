@@ -43,8 +43,11 @@ class RecurrentEncoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         return self.read(batch).states
 
-    def read(self, batch: Batch) -> Encoded:
-        """The states, and the cells that a decoder starts from; of both directions side by side."""
+    def read(self, batch: Batch, cells: Cells | None = None) -> Encoded:
+        """The states, and the cells that a decoder starts from; of both directions side by side.
+
+        One that reads forward may go on from `cells` (L, S, D), where it stopped.
+        """
         x, layout = self.embedding(batch), batch.layout
         assert isinstance(layout, Packed)
         if self.backward_only:
@@ -52,7 +55,7 @@ class RecurrentEncoder(nn.Module):
             out, cells = run_packed(self.lstm, x[turned], layout.lengths)
             out = out[turned]
         else:
-            out, cells = run_packed(self.lstm, x, layout.lengths)
+            out, cells = run_packed(self.lstm, x, layout.lengths, cells)
         hidden, cell = (_side_by_side(part, self.config.layers) for part in cells)
         return Encoded(self.dropout(out), (hidden, cell))
 
