@@ -60,7 +60,8 @@ def tiny_config(
     else:
         size |= {"vocab": vocab}
     rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
-    return family.config({**size, **rates, **others})
+    free = {name: value for name, value in {**size, **rates}.items() if name not in family.fixed}
+    return family.config({**free, **others})
 
 
 def tiny_model(

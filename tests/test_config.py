@@ -106,6 +106,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "lstm-small": (2, 256, 1, 3.2),  # the same
     "t5-mini": (4, 256, 4, 11.4),  # the same
     "bart-mini": (4, 256, 4, 16.2),  # the same
+    "lstm-lm": (2, 256, 1, 14.0),  # with GPT-2's vocabulary
     "gpt-mini": (4, 256, 4, 16.2),  # with GPT-2's vocabulary
     "modernbert-base": (22, 768, 12, 149.6),
 }

@@ -1,4 +1,4 @@
-"""Folders of LSTMs that translate: what is written is what was, and what does not fit is told."""
+"""Folders of LSTMs: what is written is what was, and what does not fit is told."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.factories import tiny_folder, tiny_model
 from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of, recurrent_of
 
 import bertkit
+from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import save
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.families import LSTM
+from bertkit.families import LSTM, LSTM_LM
 from bertkit.models.model import Model, build
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.info import info
 from bertkit.recipes.run_file import complete
 from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.tasks.classify import Example
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
 
 RUN: dict[str, Any] = {
     "family": "lstm", "objective": "translate", "model": {"hidden": 8, "layers": 1},
@@ -128,3 +134,94 @@ def test_a_transformer_has_no_lstm() -> None:
     run = {**RUN, "family": "marian", "model": {"hidden": 8, "heads": 2, "recurrent": {}}}
     with pytest.raises(ConfigError, match=r"model\.recurrent = .*every model of marian has None"):
         complete(run, vocab=20, pad=0)
+
+
+def test_a_language_model_is_torchs_own_lstm_of_the_left() -> None:
+    """Each row of logits is that of a plain LSTM over its text, and nothing behind it matters."""
+    model = tiny_model(20, "lm", family=LSTM_LM, layers=2, spread=0.3).eval()
+    texts = [[5], [1, 2], [7, 3, 9, 4]]
+    ids = torch.tensor([token for text in texts for token in text])
+    batch = Batch(ids, torch.zeros_like(ids), Packed.of([len(text) for text in texts]))
+    found = model(batch)["lm"].split([len(text) for text in texts])
+    table, plain = model.encoder.embedding.tokens.weight, torch.nn.LSTM(16, 16, 2).eval()
+    plain.load_state_dict(model.encoder.lstm.state_dict())  # type: ignore[union-attr]
+    for text, logits in zip(texts, found, strict=True):
+        states, _ = plain(4.0 * table[torch.tensor(text)])
+        wanted = states @ table.T + model.heads["lm"].bias
+        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
+    changed = ids.clone()
+    changed[-1] = 11
+    after = model(Batch(changed, batch.types, batch.layout))["lm"]
+    torch.testing.assert_close(after[:-1], torch.cat(found)[:-1])
+    assert (after[-1] - found[-1][-1]).abs().max() > 1e-2  # the control
+
+
+@pytest.fixture(scope="module")
+def writes(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    tokenizer = train(english[:5], kind="bpe", size=300, use="write")
+    folder = tmp_path_factory.mktemp("lm") / "m"
+    return tiny_folder(
+        folder, tokenizer, "lm", family=LSTM_LM, layers=2, hidden=32, length=24, spread=0.05
+    )
+
+
+def test_a_folder_is_the_language_model(writes: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(writes)
+    save(tmp_path / "again", loaded.model, loaded.tokenizer, loaded.family)
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (writes / name).read_bytes()
+    told = json.loads((writes / "config.json").read_text(encoding="utf-8"))
+    assert (told["model_type"], told["architectures"]) == ("lstm-lm", ["LSTMForCausalLM"])
+    assert not loaded.report.fresh
+    assert not loaded.report.unused
+    assert loaded.model.causal
+
+
+ROWS = [
+    Example(f"the {('class', 'loop')[i % 2]} number {i}", None, ("thing", "doing")[i % 2])
+    for i in range(24)
+]
+
+
+def test_its_weights_start_a_classifier(writes: Path, tmp_path: Path) -> None:
+    settings = Finetune(epochs=12, batch_size=4, learning_rate=2e-2, precision="fp32")
+    out = tmp_path / "out"
+    scores = finetune("classify", writes, train=ROWS, dev=ROWS[:8], out=out, settings=settings)
+    assert scores["accuracy"] == 1.0
+    loaded = bertkit.load(out)
+    assert list(loaded.model.heads) == ["classify"]
+    ask = bertkit.pipeline("classify", out)
+    alone, *_ = ask(["the class number 6"])
+    together = ask(["a", "the class number 6", "the loop of a loop"])
+    assert alone.label == "thing"
+    assert together[1].score == pytest.approx(alone.score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lora": {"rank": 2}}, r"lora\.rank: LSTMs have no place for adapters"),
+        ({"frozen_layers": 3}, "frozen_layers: 3; the model has 2 layers"),
+    ],
+)
+def test_what_lstms_cannot_be_fine_tuned_with(
+    writes: Path, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    settings = msgspec.convert(changes, Finetune)
+    with pytest.raises(ConfigError, match=message):
+        finetune("classify", writes, train=ROWS, dev=ROWS, out=tmp_path / "o", settings=settings)
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"recurrent": {"direction": "both"}}, r"model\.recurrent = .*every model of lstm-lm has"),
+        ({"attention": {"causal": False}}, "attention.causal"),
+        ({"positions": {"kind": "learned"}}, r"model\.positions = "),
+    ],
+)
+def test_settings_that_no_language_model_of_lstms_has(model: dict[str, Any], message: str) -> None:
+    run = {**RUN, "family": "lstm-lm", "objective": "next"}
+    with pytest.raises(ConfigError, match=message):
+        complete({**run, "model": {"hidden": 8, "layers": 1, **model}}, vocab=20, pad=0)

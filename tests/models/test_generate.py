@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bertkit.config import decode
 from bertkit.errors import ConfigError
-from bertkit.families import GPT2
+from bertkit.families import GPT2, LSTM_LM
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.models.generate import Row, Writing, draw, generate, guess, uniform
 from bertkit.models.model import Model
-from bertkit.models.stepper import CausalStepper, Request
+from bertkit.models.stepper import CausalStepper, Request, stepper_of
 
 VOCAB = 30
 LLAMA: dict[str, Any] = {
@@ -33,12 +33,15 @@ LLAMA: dict[str, Any] = {
 
 def model_of(vocab: int = VOCAB, **more: Any) -> Model:
     shape: dict[str, Any] = {"hidden": 32, "layers": 3, "heads": 4, "length": 200}
-    return tiny_model(vocab, "lm", family=GPT2, spread=0.3, **shape, **more).eval()
+    return tiny_model(vocab, "lm", **{"family": GPT2, "spread": 0.3, **shape, **more}).eval()
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+KINDS: dict[str, dict[str, Any]] = {"gpt2": {}, "llama": LLAMA, "lstm-lm": {"family": LSTM_LM}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def stepper(request: pytest.FixtureRequest) -> CausalStepper:
-    return CausalStepper(model_of(**(LLAMA if request.param == "llama" else {})))
+    return stepper_of(model_of(**KINDS[request.param]))
 
 
 def prompts(*sizes: int) -> list[Request]:

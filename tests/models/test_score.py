@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import tiny_model
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.families import FAMILIES
-from bertkit.models.model import build
 from bertkit.models.score import score, score_each
-from bertkit.models.stepper import CausalStepper, State
+from bertkit.models.stepper import CausalStepper, State, stepper_of
 
 VOCAB = 40
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+@pytest.fixture(scope="module", params=["gpt2", "llama", "lstm-lm"])
 def stepper(request: pytest.FixtureRequest) -> CausalStepper:
-    settings = {"vocab": VOCAB, "hidden": 32, "layers": 2, "heads": 2, "intermediate": 64}
-    torch.manual_seed(0)
-    model = build(FAMILIES[request.param].config({**settings, "max_positions": 64}), ("lm",))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.2)
-    return CausalStepper(model.eval())
+    shape: dict[str, Any] = {"hidden": 32, "layers": 2, "intermediate": 64, "length": 64}
+    family = FAMILIES[request.param]
+    return stepper_of(tiny_model(VOCAB, "lm", family=family, spread=0.2, **shape).eval())
 
 
 def whole(stepper: CausalStepper, ids: list[int]) -> torch.Tensor:
@@ -88,13 +86,13 @@ def test_control_another_prompt_or_text_gives_other_scores(
 
 def test_a_text_is_read_once(stepper: CausalStepper, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    step = CausalStepper.step
+    step = type(stepper).step
 
     def counted(self: CausalStepper, state: State, ids: torch.Tensor) -> torch.Tensor:
         read.append(ids.numel())
         return step(self, state, ids)
 
-    monkeypatch.setattr(CausalStepper, "step", counted)
+    monkeypatch.setattr(type(stepper), "step", counted)
     score(stepper, np.array([5]), [[1, 2, 3], [4, 5, 6]], [[7], [8], [9]])
     assert sum(read) == 6
 

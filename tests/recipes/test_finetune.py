@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from contextlib import chdir
@@ -21,8 +22,9 @@ from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
+from bertkit.families import BERT, LSTM_LM, Family
 from bertkit.models.heads import CRFTagger
-from bertkit.models.lora import LoRA
+from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
@@ -204,13 +206,15 @@ def weights_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("gradually", [False, True])
 def test_a_stopped_run_goes_on_to_the_same_weights(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gradually: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after each of its steps in turn, with dropout on."""
     settings = Finetune(
-        epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", save_minutes=0.0
-    )
+        epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", save_minutes=0.0,
+        gradual_unfreezing=gradually,
+    )  # fmt: skip
     data = {"train": rows(24), "dev": rows(4)}
     whole = finetune(Classify, base, **data, out=tmp_path / "whole", settings=settings)
     assert not (tmp_path / "whole" / "checkpoints").exists()
@@ -407,6 +411,48 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
     too_many = replace(SETTINGS, frozen_layers=2)
     with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):
         finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
+@pytest.mark.parametrize("family", [BERT, LSTM_LM], ids=lambda family: family.name)
+def test_layers_begin_to_learn_one_after_the_other(
+    family: Family,
+    precision: str,
+    english: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The heads in the first epoch, then from the top down; one that has not begun stays bit for
+    bit, though weights decay."""
+    writes = family is LSTM_LM
+    tokenizer = train_tokenizer(
+        english[:5], kind="bpe" if writes else "wordpiece", size=300,
+        use="write" if writes else "encode",
+    )  # fmt: skip
+    shape: dict[str, Any] = {"family": family, "hidden": 32, "layers": 3}
+    folder = tiny_folder(tmp_path / "m", tokenizer, "lm" if writes else "mlm", **shape)
+    before = load(folder).model.state_dict()
+    better = itertools.count()  # so that the last epoch is kept
+    monkeypatch.setattr(Classify, "score", lambda *given: {"accuracy": next(better)})
+
+    def moved(epochs: int, *, gradually: bool) -> set[int]:
+        """The depths whose weights are others then."""
+        out = tmp_path / f"{epochs}-{gradually}"
+        settings = replace(
+            SETTINGS, epochs=epochs, gradual_unfreezing=gradually, precision=precision
+        )
+        finetune(Classify, folder, train=rows(8), dev=rows(4), out=out, settings=settings)
+        after = load(out).model.state_dict()
+        place = depths([name for name in before if name.startswith("encoder.")])
+        return {
+            depth
+            for name, depth in place.items()
+            if not torch.equal(before[name], after[name][: len(before[name])])
+        }
+
+    for epochs in (1, 2, 3, 5):
+        assert moved(epochs, gradually=True) == {n for n in range(4) if n > 4 - epochs}
+    assert moved(1, gradually=False) == {0, 1, 2, 3}  # the control
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:

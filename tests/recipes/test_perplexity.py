@@ -13,13 +13,15 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError
-from bertkit.families import GPT2, OPENAI_GPT, Family
-from bertkit.models.stepper import CausalStepper, Request
+from bertkit.families import GPT2, LSTM_LM, OPENAI_GPT, Family
+from bertkit.models.stepper import Request, stepper_of
 from bertkit.recipes.perplexity import evaluate_text
 from bertkit.text.train import END, train
 
 
-@pytest.mark.parametrize("family", [GPT2, OPENAI_GPT], ids=["gpt2", "no end token"])
+@pytest.mark.parametrize(
+    "family", [GPT2, OPENAI_GPT, LSTM_LM], ids=["gpt2", "no end token", "lstm-lm"]
+)
 def test_the_loss_of_a_text_is_that_of_its_tokens(
     family: Family, english: list[str], tmp_path: Path
 ) -> None:
@@ -35,7 +37,7 @@ def test_the_loss_of_a_text_is_that_of_its_tokens(
     for i, text in enumerate(texts):
         (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
     found = evaluate_text(folder, sorted(tmp_path.glob("*.txt")))
-    stepper = CausalStepper(bertkit.load(folder).model)
+    stepper = stepper_of(bertkit.load(folder).model)
     nats, count = 0.0, 0
     for ids in tokenizer.ids(texts):
         whole = [*tokenizer.ends, *ids.tolist(), *tokenizer.ends]

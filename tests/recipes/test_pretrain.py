@@ -179,8 +179,14 @@ NEXT = override(
 )
 
 
-def test_next_words_are_learned_and_written(running_text: Path, tmp_path: Path) -> None:
-    scores = pretrain(NEXT, corpus=running_text, out=tmp_path / "run")
+RECURRENT = {**NEXT, "family": "lstm-lm", "model": {"layers": 2, "hidden": 32, "max_positions": 48}}
+
+
+@pytest.mark.parametrize("settings", [NEXT, RECURRENT], ids=["gpt2", "lstm-lm"])
+def test_next_words_are_learned_and_written(
+    running_text: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    scores = pretrain(settings, corpus=running_text, out=tmp_path / "run")
     assert set(scores) == {"lm_loss", "lm_accuracy"}
     held_out = [r for r in Journal(tmp_path / "run").records() if "held_out" in r]
     losses = [r["held_out"]["lm"] for r in held_out]
@@ -189,8 +195,21 @@ def test_next_words_are_learned_and_written(running_text: Path, tmp_path: Path) 
     write = pipeline("generate", tmp_path / "run")
     (text,) = write([""], Decoding(max_tokens=20))[0]
     assert text.tokens == 20
-    again = pretrain(NEXT, corpus=running_text, out=tmp_path / "run", resume=True)
+    again = pretrain(settings, corpus=running_text, out=tmp_path / "run", resume=True)
     assert again == scores
+
+
+@pytest.mark.parametrize("settings", [NEXT, RECURRENT], ids=["gpt2", "lstm-lm"])
+def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
+    running_text: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = override(settings, [("train.steps", "6"), ("train.save_every", "3")])
+    for name in ("whole", "parts"):
+        pretrain(settings, corpus=running_text, out=tmp_path / name)
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000006")
+    pretrain(settings, corpus=running_text, out=tmp_path / "parts", resume=True)
+    one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "parts"))
+    assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize(

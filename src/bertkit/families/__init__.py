@@ -12,7 +12,7 @@ from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.gpt2 import GPT2
 from bertkit.families.llama import LLAMA
-from bertkit.families.lstm import LSTM
+from bertkit.families.lstm import LSTM, LSTM_LM
 from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
@@ -41,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
         T5,
         LLAMA,
         LSTM,
+        LSTM_LM,
     )
 }
 """By the `model_type` of their `config.json`."""
@@ -81,6 +82,7 @@ __all__ = [
     "GPT2",
     "LLAMA",
     "LSTM",
+    "LSTM_LM",
     "MARIAN",
     "MODERNBERT",
     "MPNET",

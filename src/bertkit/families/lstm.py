@@ -1,5 +1,6 @@
-"""LSTMs and GRUs that translate: Sutskever et al. 2014, and those with attention. A format of
-bertkit's own, which transformers has no model for."""
+"""LSTMs and GRUs that translate (Sutskever et al. 2014, and those with attention), and that go on
+from the left (Mikolov et al. 2010). Formats of bertkit's own, which transformers has no model for.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.config import plain
-from bertkit.families.family import Family, Special
-from bertkit.models.config import NoPositions, TransformerConfig
+from bertkit.families.family import SCORES, Family, Special, causal_architectures
+from bertkit.models.config import NoPositions, RecurrentSettings, TransformerConfig
 
 
 class _Own(dict[str, str | tuple[str, ...]]):
@@ -82,4 +83,24 @@ LSTM = Family(
         architectures={},
     ),
     start="pad",
+)
+
+LSTM_LM = Family(
+    name="lstm-lm",
+    vocab=50_257,
+    settings={ours: theirs for ours, theirs in _SETTINGS.items() if ours != "pad_id"},
+    fixed={
+        **_STACK,
+        "attention.causal": True,
+        "recurrent": RecurrentSettings(direction="forward"),
+        "head.lm_bias": True,
+    },
+    activation="",
+    roles=("eos",),
+    written_roles=("eos", "pad"),
+    body=_Own(),
+    prefix="encoder.",
+    heads={"lm": {"bias": "lm_head.bias"}, **SCORES},
+    derived={},
+    architectures=causal_architectures("LSTM", "LSTMForCausalLM"),
 )

@@ -1,9 +1,11 @@
-"""What of a model learns: all but its lowest layers, or adapters in their place (LoRA)."""
+"""What of a model learns: all but its lowest layers, a layer more in each epoch, or adapters in
+their place (LoRA)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -42,18 +44,39 @@ def freeze(model: Model, layers: int) -> None:
         raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
     if layers == 0:
         return
-    if len(set(model.transformer.config.depths)) < model.config.layers:
+    if len(set(model.config.depths)) < model.config.layers:
         raise ConfigError(
             f"frozen_layers: {layers}; the model's layers share their weights, so that none "
             "can be frozen alone; leave it out"
         )
+    place = depths([name for name, _ in model.named_parameters()])
     for name, weight in model.named_parameters():
-        weight.requires_grad_(not name.startswith(("encoder.embedding.", *_names(layers))))
+        weight.requires_grad_(place[name] > layers)
 
 
-def _names(layers: int) -> tuple[str, ...]:
-    """How the names of the lowest layers' weights begin."""
-    return tuple(f"encoder.blocks.{layer}." for layer in range(layers))
+def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
+    """Let those of the `learned` weights learn that an epoch is for, from 0: heads, and as many
+    layers from the top, behind the last the embedding. Returns how many of these do not learn yet.
+
+    Source: Howard & Ruder 2018, section 3.3, gradual unfreezing.
+    """
+    place = depths(learned)
+    lowest = max(place.values()) - epoch
+    for name, weight in model.named_parameters():
+        if name in place:
+            weight.requires_grad_(place[name] >= lowest)
+    return len({depth for depth in place.values() if depth < lowest})
+
+
+_LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
+
+
+def depths(names: Collection[str]) -> dict[str, int]:
+    """How deep each weight stands, by its name: the encoder's embedding 0, then its layers; above
+    them all heads, a decoder, and the norm that a pre-norm encoder ends with."""
+    layers = {n: int(m[1] or m[2]) + 1 for n in names if (m := _LAYER.match(n))}
+    top = max(layers.values(), default=0) + 1
+    return {n: layers.get(n, 0 if n.startswith("encoder.embedding.") else top) for n in names}
 
 
 def add_lora(
@@ -63,13 +86,15 @@ def add_lora(
 
     A head of words (`lm`) is the model's own and stays as it is. The lowest `frozen_layers` of the
     encoder get none. `sizes` says of a weight's name and rows what parts these divide into.
-    Raises: ConfigError where no layer is left.
+    Raises: ConfigError where no layer is left, or for LSTMs.
     """
+    if model.config.recurrent:
+        raise ConfigError("lora.rank: LSTMs have no place for adapters; leave it out")
     model.requires_grad_(False)
     for head in model.heads.values():
         head.requires_grad_(not isinstance(head, LanguageModelHead))
     names = [name for place in lora.layers for name in PLACES[place]]
-    still = _names(frozen_layers)
+    still = tuple(f"encoder.blocks.{layer}." for layer in range(frozen_layers))
     for where, part in list(model.named_modules()):
         if not isinstance(part, Attention | CrossAttention | FeedForward) or where.startswith(
             still

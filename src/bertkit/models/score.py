@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.batch import by_length
-from bertkit.models.stepper import CausalStepper, Request
-from bertkit.nn.cache import Cache
+from bertkit.models.stepper import CausalStepper, Request, State
 
 LOGITS = 1 << 26
 """Logits that exist at a time, about."""
@@ -49,7 +48,6 @@ def score(
     for text in texts:
         stepper.room(Request(np.concatenate([prompt, text, longest[:-1]]).astype(np.int64)))
     state, logits = stepper.start([Request(prompt)])
-    assert isinstance(state, Cache)
     scores = np.zeros((len(texts), len(endings)))
     most = max(LOGITS // logits.shape[1], 1)
     for places in by_length([len(text) for text in texts], most):
@@ -61,7 +59,7 @@ def score(
 
 
 def _read(
-    stepper: CausalStepper, state: Cache, texts: Sequence[Sequence[int]], before: Tensor
+    stepper: CausalStepper, state: State, texts: Sequence[Sequence[int]], before: Tensor
 ) -> Tensor:
     """Read a text for each row; the logits of what follows it. Shapes: before (1, V) -> (R, V)."""
     ids, counts = _padded(texts, before.device)
@@ -74,7 +72,7 @@ def _read(
 
 
 def _ended(
-    stepper: CausalStepper, state: Cache, after: Tensor, endings: Sequence[Sequence[int]], most: int
+    stepper: CausalStepper, state: State, after: Tensor, endings: Sequence[Sequence[int]], most: int
 ) -> NDArray[np.float64]:
     """What each ending scores behind each row, about `most` tokens at a time.
 

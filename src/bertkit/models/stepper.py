@@ -15,7 +15,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.models.model import Decoder, Encoder, Model
 from bertkit.models.recurrent import Cells
-from bertkit.models.seq2seq import Encoded, RecurrentDecoder, SourceStates
+from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder, SourceStates
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.nn.cache import Cache, Sources
@@ -185,9 +185,9 @@ class DecoderStepper(CausalStepper):
 
 
 class RecurrentState:
-    """What a decoder of LSTMs remembers: where each row's cells are, and what it may look at."""
+    """What LSTMs remember: where each row's cells are, and what a decoder may look at."""
 
-    def __init__(self, cells: Cells, sources: SourceStates | None) -> None:
+    def __init__(self, cells: Cells, sources: SourceStates | None = None) -> None:
         self.cells, self.sources = cells, sources
         self.steps: list[Cells] = []
         """The cells behind each token of the last step."""
@@ -215,8 +215,43 @@ class RecurrentState:
             self.sources = self.sources.joined(other.sources)
 
 
-class RecurrentStepper(DecoderStepper):
-    """A decoder of LSTMs with the head `lm`; a step costs the same however much was written."""
+class RecurrentStepper(CausalStepper):
+    """LSTMs that read forward, with the head `lm`; a step costs the same after any text."""
+
+    @torch.inference_mode()
+    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+        batch, back = _packed([request.prompt for request in requests], self._device)
+        states, cells = cast(RecurrentEncoder, self._stack).read(batch)
+        state = RecurrentState(cells)
+        state.keep(back)
+        return state, self._logits(states, batch)[back]
+
+    @torch.inference_mode()
+    def step(self, state: State, ids: Tensor) -> Tensor:
+        assert isinstance(state, RecurrentState)
+        cells, logits = state.cells, []
+        layout, state.steps = Packed.of([1] * len(ids)).to(ids.device), []
+        for column in ids.T:
+            batch = Batch(column, torch.zeros_like(column), layout)
+            states, cells = self._read(batch, state.sources, cells)
+            state.steps.append(cells)
+            logits.append(self._logits(states, batch))
+        return torch.stack(logits, 1)
+
+    def _read(
+        self, batch: Batch, sources: SourceStates | None, cells: Cells
+    ) -> tuple[Tensor, Cells]:
+        """The states of the next tokens, and the cells behind them."""
+        return cast(RecurrentEncoder, self._stack).read(batch, cells)
+
+    def join(self, state: State, other: State) -> None:
+        assert isinstance(state, RecurrentState)
+        assert isinstance(other, RecurrentState)
+        state.join(other)
+
+
+class RecurrentDecoderStepper(RecurrentStepper, DecoderStepper):
+    """The same of a decoder of LSTMs, which starts where its encoder ended."""
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
@@ -228,32 +263,21 @@ class RecurrentStepper(DecoderStepper):
         state.keep(back)
         return state, self._logits(states, batch)[back]
 
-    @torch.inference_mode()
-    def step(self, state: State, ids: Tensor) -> Tensor:
-        assert isinstance(state, RecurrentState)
-        decoder, cells, logits = cast(RecurrentDecoder, self._stack), state.cells, []
-        layout = Packed.of([1] * len(ids)).to(ids.device)
-        for column in ids.T:
-            batch = Batch(column, torch.zeros_like(column), layout)
-            states, cells = decoder.read(batch, state.sources, cells)
-            state.steps.append(cells)
-            logits.append(self._logits(states, batch))
-        return torch.stack(logits, 1)
-
-    def join(self, state: State, other: State) -> None:
-        assert isinstance(state, RecurrentState)
-        assert isinstance(other, RecurrentState)
-        state.join(other)
+    def _read(
+        self, batch: Batch, sources: SourceStates | None, cells: Cells
+    ) -> tuple[Tensor, Cells]:
+        return cast(RecurrentDecoder, self._stack).read(batch, sources, cells)
 
 
 def stepper_of(
     model: Model, length: int | None = None, *, vocab: int | None = None
 ) -> CausalStepper:
     """The stepper of a model that writes, whatever it is made of."""
+    recurrent = model.config.recurrent is not None
     if model.decoder is None:
-        return CausalStepper(model, length, vocab=vocab)
-    recurrent = isinstance(model.decoder, RecurrentDecoder)
-    kind = RecurrentStepper if recurrent else DecoderStepper
+        kind = RecurrentStepper if recurrent else CausalStepper
+    else:
+        kind = RecurrentDecoderStepper if recurrent else DecoderStepper
     return kind(model, length, vocab=vocab)
 
 

@@ -23,7 +23,7 @@ from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
-from bertkit.models.lora import LoRA, add_lora, freeze
+from bertkit.models.lora import LoRA, add_lora, freeze, unfreeze
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
@@ -64,6 +64,9 @@ class Finetune(Settings, frozen=True):
     """How much slower each layer learns than the one above it; 1 is no slower."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
     """Layers from the bottom that do not learn, and the embeddings with them."""
+    gradual_unfreezing: bool = False
+    """In the first epoch heads alone learn, and in each other one layer more, from the top; the
+    embeddings behind the last (Howard & Ruder 2018)."""
     lora: LoRA = LoRA()
     max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
@@ -163,6 +166,8 @@ def finetune(
         units = group(features)
     epochs = Epochs(run, fitted, loaded, length, dev.examples, dev_features, max_batch_tokens)
     groups = _groups(fitted, units, settings, start)
+    if settings.gradual_unfreezing:
+        groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
 
     with run.learning("fine-tuning", start=start, discard=True):
         for step in steps(
@@ -360,6 +365,21 @@ def _state(settings: Finetune, model: Model, dtype: torch.dtype, family: Family)
         layer_decay=settings.layer_decay,
     )
     return State(masters, optimizer, family)
+
+
+def _unfreezing(
+    groups: Iterator[list[Batch]], state: State, per_epoch: int, start: int, epochs: int
+) -> Iterator[list[Batch]]:
+    """The same groups; before the first of each epoch one layer more begins to learn."""
+    model, learned = state.masters.model, tuple(state.learned)
+    if still := unfreeze(model, learned, epochs - 1):
+        say(
+            f"gradual_unfreezing: {epochs} epochs are too few for all: {still} of the layers, the "
+            "embedding counted as one, do not learn"
+        )
+    for step, batches in enumerate(groups, start):
+        unfreeze(model, learned, step // per_epoch)
+        yield batches
 
 
 def _groups(

@@ -30,7 +30,7 @@ from bertkit.families import FAMILIES, Family
 from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
-from bertkit.models.stepper import CausalStepper, Request
+from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.embedding import hold_at_zero
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
@@ -365,7 +365,7 @@ class _HeldOut:
     def _written(self) -> str:
         """What the model writes by itself, by draws that are always the same."""
         tokenizer, model = self.tokenizer, self.learner.judged.eval()
-        stepper = CausalStepper(model, vocab=tokenizer.vocab_size)
+        stepper = stepper_of(model, vocab=tokenizer.vocab_size)
         start = Request(np.array([tokenizer.eos]))
         decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
         ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bertkit.models.lora import depths
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
 """How the names of a CRF's scores end."""
@@ -38,12 +40,12 @@ def adamw(
     Bias correction is on, unlike google-research/bert's optimizer: it steadies short runs
     (Mosbach et al. 2021; Zhang et al. 2021).
     """
-    depths = _depths(weights)
-    top = max(depths.values(), default=0)
+    place = depths(weights)
+    top = max(place.values(), default=0)
     groups: dict[tuple[float, int, bool], list[Tensor]] = {}
     for name, w in weights.items():
         crf = name.endswith(CRF)
-        below = 0 if layer_decay == 1.0 else top - depths[name]
+        below = 0 if layer_decay == 1.0 else top - place[name]
         group = (CRF_RATE if crf else 1.0, below, w.ndim > 1 and not crf)
         groups.setdefault(group, []).append(w)
     return torch.optim.AdamW(
@@ -131,11 +133,3 @@ class _Together(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for part in self.parts:
             part.step()
-
-
-def _depths(names: Collection[str]) -> dict[str, int]:
-    """How deep each weight stands: embeddings 0, then the blocks; heads, and the norm that a
-    pre-norm encoder ends with, above them all."""
-    blocks = {n: int(n.split(".")[2]) + 1 for n in names if n.startswith("encoder.blocks.")}
-    top = max(blocks.values(), default=0) + 1
-    return {n: blocks.get(n, 0 if n.startswith("encoder.embedding.") else top) for n in names}

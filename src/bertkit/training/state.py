@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError
@@ -35,10 +36,16 @@ class State:
     family: Family
 
     @cached_property
+    def learned(self) -> dict[str, Tensor]:
+        """The weights that the optimizer moves, some perhaps in later epochs alone."""
+        moved = {id(w) for group in self.optimizer.param_groups for w in group["params"]}
+        return {name: w for name, w in self.masters.weights.items() if id(w) in moved}
+
+    @cached_property
     def frozen(self) -> str | None:
         """A hash of the weights that do not learn; None where all do."""
         digest = hashlib.sha256()
-        still = [(n, w) for n, w in self.masters.weights.items() if not w.requires_grad]
+        still = [(n, w) for n, w in self.masters.weights.items() if n not in self.learned]
         for name, weight in still:
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
@@ -46,15 +53,16 @@ class State:
 
     def write(self, folder: Path, step: int) -> None:
         """Write the state after `step`, and a manifest with the hash of every file."""
-        masters, moments = self.masters, self.optimizer.state
-        learned = {n: w for n, w in masters.weights.items() if w.requires_grad}
-        weights = {name: w.detach().cpu() for name, w in learned.items()}
+        weights = {name: w.detach().cpu() for name, w in self.learned.items()}
         optimizer = {"step": torch.tensor(float(step))}
-        for name, w in learned.items():
+        for name, w in self.learned.items():
+            kept = self.optimizer.state[w]
             for moment in MOMENTS:
-                if moment in moments[w]:
-                    optimizer[f"{moment}.{name}"] = moments[w][moment].cpu()
-        write_tensors(folder / FILE, self.family.write(weights, masters.model.config))
+                if moment in kept:
+                    optimizer[f"{moment}.{name}"] = kept[moment].cpu()
+            if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
+                optimizer[f"step.{name}"] = kept["step"].cpu()
+        write_tensors(folder / FILE, self.family.write(weights, self.masters.model.config))
         write_tensors(folder / OPTIMIZER, optimizer)
         hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
         frozen = {} if self.frozen is None else {"frozen": self.frozen}
@@ -75,9 +83,7 @@ class State:
         self._check_frozen(folder)
         step = optimizer["step"]
         with torch.no_grad():
-            for name, w in masters.weights.items():
-                if not w.requires_grad:
-                    continue
+            for name, w in self.learned.items():
                 if name not in weights or weights[name].shape != w.shape:
                     raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
                 w.copy_(weights[name])
@@ -88,7 +94,8 @@ class State:
                 }
                 if moments:  # else no step was taken
                     # the fused optimizer wants its count where the weights are
-                    count = torch.tensor(float(step), device=w.device)
+                    own = float(optimizer.get(f"step.{name}", step))
+                    count = torch.tensor(own, device=w.device)
                     self.optimizer.state[w] = {"step": count, **moments}
         masters.update_model()
         return int(step)
