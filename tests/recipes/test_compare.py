@@ -1,26 +1,30 @@
-"""Three ways to classify: each learns what is easy, none what is not there, twice the same."""
+"""Ways to classify: each learns what is easy, none what is not there, twice the same."""
 
 from __future__ import annotations
 
+import html
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from tests.factories import tiny_folder
+from msgspec import structs
+from tests.factories import tiny_elmo, tiny_folder
 
-from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import load
-from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
+from bertkit.families import GPT2, LSTM_LM
 from bertkit.recipes.compare import (
+    ELMO,
+    GPT,
+    LSTM,
     PRETRAINED,
     RANDOM,
+    REASONS,
     VECTORS,
     Compare,
-    MeanClassifier,
-    WordStates,
     compare,
 )
 from bertkit.text.train import train as train_tokenizer
@@ -33,6 +37,8 @@ QUICK = Compare(
     epochs=1,
     random_epochs=1,
     vector_epochs=1,
+    gpt_epochs=1,
+    lstm_epochs=1,
     width=8,
 )
 EASY = Compare(
@@ -47,6 +53,10 @@ EASY = Compare(
     vector_learning_rate=1e-2,
     width=8,
     dropout=0.0,
+    gpt_epochs=8,
+    gpt_learning_rate=1e-2,
+    lstm_epochs=8,
+    lstm_learning_rate=3e-2,
 )
 
 
@@ -95,6 +105,55 @@ def test_each_way_learns_what_is_easy(base: Path, vectors: Path, tmp_path: Path)
     for way in (RANDOM, VECTORS, PRETRAINED):
         assert f'<th scope="row">{way}</th>' in page
     assert load(out / "pretrained" / "seed-1").labels == ("doing", "thing")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("others")
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    shape: dict[str, Any] = {"hidden": 32, "intermediate": 64, "dropout": 0.0}
+    found = {
+        name: tiny_folder(place / name, tokenizer, "lm", family=family, **shape)
+        for name, family in (("gpt", GPT2), ("lstm", LSTM_LM))
+    }
+    return {**found, "elmo": tiny_elmo(place / "elmo")}
+
+
+def test_every_way_learns_what_is_easy(
+    base: Path, vectors: Path, others: dict[str, Path], tmp_path: Path
+) -> None:
+    """All that may be given, in the order of the story; each with its reason on the page."""
+    train, dev = tsv(tmp_path / "train.tsv", 48), tsv(tmp_path / "dev.tsv", 20)
+    out = tmp_path / "out"
+    found = compare(base, train=train, dev=dev, vectors=vectors, out=out, settings=EASY, **others)
+    assert list(found["scores"]) == [RANDOM, VECTORS, LSTM, ELMO, GPT, PRETRAINED] == list(REASONS)
+    for way, scores in found["scores"].items():
+        assert scores["accuracy"]["mean"] > 0.9, way  # half are right by chance
+        assert len(scores["accuracy"]["each"]) == 2
+    assert json.loads((out / "compare.json").read_text(encoding="utf-8")) == found
+    page = html.unescape((out / "compare.html").read_text(encoding="utf-8"))
+    svg = (out / "compare.svg").read_text(encoding="utf-8")
+    for way, (reason, source) in REASONS.items():
+        assert reason in page
+        assert source in page
+        assert way in svg
+    assert (found["gpt"], found["lstm"]) == (str(others["gpt"]), str(others["lstm"]))
+    mixture = found["elmo"]["mixture"]
+    assert [*mixture] == ["embeddings", "1", "2", "scale"]
+    assert sum(mixture[layer]["mean"] for layer in ("embeddings", "1", "2")) == pytest.approx(1.0)
+    assert mixture["scale"]["mean"] != 1.0  # it has learned
+    for folder in ("gpt-fine-tuned", "lstm-fine-tuned"):
+        assert load(out / folder / "seed-1").labels == ("doing", "thing")
+
+
+def test_what_is_not_given_is_left_out(base: Path, others: dict[str, Path], tmp_path: Path) -> None:
+    train = tsv(tmp_path / "train.tsv", 8)
+    out, asked = tmp_path / "out", {"train": train, "dev": train, "settings": QUICK}
+    found = compare(base, out=out, elmo=others["elmo"], **asked)  # type: ignore[arg-type]
+    assert list(found["scores"]) == [RANDOM, ELMO, PRETRAINED]
+    assert not {"vectors", "gpt", "lstm"} & {*found}
+    page = html.unescape((out / "compare.html").read_text(encoding="utf-8"))
+    assert [way for way, (reason, _) in REASONS.items() if reason in page] == list(found["scores"])
 
 
 def test_the_same_settings_give_the_same_scores(base: Path, vectors: Path, tmp_path: Path) -> None:
@@ -155,52 +214,26 @@ SEVERAL = 'text\tlabel\nthe class\t["x", "y"]\nthe loop\t["y"]\nthe name\t[]\n'
 )
 @pytest.mark.parametrize("tuned", [False, True])
 def test_pairs_numbers_and_several_labels(
-    rows: str, metric: str, tuned: bool, base: Path, vectors: Path, tmp_path: Path
+    rows: str,
+    metric: str,
+    tuned: bool,
+    base: Path,
+    vectors: Path,
+    others: dict[str, Path],
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(rows, encoding="utf-8")
-    settings = Compare(
-        seeds=1, precision="fp32", epochs=1, random_epochs=1, vector_epochs=1, tune_vectors=tuned
-    )
-    found = compare(
-        base, train=path, dev=path, vectors=vectors, out=tmp_path / "out", settings=settings
-    )
+    settings = structs.replace(QUICK, tune_vectors=tuned)
+    given = {"vectors": vectors} if tuned else {"vectors": vectors, **others}
+    found = compare(base, train=path, dev=path, out=tmp_path / "out", settings=settings, **given)
     assert found["metric"] == metric
     assert all(np.isfinite(scores[metric]["mean"]) for scores in found["scores"].values())
 
 
-def batch(ids: list[int], types: list[int], lengths: list[int]) -> Batch:
-    return Batch(torch.tensor(ids), torch.tensor(types), Packed.of(lengths))
-
-
-def test_the_texts_of_a_pair_are_read_apart_and_packed_is_alone() -> None:
-    states = WordStates(torch.randn(9, 6), QUICK).eval()
-    together = states(batch([1, 2, 3, 4, 5, 6, 7], [0, 1, 1, 0, 0, 0, 1], [3, 4]))
-    for part in ([1], [2, 3], [4, 5, 6], [7]):
-        alone = states(batch(part, [0] * len(part), [len(part)]))
-        torch.testing.assert_close(together[part[0] - 1 : part[-1]], alone)
-
-
-def test_the_classifier_is_the_formula() -> None:
-    x = torch.randn(7, 4)
-    pair = MeanClassifier(4, 3, pairs=True)
-    u, v = x[3:6].mean(0), x[6]
-    wanted = pair.out(torch.cat([u, v, (u - v).abs(), u * v]))
-    found = pair(x, batch([0] * 7, [0, 1, 1, 0, 0, 0, 1], [3, 4]))
-    torch.testing.assert_close(found[1], wanted)
-    single = MeanClassifier(4, 3, pairs=False)
-    found = single(x, batch([0] * 7, [0] * 7, [3, 4]))
-    torch.testing.assert_close(found[0], single.out(x[:3].mean(0)))
-
-
-@pytest.mark.parametrize("tuned", [False, True])
-def test_vectors_learn_only_when_asked(tuned: bool) -> None:
-    states = WordStates(torch.randn(9, 6), Compare(tune_vectors=tuned))
-    states(batch([1, 2, 3], [0, 0, 0], [3])).sum().backward()
-    assert (states.vectors.weight.grad is not None) == tuned
-
-
-def test_refusals_leave_nothing_behind(base: Path, vectors: Path, tmp_path: Path) -> None:
+def test_refusals_leave_nothing_behind(
+    base: Path, vectors: Path, others: dict[str, Path], tmp_path: Path
+) -> None:
     train, out = tsv(tmp_path / "train.tsv", 8), tmp_path / "out"
 
     def refused(error: type[BertkitError], said: str, **other: object) -> None:
@@ -219,6 +252,12 @@ def test_refusals_leave_nothing_behind(base: Path, vectors: Path, tmp_path: Path
     refused(DataError, r"other\.tsv:3: label 'idea' is not in the training file", dev=other)
     other.write_text("text\tpair\tlabel\nthe class\ta loop\tthing\n")
     refused(DataError, r"other\.tsv:2: .*pair", dev=other)
+    refused(CheckpointError, "no ELMo; give the folder of one, or leave --elmo out", elmo=base)
+    refused(CheckpointError, "a bert model is no Transformer that reads from the left", gpt=base)
+    lstm, gpt = others["lstm"], others["gpt"]
+    refused(CheckpointError, "a lstm-lm model is no Transformer that reads .* --gpt", gpt=lstm)
+    refused(CheckpointError, "a gpt2 model is no language model of LSTMs.* --lstm out", lstm=gpt)
+    refused(ConfigError, "longer than the model's 32 tokens", settings=Compare(length=33), gpt=gpt)
     out.mkdir()
     (out / "mine").touch()
     with pytest.raises(ConfigError, match="exists already"):

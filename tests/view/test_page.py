@@ -94,7 +94,12 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "figures": [Figure(text, text, parts)],
         },
         "errors.html": {"name": text, "wrong": 3, "of": 4, "errors": table(text)},
-        "compare.html": {**scores, "vectors": {"coverage": {"train": 0.5, "dev": 0.5}}},
+        "compare.html": {
+            **scores,
+            "vectors": {"coverage": {"train": 0.5, "dev": 0.5}},
+            "ways": table(text),
+            "mixture": table(text),
+        },
         "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,

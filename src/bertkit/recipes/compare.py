@@ -1,51 +1,94 @@
-"""Classification three ways: a pretrained encoder, word vectors, and the encoder from scratch.
+"""Classification as it was done from one year to the next: what transfer was worth at each step.
 
-What pretraining is worth on a task (Devlin et al. 2019, section 5), beside what was usual before:
-static word vectors under a recurrent network (Conneau et al. 2017).
+A pretrained encoder beside the encoder from scratch (Devlin et al. 2019, section 5), and what was
+usual before: word vectors, language models of LSTMs, a frozen ELMo, GPT.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from markupsafe import Markup
 from msgspec import Meta
-from torch import Tensor, nn
+from msgspec.structs import replace
 
-from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Rate, Seed, Settings, plain
-from bertkit.console import say
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.metrics import spread
 from bertkit.models.model import build
-from bertkit.models.recurrent import BiLSTM
-from bertkit.nn.dropout import Dropout
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.study import study
+from bertkit.recipes.study import Way, study
+from bertkit.recipes.word_network import (
+    KnownWords,
+    MeanClassifier,
+    MixedLayers,
+    WordStates,
+    known_by_elmo,
+    known_by_vectors,
+)
 from bertkit.storage import refuse_used, write_json
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.classify import Options as ClassifyOptions
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.task import Feature, Reading
-from bertkit.text.encoding import Encoding
-from bertkit.text.vectors import Vectors, tokens
+from bertkit.tasks.task import Reading
 from bertkit.training.fit import fit
 from bertkit.view.chart import score_bars, write_svg
 from bertkit.view.figures import Table, score_table
 from bertkit.view.page import write_report
 
-RANDOM, VECTORS, PRETRAINED = "random weights", "word vectors", "pretrained"
-"""The ways, in the order of the table."""
+RANDOM, VECTORS, LSTM, ELMO, GPT, PRETRAINED = (
+    "random weights",
+    "word vectors",
+    "LSTM fine-tuned",
+    "ELMo features",
+    "GPT fine-tuned",
+    "pretrained",
+)
+"""The ways, in the order of the table: the last five in that of their years."""
+
+REASONS = {
+    RANDOM: (
+        "A network of the model's shape, learning from nothing, with its own epochs and rate.",
+        "Devlin et al. 2019, section 5",
+    ),
+    VECTORS: (
+        "One vector for each word, whatever its context, into a BiLSTM, the mean of its states, "
+        "and a classifier.",
+        "Mikolov et al. 2013; Conneau et al. 2017",
+    ),
+    LSTM: (
+        "A language model of LSTMs, all of whose weights start the classifier: a text is read from "
+        "the left, into one state.",
+        "Dai & Le 2015; Howard & Ruder 2018",
+    ),
+    ELMO: (
+        "States of a frozen language model of LSTMs that reads both ways, mixed by learned "
+        "weights, in the place of the word vectors.",
+        "Peters et al. 2018",
+    ),
+    GPT: (
+        "A Transformer that reads from the left, fine-tuned whole with one linear layer on top.",
+        "Radford et al. 2018",
+    ),
+    PRETRAINED: (
+        "A Transformer in which each word sees both sides, fine-tuned whole.",
+        "Devlin et al. 2019",
+    ),
+}
+"""What each way begins with, and whose it is."""
 
 START = "random-start"
 """The folder of the random weights, while they are fine-tuned."""
+
+LearningRate = Annotated[float, Meta(gt=0.0)]
 
 
 class Compare(Settings, frozen=True):
@@ -56,70 +99,41 @@ class Compare(Settings, frozen=True):
     seed: Seed = 0
     batch_size: Count = 32
     length: Count | None = None
-    """Tokens of a text (or pair) the encoders read, words of each text for the word vectors; what
-    is longer is cut. The model's own by default."""
+    """Tokens of a text (or pair) that models read, words of each text for the word vectors and
+    ELMo; what is longer is cut. By default the model's own, or a shorter one's beside it."""
     precision: Precision = "auto"
-    """Of the encoders."""
+    """Of the encoders and the GPT; LSTMs compute in fp32."""
     epochs: Count = 3
     """Of the pretrained encoder."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 5e-5
+    learning_rate: LearningRate = 5e-5
     """Of the pretrained encoder."""
     random_epochs: Count = 10
     """Of the encoder with random weights, which has farther to go."""
-    random_learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
+    random_learning_rate: LearningRate = 1e-4
     """Of the encoder with random weights."""
     vector_epochs: Count = 10
-    """Of the network on word vectors."""
-    vector_learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
-    """Of the network on word vectors (Adam)."""
+    """Of the network on word vectors, and of the same on ELMo's states."""
+    vector_learning_rate: LearningRate = 1e-3
+    """Of these networks (Adam)."""
     tune_vectors: bool = False
     """Whether the word vectors learn, too."""
     width: Count = 128
-    """Of the BiLSTM on the word vectors, in each direction."""
+    """Of the BiLSTM on the word vectors or on ELMo's states, in each direction."""
     dropout: Rate = 0.3
     """Before and after that BiLSTM."""
-
-
-class WordStates(nn.Module):
-    """Word vectors, read by a BiLSTM; each text of a pair alone. Shapes: N words -> (N, 2 · width).
-
-    It stands where a model has its encoder.
-    """
-
-    def __init__(self, vectors: Tensor, settings: Compare) -> None:
-        super().__init__()
-        self.vectors = nn.Embedding.from_pretrained(vectors, freeze=not settings.tune_vectors)
-        self.dropout = Dropout(settings.dropout)
-        self.lstm = BiLSTM(vectors.shape[1], settings.width, layers=1)
-
-    def forward(self, batch: Batch) -> Tensor:
-        texts = 2 * batch.layout.sequence_ids + batch.types
-        lengths = texts.unique_consecutive(return_counts=True)[1].tolist()
-        out: Tensor = self.dropout(self.lstm(self.dropout(self.vectors(batch.ids)), lengths))
-        return out
-
-
-class MeanClassifier(nn.Module):
-    """Numbers from the mean state of a text, or from [u, v, |u - v|, u · v] of a pair's.
-
-    Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017 (InferSent), section 3.1.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, pairs: bool) -> None:
-        super().__init__()
-        self.texts = 2 if pairs else 1
-        self.out = nn.Linear(4 * inputs if pairs else inputs, outputs)
-
-    def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        text = self.texts * batch.layout.sequence_ids + batch.types
-        count = self.texts * len(batch.layout.lengths)
-        sums = torch.zeros(count, states.shape[1], device=states.device).index_add(0, text, states)
-        mean = sums / text.bincount(minlength=count)[:, None]
-        if self.texts == 2:
-            u, v = mean[::2], mean[1::2]
-            mean = torch.cat([u, v, (u - v).abs(), u * v], 1)
-        out: Tensor = self.out(mean)
-        return out
+    gpt_epochs: Count = 3
+    """Of the GPT."""
+    gpt_learning_rate: LearningRate = 6.25e-5
+    """Of the GPT."""
+    lstm_epochs: Count = 10
+    """Of the language model of LSTMs."""
+    lstm_learning_rate: LearningRate = 3e-3
+    """Of the language model of LSTMs."""
+    lstm_layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.38
+    """How much slower each of its layers learns than the one above it (Howard & Ruder 2018: 1/2.6);
+    1 as Dai & Le 2015."""
+    lstm_gradual_unfreezing: bool = True
+    """Whether its layers begin to learn one after the other, from the top."""
 
 
 def compare(
@@ -128,19 +142,24 @@ def compare(
     train: Path | str,
     dev: Path | str,
     out: Path | str,
-    vectors: Path | str,
+    vectors: Path | str | None = None,
+    elmo: Path | str | None = None,
+    lstm: Path | str | None = None,
+    gpt: Path | str | None = None,
     settings: Compare | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Labels learned three ways: random weights, word vectors, pretrained.
+    """Labels learned from random weights, and from what was pretrained: what transfer is worth.
 
     The ways: the model fine-tuned; a network of the same shape from random weights, with the
-    epochs and rate that those want; and word vectors (GloVe or word2vec text) into a BiLSTM, the
-    mean of its states and a classifier. Labels may be classes, several a text, or numbers, as
-    for `classify`.
+    epochs and rate that those want; and of these what is given: word vectors (GloVe or word2vec
+    text) into a BiLSTM, the mean of its states and a classifier; a frozen ELMo's states in their
+    place, mixed by learned weights; a language model of LSTMs, and a GPT, fine-tuned. Labels may
+    be classes, several a text, or numbers, as for `classify`.
     `out` gets compare.json, .svg, .html, and the models that were fine-tuned. The same settings
     give the same scores on one machine. Returns: what compare.json holds.
-    Raises: ConfigError when `out` exists, DataError naming file and line; before any work.
+    Raises: ConfigError when `out` exists, DataError naming file and line, CheckpointError for a
+    model of another kind; before any work.
 
     Args:
         model: A model folder or hub id.
@@ -148,14 +167,18 @@ def compare(
         dev: The same, to choose the best epoch by and to score.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors: GloVe or word2vec text, also .gz.
+        elmo: The folder of an ELMo.
+        lstm: A folder of `bertkit pretrain lstm-lm`.
+        gpt: The folder or hub id of a GPT, or of another causal Transformer.
     """
     settings, out = settings or Compare(), Path(out)
     refuse_used(out)
-    trial = _Trial(str(model), train, dev, vectors, out, settings, reading)
-    ways = {RANDOM: trial.random, VECTORS: trial.vectors, PRETRAINED: trial.pretrained}
+    asked = {VECTORS: vectors, LSTM: lstm, ELMO: elmo, GPT: gpt}
+    given = {way: str(path) for way, path in asked.items() if path is not None}
+    trial = _Trial(str(model), train, dev, given, out, settings, reading)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     try:
-        scores = study(ways, seeds, trial.task.metric)
+        scores = study(trial.ways(), seeds, trial.task.metric)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"stopped; what was fine-tuned stays in {out}; remove it to begin again"
@@ -170,7 +193,7 @@ def compare(
         "model": str(model),
         "train": {"file": str(train), "rows": len(trial.learn)},
         "dev": {"file": str(dev), "rows": len(trial.check)},
-        "vectors": {"file": str(vectors), "coverage": trial.coverage},
+        **trial.record(),
         "labels": list(trial.task.labels),
         "settings": plain(settings),
         "metric": trial.task.metric,
@@ -187,7 +210,7 @@ def compare(
 class _Trial:
     """The rows that all ways learn and are scored on, and a run of each way for a seed.
 
-    Raises: ConfigError, DataError naming file and line; nothing is written.
+    Raises: ConfigError, CheckpointError, DataError naming file and line; nothing is written.
     """
 
     def __init__(
@@ -195,152 +218,172 @@ class _Trial:
         model: str,
         train: Path | str,
         dev: Path | str,
-        vectors: Path | str,
+        given: dict[str, str],
         out: Path,
         settings: Compare,
         reading: Reading | None,
     ) -> None:
-        self.model, self.out, self.settings = model, out, settings
+        self.model, self.given, self.out, self.settings = model, given, out, settings
         self.learn, self.check = (read_examples(Classify, file, reading) for file in (train, dev))
         self.task = Classify.from_examples(self.learn, ClassifyOptions())
         self.task.check(self.check)
         self.loaded = load(model, heads=())
-        longest = self.loaded.model.config.max_positions
-        self.length = settings.length or self.loaded.length
-        if self.length > longest:
-            raise ConfigError(f"length: {self.length} is longer than the model's {longest} tokens")
-        self.words = _Words.of(Vectors.load(vectors), [*self.learn, *self.check])
+        causal = {way: load(given[way], heads=()) for way in (LSTM, GPT) if way in given}
+        for way, loaded in causal.items():
+            _check_kind(way, loaded)
+        self.length = _length(settings, [self.loaded, *causal.values()])
         rows = {"train": self.learn, "dev": self.check}
-        self.coverage = {name: self.words.coverage(examples) for name, examples in rows.items()}
-        if not self.coverage["train"]:
-            raise DataError(
-                f"{vectors}: no vector of any word of {train}; are they of one language?"
+        self.known: dict[str, KnownWords] = {}
+        self.coverage: dict[str, float] = {}
+        if VECTORS in given:
+            self.known[VECTORS], self.coverage = known_by_vectors(
+                given[VECTORS], rows, self.length, tune=settings.tune_vectors
             )
-        say(
-            f"word vectors know {self.coverage['train']:.1%} of the words of train, "
-            f"{self.coverage['dev']:.1%} of those of dev"
-        )
-        self.features = {
-            name: self.words.features(self.task, examples, self.length, labelled=name == "train")
-            for name, examples in rows.items()
-        }
+        if ELMO in given:
+            self.known[ELMO] = known_by_elmo(given[ELMO], rows, self.length)
+        self.mixtures: list[dict[str, float]] = []
         self._files: dict[str, Any] = {"train": train, "dev": dev, "reading": reading}
+
+    def ways(self) -> dict[str, Way]:
+        """A run for a seed of each way that there is."""
+        ways: dict[str, Way] = {RANDOM: self.random, PRETRAINED: self.pretrained}
+        ways |= {way: partial(self.on_words, way) for way in self.known}
+        ways |= {way: partial(self.causal, way) for way in (LSTM, GPT) if way in self.given}
+        return {way: ways[way] for way in REASONS if way in ways}
 
     def pretrained(self, seed: int) -> dict[str, float]:
         """Scores of the model, fine-tuned."""
-        settings = self.settings
-        return self._finetune(self.model, PRETRAINED, seed, settings.epochs, settings.learning_rate)
+        asked = self.settings
+        settings = Finetune(epochs=asked.epochs, learning_rate=asked.learning_rate)
+        return self._finetune(self.model, PRETRAINED, seed, settings)
 
     def random(self, seed: int) -> dict[str, float]:
         """Scores of a model of the same shape, fine-tuned from random weights."""
-        start, settings = self.out / START / f"seed-{seed}", self.settings
+        start, asked = self.out / START / f"seed-{seed}", self.settings
         torch.manual_seed(seed)
         model = build(self.loaded.model.config)
         save(start, model, self.loaded.tokenizer, self.loaded.family)
-        return self._finetune(
-            start, RANDOM, seed, settings.random_epochs, settings.random_learning_rate
-        )
+        settings = Finetune(epochs=asked.random_epochs, learning_rate=asked.random_learning_rate)
+        return self._finetune(start, RANDOM, seed, settings)
 
-    def vectors(self, seed: int) -> dict[str, float]:
-        """Scores of a network on word vectors."""
-        task, settings = self.task, self.settings
+    def causal(self, way: str, seed: int) -> dict[str, float]:
+        """Scores of a model that reads from the left, fine-tuned."""
+        asked = self.settings
+        settings = Finetune(epochs=asked.gpt_epochs, learning_rate=asked.gpt_learning_rate)
+        if way == LSTM:
+            settings = Finetune(
+                epochs=asked.lstm_epochs,
+                learning_rate=asked.lstm_learning_rate,
+                layer_decay=asked.lstm_layer_decay,
+                gradual_unfreezing=asked.lstm_gradual_unfreezing,
+            )
+        return self._finetune(self.given[way], way, seed, settings)
+
+    def on_words(self, way: str, seed: int) -> dict[str, float]:
+        """Scores of a network on what is known of words."""
+        known, task, settings = self.known[way], self.task, self.settings
         torch.manual_seed(seed)
-        pairs = self.learn[0].pair is not None
-        return fit(
-            WordStates(self.words.table.clone(), settings),
-            MeanClassifier(2 * settings.width, len(task.labels), pairs=pairs),
+        words, pairs = known.module(), self.learn[0].pair is not None
+        width, dropout = settings.width, settings.dropout
+        scores = fit(
+            WordStates(words, known.width, width=width, dropout=dropout),
+            MeanClassifier(2 * width, len(task.labels), pairs=pairs),
             task,
-            self.features["train"],
-            self.features["dev"],
+            known.features(task, "train", self.learn, labelled=True),
+            known.features(task, "dev", self.check, labelled=False),
             self.check,
-            name=VECTORS,
+            name=way,
             epochs=settings.vector_epochs,
             batch_size=settings.batch_size,
             learning_rate=settings.vector_learning_rate,
             seed=seed,
         )
+        if isinstance(words, MixedLayers):
+            self.mixtures.append(words.mixture())
+        return scores
 
     def _finetune(
-        self, start: str | Path, way: str, seed: int, epochs: int, learning_rate: float
+        self, start: str | Path, way: str, seed: int, settings: Finetune
     ) -> dict[str, float]:
+        precision = "fp32" if way == LSTM else self.settings.precision
         scores = finetune(
             "classify",
             start,
             **self._files,
-            out=self.out / way.replace(" ", "-") / f"seed-{seed}",
-            settings=Finetune(
-                epochs=epochs,
+            out=self.out / way.replace(" ", "-").lower() / f"seed-{seed}",
+            settings=replace(
+                settings,
                 batch_size=self.settings.batch_size,
-                learning_rate=learning_rate,
                 seed=seed,
                 length=self.length,
-                precision=self.settings.precision,
+                precision=precision,
             ),
         )
         return {name: value for name, value in scores.items() if name != "epoch"}
 
+    def record(self) -> dict[str, Any]:
+        """What each way began with, beside the model, and what a mixture of layers became."""
+        record: dict[str, Any] = {}
+        if VECTORS in self.given:
+            record["vectors"] = {"file": self.given[VECTORS], "coverage": self.coverage}
+        if ELMO in self.given:
+            names = self.mixtures[0]
+            mixture = {name: spread([one[name] for one in self.mixtures]) for name in names}
+            record["elmo"] = {"folder": self.given[ELMO], "mixture": mixture}
+        folders = {"lstm": LSTM, "gpt": GPT}
+        named = {name: self.given[way] for name, way in folders.items() if way in self.given}
+        return {**record, **named}
 
-class _Words:
-    """The words of some examples that have a vector, and their vectors, scaled to mean square 1.
 
-    Shapes: table (1 + V, D); row 0 is zero, and stands for all other words.
-    """
+def _check_kind(way: str, loaded: Loaded) -> None:
+    """Raises: CheckpointError for a model that is not of the way's kind."""
+    model, name = loaded.model, "lstm" if way == LSTM else "gpt"
+    if model.causal and (model.config.recurrent is not None) == (way == LSTM):
+        return
+    kind = "language model of LSTMs" if way == LSTM else "Transformer that reads from the left"
+    raise CheckpointError(
+        f"{loaded.folder}: a {loaded.family.name} model is no {kind}; give such a folder, or leave "
+        f"--{name} out"
+    )
 
-    def __init__(self, index: dict[str, int], table: Tensor) -> None:
-        self.index, self.table = index, table
 
-    @staticmethod
-    def of(vectors: Vectors, examples: Sequence[Example]) -> _Words:
-        words = sorted({w for e in examples for text in _texts(e) for w in tokens(text)})
-        rows = {word: row for word in words if (row := vectors.row(word)) is not None}
-        chosen = vectors.table[list(rows.values())]
-        # files differ tenfold in scale, and one learning rate is to serve all
-        chosen = chosen / max(float(np.sqrt(np.square(chosen).mean())), 1e-6) if rows else chosen
-        table = np.concatenate([np.zeros((1, vectors.table.shape[1]), np.float32), chosen])
-        return _Words({word: at for at, word in enumerate(rows, 1)}, torch.from_numpy(table))
-
-    def coverage(self, examples: Sequence[Example]) -> float:
-        """The share of the examples' words, each as often as it stands there, with a vector."""
-        words = [w in self.index for e in examples for text in _texts(e) for w in tokens(text)]
-        return sum(words) / max(len(words), 1)
-
-    def features(
-        self, task: Classify, examples: Sequence[Example], length: int, *, labelled: bool
-    ) -> list[Feature]:
-        """At most `length` words of each text; a text without any is one unknown word."""
-        features = []
-        for place, example in enumerate(examples):
-            texts = [tokens(text) for text in _texts(example)]
-            parts = [[self.index.get(w, 0) for w in text[:length]] or [0] for text in texts]
-            ids = np.array([word for part in parts for word in part])
-            encoding = Encoding(
-                ids=ids,
-                types=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
-                offsets=np.zeros((len(ids), 2), np.int64),
-                words=[None] * len(ids),
-                sequence=[0] * len(ids),
-                truncated=any(len(text) > length for text in texts),
+def _length(settings: Compare, models: Sequence[Loaded]) -> int:
+    """What all of them read of a text. Raises: ConfigError for more than one can read."""
+    for loaded in models:
+        longest = loaded.model.config.max_positions
+        if settings.length is not None and settings.length > longest:
+            raise ConfigError(
+                f"length: {settings.length} is longer than the model's {longest} tokens "
+                f"({loaded.folder})"
             )
-            target = task.target(example) if labelled else None
-            features.append(Feature(encoding, place, target=target))
-        return features
-
-
-def _texts(example: Example) -> list[str]:
-    return [example.text] if example.pair is None else [example.text, example.pair]
+    return settings.length or min(loaded.length for loaded in models)
 
 
 def _write_page(out: Path, result: dict[str, Any], chart: Markup) -> None:
     names, rows = score_table(result["scores"], result["metric"], result["settings"]["seeds"])
-    settings = {"model": result["model"], "vectors": result["vectors"]["file"]}
-    settings |= {key: str(value) for key, value in result["settings"].items()}
+    began = {
+        PRETRAINED: result["model"],
+        VECTORS: result.get("vectors", {}).get("file", ""),
+        ELMO: result.get("elmo", {}).get("folder", ""),
+        LSTM: result.get("lstm", ""),
+        GPT: result.get("gpt", ""),
+    }
+    ways = [(way, *REASONS[way], began.get(way, "")) for way in result["scores"]]
+    settings = [(key, str(value)) for key, value in result["settings"].items()]
+    mixture = result.get("elmo", {}).get("mixture", {})
     write_report(
         out / "compare.html",
         "compare.html",
-        **result
+        **{"vectors": None, **result}
         | {
             "chart": chart,
             "table": Table("Scores", rows, ("way", *names)),
-            "settings": Table("Settings", list(settings.items())),
+            "ways": Table("Ways", ways, ("way", "what it is", "source", "begins with"), wraps=True),
+            "mixture": Table(
+                "Weights of ELMo's layers",
+                [(name, one["mean"], one["sd"]) for name, one in mixture.items()],
+                ("layer", "weight", "standard deviation"),
+            ),
+            "settings": Table("Settings", settings),
         },
     )

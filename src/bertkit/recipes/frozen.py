@@ -112,7 +112,7 @@ class FrozenElmo:
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
         built = []
         for number, words in enumerate(self.words.split([example.words for example in examples])):
-            encoding = _whole_words(self.words.ids(words))
+            encoding = whole_words(self.words.ids(words))
             target = task.word_targets(examples[number], encoding) if labelled else None
             built.append(Feature(encoding, number, np.arange(1, len(words) + 1), target))
         return built
@@ -125,7 +125,8 @@ class FrozenElmo:
         return _stored(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
 
 
-def _whole_words(ids: NDArray[np.int64]) -> Encoding:
+def whole_words(ids: NDArray[np.int64]) -> Encoding:
+    """A sentence as `Words.ids` has it. Shapes: (W + 2, characters)."""
     count = len(ids) - 2
     nothing = np.zeros((len(ids), 2), np.int64)
     inner: list[int | None] = [0] * count
