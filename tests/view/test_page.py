@@ -100,6 +100,14 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "ways": table(text),
             "mixture": table(text),
         },
+        "compare_translation.html": {
+            **scores,
+            "pairs": {"train": 3, "dev": 3},
+            "origin": {"train": text, "dev": text},
+            "dev_in_train": 1,
+            "tokens": {"source": 3.0, "target": 3.0},
+            "lengths": table(text),
+        },
         "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,
