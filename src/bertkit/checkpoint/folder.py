@@ -13,6 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint import g2p
 from bertkit.checkpoint.adapter import read_adapter
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.generation import FILE as GENERATION
@@ -31,7 +32,7 @@ from bertkit.checkpoint.weights import (
     write_tensors,
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.families import FAMILIES, OTHERS, Family
+from bertkit.families import FAMILIES, LSTM, OTHERS, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
@@ -61,6 +62,8 @@ class Loaded:
     """How a model that writes does so."""
     base: Path | None = None
     """Of adapters: where the model is that they change."""
+    writes: Tokenizer | None = None
+    """The tokenizer of what a decoder writes, where no file of the folder holds it."""
 
     @property
     def begin(self) -> list[int]:
@@ -73,6 +76,8 @@ class Loaded:
     @cached_property
     def target(self) -> Tokenizer:
         """The tokenizer of what a decoder writes; Marian's texts have one for each side."""
+        if self.writes is not None:
+            return self.writes
         folder = self.base or self.folder
         if (folder / "target.spm").exists():
             return Tokenizer.load(folder, side="target")
@@ -101,7 +106,8 @@ def load(
     labels: Sequence[str] = (),
     revision: str | None = None,
 ) -> Loaded:
-    """Open a model folder or hub id, a GGUF file, or a folder of adapters (LoRA) with its model.
+    """Open a model folder or hub id, a GGUF file, a folder of adapters (LoRA) with its model, or
+    the .npz file of g2p-en.
 
     Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
     new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
@@ -109,6 +115,8 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
+    if folder.suffix == g2p.SUFFIX and folder.is_file():
+        return _g2p(folder)
     adapter = read_adapter(folder)
     base = folder if adapter is None else adapter.base
     one_file = read_gguf(base) if base.is_file() else None
@@ -171,6 +179,20 @@ def load(
         length=min(config.max_positions, length),
         generation=read_generation(inner, settings) if "lm" in wanted else Generation(),
         base=None if adapter is None else base,
+    )
+
+
+def _g2p(path: Path) -> Loaded:
+    model, letters, phonemes = g2p.read_g2p(path)
+    return Loaded(
+        model,
+        letters,
+        LSTM,
+        Report(),
+        path,
+        length=model.config.max_positions,
+        generation=Generation(start=phonemes.bos, ends=phonemes.ends),
+        writes=phonemes,
     )
 
 

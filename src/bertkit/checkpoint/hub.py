@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bertkit.checkpoint.gguf import SUFFIX
+from bertkit.checkpoint import g2p, gguf
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
@@ -13,7 +13,7 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
-    """The folder or GGUF file of a model named by a local path, or by a hub id such as
+    """The folder, GGUF or .npz file of a model named by a local path, or by a hub id such as
     `google-bert/bert-base`.
 
     `revision` is a branch, tag or commit of the hub; a full commit is exact.
@@ -22,7 +22,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if folder.is_file() and folder.suffix == SUFFIX:
+    if folder.is_file() and folder.suffix in (gguf.SUFFIX, g2p.SUFFIX):
         return folder
     if folder.is_file():
         raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")

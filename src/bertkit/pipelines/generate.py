@@ -84,9 +84,9 @@ class Generate(ModelPipeline):
         super().__init__(loaded, engine)
         self._needs("lm", "take a model that writes, such as GPT-2")
         self.reads = self.engine.model.decoder is not None
-        vocab = loaded.tokenizer.vocab_size
-        self.stepper = stepper_of(self.engine.model, loaded.length, vocab=vocab)
         self.target = loaded.target
+        vocab = self.target.vocab_size
+        self.stepper = stepper_of(self.engine.model, loaded.length, vocab=vocab)
         self.prompt = _prompt(loaded)
 
     def __call__(
