@@ -50,9 +50,9 @@ LETTERS = 15
 """Of the longest sequence that is learned from."""
 
 BUDGETS = {
-    "captions": CompareTranslation(steps=1800, batch_size=64, vocab_size=4000, layers=1),
+    "captions": CompareTranslation(steps=2400, batch_size=64, vocab_size=4000, layers=1),
     "joined captions": CompareTranslation(
-        steps=1000, batch_size=32, vocab_size=4000, layers=1, join=3
+        steps=1500, batch_size=32, vocab_size=4000, layers=1, join=3
     ),
     "reversed letters": CompareTranslation(
         steps=2000, batch_size=64, layers=1, hidden=128
