@@ -202,6 +202,7 @@ def test_letters_backwards_are_scored_up_to_twice_the_length(
     assert cli.run(words) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["metric"] == "letters in place"
+    assert result["settings"]["vocab_size"] == 56  # 26 letters with a space and without, and four
     assert (result["groups"][0]["low"], result["groups"][-1]["high"]) == (5, 12)
     dev = (tmp_path / "out" / "text" / "dev.target.txt").read_text(encoding="utf-8").split("\n")
     written = (tmp_path / "out" / "lstm" / "seed-1.txt").read_text(encoding="utf-8").split("\n")

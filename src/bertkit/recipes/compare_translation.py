@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.weights import FILE as WEIGHTS
@@ -170,7 +170,7 @@ def compare_translation(
         given = (source, target, file, dev_source, dev_target, dev_file, *columns)
         if any(one is not None for one in given) or settings.join > 1:
             raise ConfigError("--reverse: draws letters; leave out files, columns and --join")
-        texts = reversals(reverse)
+        texts, settings = reversals(reverse), structs.replace(settings, vocab_size=PIECES)
         origin = {"train": f"at most {reverse} letters", "dev": f"at most {2 * reverse} letters"}
     trial = _Trial(texts, origin, out, settings, letters=reverse is not None)
     trial.begin(resume=resume)
@@ -228,12 +228,11 @@ class _Trial:
         self.texts, self.origin, self.out, self.settings = texts, origin, out, settings
         self.metric = "letters in place" if letters else "BLEU"
         self.score = words_in_place if letters else bleu
-        self.pieces = PIECES if letters else settings.vocab_size
         self.ways = _ways(settings)
         self.groups = groups_by_length(texts["dev"][0])
         self.max_positions = settings.length
         for name in self.ways:
-            complete(self.run_file(name, 0), vocab=self.pieces, pad=0)
+            complete(self.run_file(name, 0), vocab=settings.vocab_size, pad=0)
         learned = set(zip(*texts["train"], strict=True))
         self.known = sum(pair in learned for pair in zip(*texts["dev"], strict=True))
         if self.known:
@@ -305,7 +304,11 @@ class _Trial:
         vocabulary, pairs = self.out / "vocabulary", self.out / "pairs"
         if not vocabulary.exists():
             train_vocabulary(
-                files, out=vocabulary, kind="unigram", use="translate", size=self.pieces
+                files,
+                out=vocabulary,
+                kind="unigram",
+                use="translate",
+                size=self.settings.vocab_size,
             )
         if not pairs.exists():
             prepare_pairs(source=files[0], target=files[1], tokenizer=vocabulary, out=pairs)
