@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.factories import tiny_elmo
+from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
+from bertkit.families import GPT2
+from bertkit.recipes.vectors import word_similarity
 from bertkit.recipes.words import _auc, _bound, evaluate_words
+from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vectors import Vectors
 
 
 def test_the_bound_that_tells_most_apart() -> None:
@@ -98,3 +102,54 @@ def test_real_words_in_context(minilm: Path, data_folder: Path, tmp_path: Path) 
     found = evaluate_words(minilm, write(tmp_path / "wic.jsonl", rows))
     assert found["pairs"] == 400 - found["missing"] > 390
     assert max(found["auc"]) > found["auc"][0] + 0.05  # layer 0 knows nothing of the sentence
+
+
+def test_of_word_vectors_pairs_are_ranked_and_contexts_are_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = Vectors(
+        ["cat", "cats", "dog", "bank", "banks"],
+        np.float32([[1, 0.1], [1, 0.2], [1, 1], [0.3, 1], [-1, 0.4]]),
+    )
+    vectors.save(tmp_path / "vectors.txt")
+    path = tmp_path / "pairs.txt"
+    path.write_text("cat\tcats\t9\nCat\tdog\t6\ncat\tbank\t3\ncat\tzebra\t1\n", encoding="utf-8")
+    assert cli.run(["evaluate", "words", str(tmp_path / "vectors.txt"), str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"spearman": [1.0], "best_layer": 0, "pairs": 3, "missing": 1}
+    alone = word_similarity(vectors, path)
+    assert alone == {"spearman": 1.0, "pairs": 3, "missing": 1}
+    path.write_text("a\tzebra\t1\n", encoding="utf-8")
+    with pytest.raises(DataError, match="no pair whose words both have a vector"):
+        evaluate_words(tmp_path / "vectors.txt", path)
+
+    def row(word: str, *texts: str, same: bool) -> dict[str, Any]:
+        return {"word": word, "sentence1": texts[0], "sentence2": texts[1], "label": same}
+
+    rows = [
+        row("bank", "a bank lends", "the bank is wet", same=False),
+        row("dog", "a dog", "the dog", same=True),
+        row("cat", "a cat", "no cat", same=False),
+        row("zebra", "a zebra", "no zebra", same=True),
+    ]
+    found = evaluate_words(tmp_path / "vectors.txt", write(tmp_path / "wic.jsonl", rows))
+    assert found == {"auc": [0.5], "best_layer": 0, "pairs": 3, "missing": 1}
+    rows[0] = row("bank", "a bank lends", "the banks are wet", same=False)  # another form
+    found = evaluate_words(tmp_path / "vectors.txt", write(tmp_path / "wic.jsonl", rows))
+    assert found["auc"] == [0.75]
+
+
+def test_of_a_causal_model_a_word_knows_its_left_alone(tmp_path: Path, english: list[str]) -> None:
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=400, use="write")
+    folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=GPT2, layers=2, spread=0.2)
+    row = {"word": "class", "sentence1": "a class of one", "sentence2": "a class is", "label": True}
+    other = row | {"sentence2": "one name is the class of all", "label": False}
+    path = write(tmp_path / "wic.jsonl", [row, other])
+    found = evaluate_words(folder, path)
+    assert found["auc"][1:] == [1.0, 1.0]  # the same to the left, and another text
+    swapped = [row | {"label": False}, other | {"label": True}]
+    found = evaluate_words(folder, write(tmp_path / "wic.jsonl", swapped))
+    assert found["auc"][1:] == [0.0, 0.0]  # the control
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("class\tclasses\t9\nclass\tname\t6\nclass\tloop\t1\n", encoding="utf-8")
+    assert len(evaluate_words(folder, pairs)["spearman"]) == 3

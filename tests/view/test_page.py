@@ -108,6 +108,13 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "tokens": {"source": 3.0, "target": 3.0},
             "lengths": table(text),
         },
+        "contexts.html": {
+            "word": text,
+            "layer": text,
+            "texts": table(text),
+            "charts": [chart],
+            "models": [(text, text, text, table(text))],
+        },
         "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,

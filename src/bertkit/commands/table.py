@@ -41,6 +41,7 @@ COMMANDS = {
     "vectors": "recipes.vectors:train_vectors",
     "compare": "recipes.compare:compare",
     "compare translation": "recipes.compare_translation:compare_translation",
+    "contexts": "recipes.contexts:contexts",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
     "evaluate likelihood": "recipes.likelihood:evaluate_likelihood",

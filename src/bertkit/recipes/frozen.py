@@ -16,6 +16,7 @@ from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import progress, say
+from bertkit.data.paths import suffix
 from bertkit.data.tags import TaggedText, words_of
 from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
@@ -26,10 +27,15 @@ from bertkit.pipelines import Words, pipeline
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vectors import Vectors
 
 
-class Frozen(Protocol):
-    """A model of which nothing is learned; layer 0 is its embedding."""
+class FrozenWords(Protocol):
+    """What has states of words, and of which nothing is learned; layer 0 is its embedding."""
+
+    sees: str
+    """What of its text the state of a word depends on."""
 
     @property
     def layers(self) -> int: ...
@@ -39,6 +45,10 @@ class Frozen(Protocol):
 
         Shapes: (layers + 1, S, D). Raises: DataError for a word that the model does not read.
         """
+
+
+class Frozen(FrozenWords, Protocol):
+    """A model that reads texts, and of which nothing is learned."""
 
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
         """What it reads of the examples, and at which places a tagger answers."""
@@ -61,20 +71,56 @@ def open_frozen(model: str | Path | Loaded, precision: Precision = "fp32") -> Fr
     return FrozenEncoder(load(folder, heads=()), precision)
 
 
+def open_words(model: str | Path | Loaded, precision: Precision = "fp32") -> FrozenWords:
+    """The same, or a file of word vectors. Raises: CheckpointError; DataError naming the line."""
+    if not isinstance(model, Loaded) and Path(model).is_file() and suffix(Path(model)) != ".gguf":
+        return FrozenVectors(Vectors.load(model))
+    return open_frozen(model, precision)
+
+
+class FrozenVectors:
+    """Word vectors: a word has one, whatever its text; the state of one without is not a number."""
+
+    sees, layers = "nothing of its text", 0
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.vectors = vectors
+
+    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+        table = self.vectors.table
+        states = np.full((1, len(texts), table.shape[1]), np.nan, np.float32)
+        for place, (text, (start, end)) in enumerate(zip(texts, ranges, strict=True)):
+            if (row := self.vectors.row(text[start:end])) is not None:
+                states[0, place] = table[row]
+        return states
+
+
 class FrozenEncoder:
-    """A Transformer, which reads pieces of words."""
+    """A Transformer, which reads pieces of words.
+
+    Raises: ConfigError for a model of LSTMs.
+    """
 
     def __init__(self, loaded: Loaded, precision: Precision) -> None:
+        _ = loaded.model.transformer
         self.loaded, self.engine = loaded, Engine(loaded.model, precision=precision)
+        self.sees = "what stands before it" if loaded.model.causal else "both sides at once"
 
     @property
     def layers(self) -> int:
         return self.loaded.model.config.layers
 
     def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
-        encodings = self.loaded.tokenizer.encode_batch(
-            texts, max_length=self.loaded.length, truncate="longest"
+        tokenizer, length = self.loaded.tokenizer, self.loaded.length
+        before: tuple[int, ...] = ()
+        if self.loaded.model.causal:
+            texts, ranges = _spaced(tokenizer, texts, ranges)
+            before = tokenizer.ends
+        encodings = tokenizer.encode_batch(
+            texts, max_length=length - len(before), truncate="longest"
         )
+        if before:  # the state of a first token is unlike all others
+            encodings = [one.behind(before) for one in encodings]
         return word_states(self.engine, encodings, ranges, texts)
 
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
@@ -91,6 +137,8 @@ class FrozenEncoder:
 
 class FrozenElmo:
     """An ELMo, which reads whole words: the ids of an encoding are their characters."""
+
+    sees = "both sides, each by itself"
 
     def __init__(self, words: Words) -> None:
         self.words = words
@@ -123,6 +171,17 @@ class FrozenElmo:
         chosen = list(layers)
         rows = ((place, states[chosen][:, wanted[place]].transpose(0, 1)) for place, states in read)
         return _stored(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
+
+
+def _spaced(
+    tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[Range]
+) -> tuple[Sequence[str], Sequence[Range]]:
+    """The texts behind a space, where this costs no token: a text's first word then has the pieces
+    that it has elsewhere (byte-level BPE)."""
+    alone, spaced = tokenizer.ids(["a", " a"])
+    if len(spaced) > len(alone):
+        return texts, ranges
+    return [f" {text}" for text in texts], [(start + 1, end + 1) for start, end in ranges]
 
 
 def whole_words(ids: NDArray[np.int64]) -> Encoding:

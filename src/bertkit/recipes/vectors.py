@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from bertkit.console import say
 from bertkit.data.paths import files
-from bertkit.data.words import read_word_pairs
-from bertkit.metrics import regression
+from bertkit.recipes import words
+from bertkit.recipes.frozen import FrozenVectors
 from bertkit.storage import refuse_used
 from bertkit.text.vectors import Vectors
 from bertkit.training.skipgram import Skipgram, learn, read_text
@@ -48,17 +46,8 @@ def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
 
     Returns: `spearman`, the `pairs` it was computed from, and the `missing` ones, in which a word
     has no vector; these are left out.
-    Raises: DataError naming file and line.
+    Raises: DataError naming file and line, or where no pair is left.
     """
-    cosines, scores, missing = [], [], 0
-    for first, second, score in read_word_pairs(path):
-        one, other = vectors.row(first), vectors.row(second)
-        if one is None or other is None:
-            missing += 1
-            continue
-        x, y = vectors.table[one], vectors.table[other]
-        length = float(np.linalg.norm(x) * np.linalg.norm(y))
-        cosines.append(float(x @ y) / length if length else 0.0)
-        scores.append(score)
-    spearman = regression(cosines, scores)["spearman"]
-    return {"spearman": spearman, "pairs": len(scores), "missing": missing}
+    found = words.word_similarity(FrozenVectors(vectors), path)
+    (spearman,), missing = found["spearman"], found.get("missing", 0)
+    return {"spearman": spearman, "pairs": found["pairs"], "missing": missing}

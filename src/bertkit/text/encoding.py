@@ -48,6 +48,19 @@ class Encoding:
         nothing: list[int | None] = [None] * len(ids)
         return Encoding(ids, none, offsets, nothing, nothing, truncated)
 
+    def behind(self, ids: Sequence[int]) -> Encoding:
+        """The same behind tokens that are of no text."""
+        before = len(ids)
+        none: list[int | None] = [None] * before
+        return Encoding(
+            np.concatenate([np.array(ids, dtype=np.int64), self.ids]),
+            np.pad(self.types, (before, 0)),
+            np.pad(self.offsets, ((before, 0), (0, 0))),
+            none + self.words,
+            none + self.sequence,
+            self.truncated,
+        )
+
     def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
         """The tokens at these indices, in this order."""
         indices = kept.tolist()

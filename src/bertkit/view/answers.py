@@ -123,22 +123,27 @@ def written(text: GeneratedText) -> Figure:
     )
 
 
-def contexts(compared: Contexts) -> list[Figure]:
-    """The word's cosines layer by layer, and a map of each layer."""
-    count = len(compared.texts)
+def cosine_table(cosines: Sequence[Sequence[Sequence[float]]]) -> Table:
+    """A row for every two texts, a column for each layer, of cosines by layer and texts."""
+    count = len(cosines[0])
     rows: list[Sequence[Cell]] = [
-        (f"{a + 1} and {b + 1}", *(Shade(layer[a][b]) for layer in compared.cosines))
+        (f"{a + 1} and {b + 1}", *(Shade(layer[a][b]) for layer in cosines))
         for a in range(count)
         for b in range(a + 1, count)
     ]
-    names = ("places", *(_layer(number) for number in range(len(compared.cosines))))
-    numbers = [str(number + 1) for number in range(count)]
+    names = ("places", *(_layer(number) for number in range(len(cosines))))
+    return Table("Cosines of the word in two texts, by layer", rows, names)
+
+
+def contexts(compared: Contexts) -> list[Figure]:
+    """The word's cosines layer by layer, and a map of each layer."""
+    numbers = [str(number + 1) for number in range(len(compared.texts))]
     maps = [scatter(points, numbers, _layer(n)) for n, points in enumerate(compared.maps)]
     return [
         Figure(
             "Cosines",
             "How alike the word’s states are in two texts.",
-            [Table("Cosines of the word in two texts, by layer", rows, names)],
+            [cosine_table(compared.cosines)],
         ),
         Figure(
             "Maps",

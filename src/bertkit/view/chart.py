@@ -108,6 +108,40 @@ def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int
     return _svg(size, size, title, parts)
 
 
+class Square(NamedTuple):
+    """Cosines of everything with everything, with a name and a second line."""
+
+    name: str
+    below: str
+    cosines: Sequence[Sequence[float]]
+
+
+def squares(panels: Sequence[Square], title: str) -> Markup:
+    """Square tables of numbers, as many in a line as there is room for; rows and columns are
+    numbered from 1, and a cell is darker the higher its number, up to 1."""
+    cell, left, top, gap = 38, 26, 64, 24
+    side = cell * len(panels[0].cosines)
+    names = max(len(text) for panel in panels for text in (panel.name, panel.below))
+    wide, high = max(left + side, math.ceil(LETTER * names)) + gap, top + side + gap
+    across = max(1, min(len(panels), WIDTH // wide))
+    parts = []
+    for number, panel in enumerate(panels):
+        x, y = wide * (number % across), high * (number // across)
+        parts += [_text(x + 4, y + 12, panel.name, kind="value"), _text(x + 4, y + 30, panel.below)]
+        for place in range(len(panel.cosines)):
+            middle = cell * (place + 0.5)
+            parts.append(_text(x + left - 8, y + top + middle, str(place + 1), "end"))
+            parts.append(_text(x + left + middle, y + top - 10, str(place + 1), "middle"))
+        for row, cosines in enumerate(panel.cosines):
+            for column, cosine in enumerate(cosines):
+                a, b, size = x + left + cell * column, y + top + cell * row, cell - 2
+                level = f"cell s{round(10 * max(0.0, cosine))}"
+                parts.append(_path(level, f"M{a} {b}h{size}v{size}h{-size}Z"))
+                middle = cell / 2 - 1
+                parts.append(_text(a + middle, b + middle, f"{cosine:.2f}", "middle", "value"))
+    return _svg(wide * across, high * -(-len(panels) // across), title, parts)
+
+
 class Row(NamedTuple):
     """A bar, with its name before it and a note behind it."""
 

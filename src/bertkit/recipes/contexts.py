@@ -1,0 +1,123 @@
+"""One word in several texts, by every kind of model: how alike its states are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.readers import numbered
+from bertkit.data.words import Range, find
+from bertkit.errors import ConfigError, DataError
+from bertkit.nn.precision import Precision
+from bertkit.recipes.frozen import FrozenWords, open_words
+from bertkit.storage import new_folder, refuse_used, write_json
+from bertkit.view.answers import cosine_table
+from bertkit.view.chart import Square, squares, write_svg
+from bertkit.view.contexts import TEXTS, compared
+from bertkit.view.figures import Marked, Table
+from bertkit.view.page import write_report
+
+
+def contexts(
+    word: str,
+    file: Path,
+    /,
+    *,
+    models: Sequence[str],
+    out: Path | str,
+    layer: int = -1,
+    precision: Precision = "fp32",
+) -> dict[str, Any]:
+    """The same word in several texts, by word vectors, ELMo, GPT and BERT: cosines of its states.
+
+    Each model gives the word a state in each text and layer; word vectors have one for all texts,
+    a causal model knows what stands before the word alone. `out` gets contexts.json, .svg, .html:
+    the cosines of every two texts, a square for each model.
+    Returns: what contexts.json holds.
+    Raises: ConfigError when `out` exists, or for a layer that a model has not; DataError naming
+    file and line of a text without the word; CheckpointError. Nothing is written then.
+
+    Args:
+        word: A word, or another form of it than stands there (carry, carried).
+        file: Texts with the word, a line each.
+        models: A file of word vectors, a model folder or hub id, the folder of an ELMo; once for
+            each.
+        out: The folder of what is made; it must not exist yet.
+        layer: Which layer the picture shows, of models that have several; the last by default, 0
+            is the embeddings. All are in contexts.json and on the page.
+        precision: Of the numbers the models compute with.
+    """
+    out = Path(out)
+    refuse_used(out)
+    texts, ranges = _texts(word, file)
+    rows = []
+    for name in models:
+        frozen = open_words(name, precision)
+        cosines = _cosines(name, frozen, texts, ranges)
+        rows.append({"model": name, "sees": frozen.sees, "cosines": cosines})
+        if not -len(cosines) <= layer < len(cosines) and frozen.layers:
+            raise ConfigError(f"layer: {layer}; {name} has layers 0 to {frozen.layers}")
+    result = {"word": word, "texts": texts, "ranges": ranges, "layer": layer, "models": rows}
+    with new_folder(out) as folder:
+        write_json(folder / "contexts.json", result)
+        _draw(folder, result)
+    return result
+
+
+def _texts(word: str, file: Path) -> tuple[list[str], list[Range]]:
+    """Raises: DataError naming file and line."""
+    rows = numbered(file)
+    if not 2 <= len(rows) <= TEXTS:
+        raise DataError(f"{file}: {len(rows)} texts; give 2 to {TEXTS}, a line each")
+    texts, ranges = [], []
+    for number, line in rows:
+        place = find(word, line)
+        if place is None:
+            raise DataError(f"{file}:{number}: {word!r} is not in it; write it as it stands there")
+        texts.append(line)
+        ranges.append(place)
+    return texts, ranges
+
+
+def _cosines(
+    name: str, frozen: FrozenWords, texts: Sequence[str], ranges: Sequence[Range]
+) -> list[list[list[float]]]:
+    """By layer, of one text, of another. Raises: DataError for a word without a vector."""
+    states = frozen.states(texts, ranges)
+    known = np.asarray(~np.isnan(states).any((0, 2)))
+    for text, (start, end), has in zip(texts, ranges, known, strict=True):
+        if not has:
+            raise DataError(f"{name}: no vector of {text[start:end]!r}; leave it out, or its texts")
+    return compared(states, texts, ranges).cosines
+
+
+def _draw(folder: Path, result: Mapping[str, Any]) -> None:
+    word, layer = result["word"], result["layer"]
+    shown = [
+        Square(
+            f"{number}. {Path(one['model']).name}",
+            f"sees {one['sees']}",
+            one["cosines"][layer if len(one["cosines"]) > 1 else 0],
+        )
+        for number, one in enumerate(result["models"], 1)
+    ]
+    title = f"Cosines of “{word}” in {len(result['texts'])} texts, by model"
+    write_svg(folder / "contexts.svg", squares(shown, title))
+    pairs = zip(result["texts"], result["ranges"], strict=True)
+    texts = [(str(n), Marked(text, [(*place, "")])) for n, (text, place) in enumerate(pairs, 1)]
+    which = "the last layer" if layer == -1 else f"layer {layer}"
+    write_report(
+        folder / "contexts.html",
+        "contexts.html",
+        word=word,
+        layer=f"{which}, counted from the last," if layer < -1 else which,
+        charts=[squares([one], one.name) for one in shown],
+        texts=Table("Texts", texts, ("", "text"), wraps=True),
+        models=[
+            (square.name, one["model"], one["sees"], cosine_table(one["cosines"]))
+            for square, one in zip(shown, result["models"], strict=True)
+        ],
+    )
