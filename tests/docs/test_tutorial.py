@@ -36,6 +36,7 @@ PAGES = [
     *sorted((DOCS / "tutorial").glob("*.md")),
     DOCS / "guide" / "elmo.md",
     DOCS / "guide" / "window.md",
+    DOCS / "guide" / "words.md",
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")

@@ -37,6 +37,16 @@ def test_spans_of_both_texts_and_of_an_empty_one() -> None:
     assert encoding.ids[pair(3, 0).span(1)].tolist() == []
 
 
+def test_tokens_before_a_text_are_of_no_text() -> None:
+    encoding = pair(3, 2)
+    after = encoding.behind([7, 8])
+    assert after.ids.tolist() == [7, 8, *encoding.ids.tolist()]
+    assert after.words[:3] == after.sequence[:3] == [None] * 3
+    assert after.only(np.arange(2, len(after))).offsets.tolist() == encoding.offsets.tolist()
+    assert after.covering(3, 6).tolist() == [2 + place for place in encoding.covering(3, 6)]
+    assert after.types.tolist() == [0, 0, *encoding.types.tolist()]
+
+
 @pytest.mark.parametrize(
     ("start", "end", "covered"), [(0, 1, [5]), (2, 4, [5, 6]), (3, 6, [6]), (6, 9, [])]
 )

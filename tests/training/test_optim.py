@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from tests.factories import tiny_model
 
+from bertkit.families import LSTM_LM
 from bertkit.models.config import NormSettings
 from bertkit.training.optim import CRF_RATE, adamw, muon
 
@@ -44,6 +47,18 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
         below = next((b for part, b in DEPTHS.items() if name.startswith(part)), 0)
         assert rates[id(weight)] == 0.1 * 0.5**below, name
     assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+
+
+def test_layers_of_an_lstm_are_layers() -> None:
+    model = tiny_model(20, "lm", family=LSTM_LM, layers=3)
+    weights = dict(model.named_parameters())
+    optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.0, layer_decay=0.5)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    found = {name: rates[id(weight)] for name, weight in weights.items()}
+    assert found["heads.lm.bias"] == 0.1
+    for layer, part in itertools.product(range(3), ("weight_ih", "weight_hh", "bias_ih")):
+        assert found[f"encoder.lstm.{part}_l{layer}"] == pytest.approx(0.1 * 0.5 ** (3 - layer))
+    assert found["encoder.embedding.tokens.weight"] == pytest.approx(0.1 * 0.5**4)
 
 
 def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:

@@ -19,12 +19,14 @@ from bertkit.view.chart import (
     TOP,
     WIDTH,
     Row,
+    Square,
     bars,
     curves,
     heat_map,
     scatter,
     score_bars,
     share_bar,
+    squares,
     write_svg,
 )
 
@@ -117,6 +119,22 @@ def test_bars_are_as_long_as_their_numbers() -> None:
     (mark,) = re.findall(r'class="mark" d="M([\d.]+)', svg)
     (start,) = {float(x) for x in re.findall(r'class="bar" d="M([\d.]+)', svg)}
     assert float(mark) == pytest.approx(start + two, abs=0.2)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.text(max_size=40))
+def test_squares_are_as_dark_as_their_numbers_and_stay_in_their_frame(
+    count: int, panels: int, name: str
+) -> None:
+    rows = [[round((a - b) / count, 2) for b in range(count)] for a in range(count)]
+    svg = squares([Square(name, "below", rows)] * panels, "cosines")
+    width, height = (float(re.findall(rf'{side}="(\d+)"', svg)[0]) for side in ("width", "height"))
+    cells = re.findall(r'class="cell s(\d+)" d="M(\d+) (\d+)h(\d+)', svg)
+    levels = [round(10 * max(0.0, one)) for row in rows for one in row]
+    assert [int(level) for level, *_ in cells] == levels * panels
+    places = {(int(x), int(y)) for _, x, y, _ in cells}
+    assert len(places) == len(cells)  # no cell hides another
+    assert max(x for x, _ in places) + 36 <= width
+    assert max(y for _, y in places) + 36 <= height
 
 
 def test_a_chart_is_a_file_of_its_own(tmp_path: Path) -> None:

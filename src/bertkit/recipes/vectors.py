@@ -48,6 +48,6 @@ def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
     has no vector; these are left out.
     Raises: DataError naming file and line, or where no pair is left.
     """
-    found = words.word_similarity(FrozenVectors(vectors), path)
-    (spearman,), missing = found["spearman"], found.get("missing", 0)
-    return {"spearman": spearman, "pairs": found["pairs"], "missing": missing}
+    scores = words.word_similarity(FrozenVectors(vectors), path)
+    (spearman,), missing = scores["spearman"], scores.get("missing", 0)
+    return {"spearman": spearman, "pairs": scores["pairs"], "missing": missing}

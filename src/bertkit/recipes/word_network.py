@@ -140,8 +140,8 @@ def known_by_vectors(
     index = {word: at for at, word in enumerate(known, 1)}
     coverage = {}
     for name, some in split.items():
-        found = [word in index for texts in some for text in texts for word in text]
-        coverage[name] = sum(found) / max(len(found), 1)
+        covered = [word in index for texts in some for text in texts for word in text]
+        coverage[name] = sum(covered) / max(len(covered), 1)
     if not coverage["train"]:
         raise DataError(f"{file}: no vector of any word of train; are they of one language?")
     say(
