@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.families import BERT
+from bertkit.families import BERT, GPT2, LSTM_LM
 from bertkit.serve.registry import ModelRegistry, ServedModel, require_finite
 from bertkit.tasks.classify import Classify, Options
+from bertkit.text.train import train as train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,13 @@ def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
     assert old() is None
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
+
+
+def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
+    english: list[str], tmp_path: Path
+) -> None:
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    folder = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
+    assert {*ServedModel(str(folder), "fp32").pipelines} == {"write", "next-token", "tokenize"}
+    gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
+    assert "explain" in ServedModel(str(gpt), "fp32").pipelines  # the control

@@ -105,7 +105,6 @@ class ServedModel:
                 self.pipelines["growing"] = GrowingPipeline(self.embed, writer)
             if decoder is None:
                 self.pipelines["next-token"] = NextTokenPipeline(writer)
-                self.pipelines["explain"] = ExplainPipeline(loaded, None)
             if writer.reads and loaded.family.name not in ("marian", "lstm"):  # which translate
                 self.pipelines["summarize"] = WriteSummaries(loaded, runs)
             if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
@@ -118,8 +117,10 @@ class ServedModel:
         self.pipelines["distance"] = DistancePipeline(loaded)
         fill = self.pipelines.get("fill-mask")
         assert fill is None or isinstance(fill, FillMask)
-        if not writes:
+        layered = loaded.model.config.recurrent is None  # into LSTMs nobody can look
+        if not writes and layered:
             self.pipelines["contexts"] = ContextsPipeline(loaded, runs)
+        if layered and (not writes or loaded.model.decoder is None):
             self.pipelines["explain"] = ExplainPipeline(loaded, fill)
         self.probe = self.embed.prepare([PROBE], long="truncate")
         try:
