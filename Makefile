@@ -14,7 +14,7 @@ OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
-	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
+	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
 	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-history bench-report
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench-distill: install ## students of 3 and 2 layers, against their teacher (hou
 
 bench-families: install ## BERT and its relatives from the same text, against transformers (an hour)
 	$(BIN)/python -m benchmarks families $(OPTIONS)
+
+bench-elmo: install ## an ELMo's features against static vectors, CoNLL-2003
+	$(BIN)/python -m benchmarks elmo $(OPTIONS)
 
 bench-embed: install ## sentence embeddings, against sentence-transformers, ONNX Runtime, OpenVINO
 	$(BIN)/python -m benchmarks embed $(OPTIONS)

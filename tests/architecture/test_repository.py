@@ -21,6 +21,14 @@ PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "she
 EXECUTES = {"eval", "exec", "__import__"}
 
 HOMES: dict[str, str] = {
+    "models/features.py": "recipes/test_finetune_elmo.py",
+    "objectives/both_ways.py": "models/test_bilm.py",
+    "pipelines/answering.py": "recipes/test_finetune_elmo.py",
+    "pipelines/elmo_task.py": "recipes/test_finetune_elmo.py",
+    "pipelines/fill_gap.py": "recipes/test_pretrain_elmo.py",
+    "recipes/learn.py": "recipes/test_pretrain_elmo.py",
+    "text/gap.py": "view/test_gap.py",
+    "text/words.py": "data/test_whole_words.py",
     "checkpoint/generation.py": "pipelines/test_translate.py",
     "checkpoint/int8.py": "recipes/test_quantize.py",
     "data/choices.py": "tasks/test_choose.py",

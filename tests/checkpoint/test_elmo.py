@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 
 import bertkit
-from bertkit.checkpoint.elmo import load_elmo
+from bertkit.checkpoint.elmo import load_elmo, save_elmo
 from bertkit.errors import CheckpointError, ConfigError
 
 h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
@@ -125,3 +126,42 @@ def test_without_h5py_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[elmo\]'"):
         load_elmo(folder)
+
+
+def test_what_was_read_is_written_to_the_bit(tmp_path: Path) -> None:
+    folder = tiny_elmo(tmp_path / "elmo")
+    read = load_elmo(folder)
+    save_elmo(tmp_path / "again", read.config, read.state_dict())
+    again = load_elmo(tmp_path / "again")
+    assert again.config == read.config
+    weights = again.state_dict()
+    for name, weight in read.state_dict().items():
+        assert torch.equal(weights[name], weight), name
+    with (
+        h5py.File(folder / "lm_weights.hdf5") as theirs,
+        h5py.File(tmp_path / "again" / "weights.hdf5") as ours,
+    ):
+        assert shapes(ours) == shapes(theirs)
+        for name in shapes(theirs):
+            np.testing.assert_allclose(ours[name][()], theirs[name][()], atol=1e-6)
+
+
+def test_names_are_those_of_the_published_file(data_folder: Path, tmp_path: Path) -> None:
+    published = data_folder / "elmo_tiny"
+    read = load_elmo(published)
+    save_elmo(tmp_path / "again", read.config, read.state_dict())
+    with (
+        h5py.File(published / "lm_weights.hdf5") as theirs,
+        h5py.File(tmp_path / "again" / "weights.hdf5") as ours,
+    ):
+        assert shapes(ours) == shapes(theirs)
+    weights = load_elmo(tmp_path / "again").state_dict()
+    assert all(torch.equal(weights[n], weight) for n, weight in read.state_dict().items())
+
+
+def shapes(file: Any) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    file.visititems(
+        lambda name, one: found.update({name: one.shape}) if hasattr(one, "shape") else None
+    )
+    return found

@@ -26,8 +26,8 @@ from bertkit.recipes.probe import (
     ELMO,
     PAPER,
     Combination,
-    Features,
     Probe,
+    features_of,
     probe,
 )
 from bertkit.tasks.tag import Options, Tag
@@ -132,7 +132,7 @@ class Same(nn.Module):
 )
 def test_combinations_are_their_formulas(name: str, wanted: Callable[[Tensor], Tensor]) -> None:
     states = torch.randn(3, 9, 4).half()
-    features = Features(states, [0, 1, 2], Combination.of(name, 2), SETTINGS)
+    features = features_of(states, [0, 1, 2], Combination.of(name, 2), SETTINGS)
     inputs = features.lstm.lstm.input_size
     features.lstm = Same()  # type: ignore[assignment]
     ids = torch.tensor([3, 4, 0, 8])

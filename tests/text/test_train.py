@@ -28,6 +28,16 @@ def test_special_tokens_come_first_and_the_size_is_met(kind: Any, english: list[
     assert tokenizer.max_length == 512
 
 
+def test_whole_words_stand_by_how_often_they_occur() -> None:
+    text = "b a b A c, a b 他们 <S>"
+    tokenizer = train([text], kind="words", size=7, min_frequency=1)
+    assert tokenizer.pieces(range(7)) == ["<S>", "</S>", "<UNK>", "b", "a", ",", "<"]
+    (ids,) = tokenizer.ids(["b, d A a"])
+    assert ids.tolist() == [3, 5, 2, 2, 4]
+    often = train([text], kind="words", size=50, min_frequency=2)
+    assert often.vocab_size == 5
+
+
 def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) -> None:
     tokenizer = train(english[:30], kind="bpe", size=400, use="write")
     assert (tokenizer.eos, tokenizer.pieces([0])) == (0, ["<|endoftext|>"])

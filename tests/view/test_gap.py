@@ -11,7 +11,8 @@ from tests.view.conftest import html_of
 import bertkit
 from bertkit.errors import DataError
 from bertkit.pipelines import Candidate, Generate
-from bertkit.view.gap import EXAMPLE, Gap, NextTokenPipeline, gap_figure
+from bertkit.text.gap import Gap
+from bertkit.view.gap import EXAMPLE, NextTokenPipeline, gap_figure
 from bertkit.view.spelling import likeliest
 
 

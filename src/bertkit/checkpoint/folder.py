@@ -373,7 +373,8 @@ def _read_config(
     if given is None and is_elmo(path.parent):
         raise CheckpointError(
             f"{path.parent}: an ELMo, which gives vectors of words alone; open it with "
-            "bertkit.pipeline('words', folder)"
+            "bertkit.pipeline('words', folder), and learn tags or labels on it with "
+            "`bertkit finetune elmo`"
         )
     settings = read_object(path) if given is None else given
     if "auto_map" in settings:

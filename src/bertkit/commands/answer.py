@@ -78,6 +78,18 @@ def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) 
     yield from pipeline("fill-mask", model)(text or list(lines()), top=top)
 
 
+def fill_gap(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
+    """The likeliest words for the gap of a text: the next ones from the left, the previous ones
+    from the right.
+
+    Args:
+        model: The folder of an ELMo that was pretrained with bertkit.
+        text: Texts with ___ where a word is missing; by default the lines of stdin.
+        top: How many words of each direction.
+    """
+    yield from pipeline("fill-gap", model)(text or list(lines()), top=top)
+
+
 def generate(
     model: str,
     prompt: list[str] | None = None,

@@ -13,6 +13,7 @@ from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.pretrain import pretrain as pretrain_model
+from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
 from bertkit.recipes.variants import find_run_file
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
@@ -31,7 +32,8 @@ def pretrain(
         resume: Go on after the newest complete checkpoint.
     """
     data = override(read_toml(find_run_file(config)), list(_settings(settings)))
-    scores = pretrain_model(data, corpus=corpus, out=out, resume=resume)
+    learn = pretrain_elmo if data.get("family") == FAMILY else pretrain_model
+    scores = learn(data, corpus=corpus, out=out, resume=resume)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
 
 

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import read_head
 from bertkit.pipelines.alignment import alignment
+from bertkit.recipes.info import elmo_info
 from bertkit.recipes.info import info as describe
 from bertkit.view.chart import heat_map, write_svg
 from bertkit.view.explain import explain as explain_text
@@ -24,7 +27,9 @@ def info(model: str, /) -> None:
     Args:
         model: A model folder or hub id.
     """
-    print(json.dumps(describe(load(model)), indent=2))
+    folder = resolve(model)
+    held = elmo_info(folder) if is_elmo(folder) else describe(load(model))
+    print(json.dumps(held, indent=2))
 
 
 def explain(

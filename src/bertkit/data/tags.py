@@ -10,7 +10,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from bertkit.data.readers import json_object, read_text
 from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.text.words import word_splitter
 
 
 @dataclass(frozen=True)
@@ -320,33 +320,13 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
     return entities
 
 
-# Google's BERT, tokenization.py, _is_chinese_char
-_CHINESE = (
-    "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df"
-    "\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf"
-    "\uf900-\ufaff\U0002f800-\U0002fa1f]"
-)
-
-
-@lru_cache
-def _splitter() -> Any:
-    from tokenizers import Regex, pre_tokenizers
-
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_CHINESE), "isolated"),
-            pre_tokenizers.BertPreTokenizer(),
-        ]
-    )
-
-
 def words_of(text: str) -> list[tuple[int, int]]:
     """The words of raw text as characters [start, end), by BERT's basic tokenisation.
 
     Words are what white space divides; each punctuation mark and each Chinese character is a word
     of its own.
     """
-    return [span for _, span in _splitter().pre_tokenize_str(text)]
+    return [span for _, span in word_splitter().pre_tokenize_str(text)]
 
 
 def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, int]]) -> Aligned:

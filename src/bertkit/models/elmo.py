@@ -14,6 +14,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from bertkit.models.recurrent import ProjectedLSTM, Steps
+from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import Table
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -72,6 +73,8 @@ class ElmoConfig(msgspec.Struct, frozen=True):
 
     lstm: LSTMConfig
     char_cnn: CharacterConfig
+    dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """While it learns: of what each layer reads, and of what the next word is told from."""
 
     @property
     def layers(self) -> int:
@@ -120,7 +123,7 @@ class CharacterCNN(nn.Module):
         return vectors[which]
 
     def _words(self, characters: Tensor) -> Tensor:
-        x = self.embedding(characters).transpose(1, 2)
+        x = self.embedding(characters.flatten()).view(*characters.shape, -1).transpose(1, 2)
         x = torch.cat([self.activation(filters(x).amax(-1)) for filters in self.convolutions], -1)
         for highway in self.highways:
             x = highway(x)
@@ -136,6 +139,7 @@ class Elmo(nn.Module):
         self.config = config
         lstm = config.lstm
         self.words = CharacterCNN(config.char_cnn, characters, lstm.projection_dim)
+        self.dropout = Dropout(config.dropout)
         self.directions = nn.ModuleList(
             nn.ModuleList(
                 ProjectedLSTM(
@@ -184,7 +188,7 @@ class Elmo(nn.Module):
         states, ends = [], []
         assert isinstance(layers, nn.ModuleList)
         for number, (layer, *state) in enumerate(zip(layers, *start, strict=True)):
-            out, end = layer(x, sizes, tuple(state))
+            out, end = layer(self.dropout(x), sizes, tuple(state))
             skips = self.config.lstm.use_skip_connections and number > 0
             x = out + x if skips else out
             states.append(x)

@@ -12,14 +12,16 @@ from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.nn.precision import Inference
+from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import NUMBER, Pipeline, Work, open_engine
 from bertkit.pipelines.embed import Embed
+from bertkit.pipelines.fill_gap import FillGap, GapAnswer
 from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
 from bertkit.pipelines.generate import Generate, GeneratedText
 from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
 from bertkit.pipelines.summarize import WriteSummaries
-from bertkit.pipelines.task import Answer, answering
+from bertkit.pipelines.task import Answer
 from bertkit.pipelines.words import Words, WordStates
 from bertkit.tasks import Task
 from bertkit.tasks.summarize import SummaryAnswer
@@ -34,6 +36,9 @@ OTHERS: Mapping[str, type[Embed | FillMask | Generate | NextSentence | Rerank]] 
     "rerank": Rerank,
 }
 """Pipelines that are no task's own."""
+
+OF_ELMO: Mapping[str, type[Words | FillGap]] = {"words": Words, "fill-gap": FillGap}
+"""Those of an ELMo's folder."""
 
 
 @overload
@@ -95,6 +100,14 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> Words: ...
 @overload
+def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["fill-gap"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    revision: str | None = ...,
+) -> FillGap: ...
+@overload
 def pipeline(
     task: str | type[Task[Any, A]],
     model: str | Path | Loaded,
@@ -110,21 +123,31 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
-) -> Embed | FillMask | Generate | NextSentence | Rerank | Words | WriteSummaries | Answer[Any]:
+) -> (
+    Embed
+    | FillGap
+    | FillMask
+    | Generate
+    | NextSentence
+    | Rerank
+    | Words
+    | WriteSummaries
+    | Answer[Any]
+):
     """A model made ready for one task; call it with texts.
 
-    `task` is embed, rerank, fill-mask, generate or next-sentence, words (of an ELMo's folder), one
-    that models are fine-tuned for (classify, tag, answer, ...) or a class of your own. `model` is a
-    folder, a hub id or an opened folder. `precision` bf16 (or auto) is faster where the machine has
-    the instructions, int8 of a model that writes, and of others where `bertkit quantize` made the
-    folder; `pooling` (mean, cls or max) and `batch_invariant` (the same bits whatever a text is
-    embedded with, and slower) are for embed alone.
+    `task` is embed, rerank, fill-mask, generate or next-sentence, words or fill-gap (of an ELMo's
+    folder), one that models are fine-tuned for (classify, tag, answer, ...) or a class of your own.
+    `model` is a folder, a hub id or an opened folder. `precision` bf16 (or auto) is faster where
+    the machine has the instructions, int8 of a model that writes, and of others where `bertkit
+    quantize` made the folder; `pooling` (mean, cls or max) and `batch_invariant` (the same bits
+    whatever a text is embedded with, and slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
-    if task == "words":
-        return _words(model, precision, revision)
+    if task in OF_ELMO:
+        return _of_elmo(str(task), model, precision, revision)
     if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
-        known = (*OTHERS, "words", *tasks.TASKS)
+        known = (*OTHERS, *OF_ELMO, *tasks.TASKS)
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
     if (pooling is not None or batch_invariant) and task != "embed":
         raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
@@ -142,21 +165,26 @@ def pipeline(
     return OTHERS[task](loaded, precision)  # type: ignore[index]
 
 
-def _words(model: str | Path | Loaded, precision: Inference, revision: str | None) -> Words:
+def _of_elmo(
+    task: str, model: str | Path | Loaded, precision: Inference, revision: str | None
+) -> Words | FillGap:
     if isinstance(model, Loaded):
-        raise CheckpointError(f"{model.folder}: no ELMo; words reads the folder of one")
+        raise CheckpointError(f"{model.folder}: no ELMo; {task} reads the folder of one")
     if precision != "fp32" or revision is not None:
-        raise ConfigError("precision, revision: words has none; leave them out")
-    return Words(model)
+        raise ConfigError(f"precision, revision: {task} has none; leave them out")
+    return OF_ELMO[task](model)
 
 
 __all__ = [
     "NUMBER",
+    "OF_ELMO",
     "OTHERS",
     "Answer",
     "Candidate",
     "Embed",
+    "FillGap",
     "FillMask",
+    "GapAnswer",
     "Generate",
     "GeneratedText",
     "MaskAnswer",

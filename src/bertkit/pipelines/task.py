@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from bertkit import tasks
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.model import HEADS
+from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
-from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks import Task
 from bertkit.tasks.task import Item, by_example, group
 from bertkit.text.long import Long
 
@@ -106,45 +103,3 @@ class Answer(ModelPipeline, Generic[A]):
     def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
         for part in batched(items, STREAM):
             yield from self.answers([self._example(item) for item in part], long=long)
-
-
-def answering(
-    model: str | Path | Loaded,
-    task: str | type[Task[Any, Any]] | None = None,
-    *,
-    precision: Inference = "fp32",
-    revision: str | None = None,
-) -> Answer[Any]:
-    """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
-
-    Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
-    from outside the package is never imported because a folder says so: name it.
-    """
-    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
-    if task is None:
-        task = name_in(loaded.settings, loaded.model.heads)
-        if task is None or (task not in tasks.TASKS and ":" not in task):
-            raise CheckpointError(
-                f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
-            )
-        if ":" in task:
-            raise ConfigError(
-                f"{loaded.folder}: made for the task {task}, whose code is not bertkit's; if you "
-                f"trust it, name it: --task {task}"
-            )
-    kind = tasks.find(task) if isinstance(task, str) else task
-    made_for = recorded(loaded.settings)
-    if made_for is not None and made_for != kind.full_name():
-        raise CheckpointError(
-            f"{loaded.folder}: was fine-tuned for {made_for}, not for {kind.full_name()}; ask it "
-            f"that, or fine-tune it"
-        )
-    try:
-        restored = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
-    except CheckpointError as error:
-        raise CheckpointError(f"{loaded.folder}: {error}") from None
-    if restored.head not in HEADS:
-        heads = {restored.head: restored.build_head}
-        loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
-    restored = restored.with_decoder(loaded.begin, loaded.target)
-    return Answer(restored, loaded, precision)

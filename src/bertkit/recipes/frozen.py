@@ -24,9 +24,9 @@ from bertkit.engine.words import layer_states, word_states
 from bertkit.errors import DataError
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import Words, pipeline
+from bertkit.pipelines.elmo_task import word_features
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
-from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vectors import Vectors
 
@@ -158,12 +158,7 @@ class FrozenElmo:
         return np.stack(means, 1)
 
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
-        built = []
-        for number, words in enumerate(self.words.split([example.words for example in examples])):
-            encoding = whole_words(self.words.ids(words))
-            target = task.word_targets(examples[number], encoding) if labelled else None
-            built.append(Feature(encoding, number, np.arange(1, len(words) + 1), target))
-        return built
+        return word_features(self.words, task, examples, labelled=labelled)
 
     def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
         wanted = [places_of(feature) for feature in features]
@@ -182,21 +177,6 @@ def _spaced(
     if len(spaced) > len(alone):
         return texts, ranges
     return [f" {text}" for text in texts], [(start + 1, end + 1) for start, end in ranges]
-
-
-def whole_words(ids: NDArray[np.int64]) -> Encoding:
-    """A sentence as `Words.ids` has it. Shapes: (W + 2, characters)."""
-    count = len(ids) - 2
-    nothing = np.zeros((len(ids), 2), np.int64)
-    inner: list[int | None] = [0] * count
-    return Encoding(
-        ids=ids,
-        types=nothing[:, 0],
-        offsets=nothing,
-        words=[None, *range(count), None],
-        sequence=[None, *inner, None],
-        truncated=False,
-    )
 
 
 def places_of(feature: Feature) -> NDArray[np.int64]:

@@ -38,26 +38,21 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
+from bertkit.recipes.learn import HeldOut, learn, optimization, tensorboard, warn
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
     Teacher,
-    Train,
     heads_of,
     read_config,
     renamed,
 )
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.journal import Journal
-from bertkit.training.loop import Step, evaluate, prefetched, steps
 from bertkit.training.masters import Masters
-from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
-from bertkit.training.schedule import Schedule, schedule
 from bertkit.training.state import State
 from bertkit.training.teacher import begin_as
-from bertkit.view.runs import draw
 
 
 def pretrain(
@@ -86,17 +81,19 @@ def pretrain(
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    _warn(train)
+    warn(train)
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     _check_record(run, config, corpus, tokenizer)
     samples = _Samples(text, tokenizer, config)
-    writer = _tensorboard() if train.tensorboard else None
+    tensorboard(train)
 
     torch.manual_seed(train.seed)
     learner = _learner(config, teacher, start_from, device, dtype)
-    state, plan = _optimization(train, learner.model, dtype, FAMILIES[config.family])
+    masters = Masters(learner.model, dtype)
+    optimizer, plan = optimization(train, masters)
+    state = State(masters, optimizer, FAMILIES[config.family])
     start = run.begin(state, train.steps)
-    folder = _Folder(run, learner, tokenizer, start_from)
+    folder = _Folder(run, learner, tokenizer, start_from, FAMILIES[config.family])
     folder.begin()
     if start == 0:
         say(
@@ -104,37 +101,16 @@ def pretrain(
             f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
             f"{len(samples.main):,} samples an epoch, {text.tokens:,} tokens"
         )
-    held_out = _HeldOut(run, learner, tokenizer, samples.evaluation(), train.evaluate_every)
-    scores = held_out.scores(start)
-    board = writer(str(out / "tensorboard")) if writer is not None else None
-
-    with run.learning("pretraining", start=start), prefetched(samples.groups(start)) as groups:
-        for step in steps(
-            state.masters,
-            learner.objective,
-            groups,
-            state.optimizer,
-            plan,
-            max_grad_norm=train.max_grad_norm,
-            seed=train.seed,
-            start=start,
-        ):
-            number, last = step.number, step.number == train.steps
-            log = last or number % train.log_every == 0
-            run.show(number, _note(step), line=log)
-            if log:
-                _log(step, run.journal, board)
-            stopping = run.stopping and not last
-            if last or number % train.save_every == 0 or stopping:
-                folder.show(run.save(number, keep=train.keep))
-            if stopping:
-                draw(out)
-                run.stop(number)
-            scores = held_out.scores(number) or scores
-    if board is not None:
-        board.close()
-    draw(out)
-    return scores
+    return learn(
+        run,
+        learner.objective,
+        samples.groups(start),
+        plan,
+        train,
+        folder=folder,
+        held_out=_held_out(run, learner, tokenizer, samples.evaluation(), train.evaluate_every),
+        start=start,
+    )
 
 
 def open_text(corpus: Path, settings: Mapping[str, Any]) -> Corpus | Pairs:
@@ -148,14 +124,6 @@ def _same_vocabulary(tokenizer: Tokenizer, corpus: Path, model: Loaded) -> None:
         raise DataError(
             f"{corpus}: made with another vocabulary than {model.folder}; prepare it again with "
             f"--tokenizer {model.folder}"
-        )
-
-
-def _warn(train: Train) -> None:
-    if train.warmup_steps >= train.steps:
-        say(
-            f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
-            f"{train.steps}: the learning rate never reaches its peak"
         )
 
 
@@ -263,25 +231,6 @@ def _taught_by(
     )
 
 
-def _optimization(
-    train: Train, model: Model, dtype: torch.dtype, family: Family
-) -> tuple[State, Schedule]:
-    masters = Masters(model, dtype)
-    optimizer = OPTIMIZERS[train.optimizer](
-        masters.weights,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-    )
-    plan = schedule(
-        train.schedule,
-        steps=train.steps,
-        warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps,
-    )
-    return State(masters, optimizer, family), plan
-
-
 @dataclass(frozen=True)
 class _Folder:
     """The model folder that a run makes; it pools vectors as the one does that it starts from."""
@@ -290,6 +239,7 @@ class _Folder:
     learner: _Learner
     tokenizer: Tokenizer
     start_from: Loaded | None
+    family: Family
 
     def begin(self) -> None:
         """Write it, or mend that of a run that goes on, whatever has happened to its files."""
@@ -302,7 +252,7 @@ class _Folder:
 
     def write(self) -> None:
         """Write the whole folder, without what only the objective needs; a generator's inside."""
-        masters, family = self.run.state.masters, self.run.state.family
+        masters, family = self.run.state.masters, self.family
         pooling = length = None
         if self.start_from is not None and self.start_from.pooling is not None:
             pooling, length = self.start_from.pooling, self.start_from.length
@@ -332,44 +282,22 @@ class _Folder:
             self.write()
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    """Scores on text that the model does not learn from, written to the journal once a step."""
+def _held_out(
+    run: Run, learner: _Learner, tokenizer: Tokenizer, batches: list[Batch], every: int
+) -> HeldOut:
+    model = learner.judged
+    writes = "lm" in model.heads and model.decoder is None
+    written = partial(_written, model, tokenizer) if writes else None
+    return HeldOut(run, model, learner.judge, batches, every, written)
 
-    run: Run
-    learner: _Learner
-    tokenizer: Tokenizer
-    batches: list[Batch]
-    every: int
 
-    def scores(self, step: int) -> dict[str, float]:
-        """Losses and accuracies after `step`; none where it is not one that is scored."""
-        if not self.batches or not (step in (0, self.run.total) or step % self.every == 0):
-            return {}
-        journal = self.run.journal
-        records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
-        if not records:  # else a kill came after it
-            losses, accuracy = evaluate(self.learner.judged, self.learner.judge, self.batches)
-            records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
-            if "lm" in losses and self.learner.judged.decoder is None:
-                records[0]["written"] = text = self._written()
-                say(f"step {step} writes: {text!r}")
-            journal.write(records[0])
-            draw(self.run.out)
-        return {
-            f"{name}_{kind}": value
-            for key, kind in (("held_out", "loss"), ("held_out_accuracy", "accuracy"))
-            for name, value in records[0][key].items()
-        }
-
-    def _written(self) -> str:
-        """What the model writes by itself, by draws that are always the same."""
-        tokenizer, model = self.tokenizer, self.learner.judged.eval()
-        stepper = stepper_of(model, vocab=tokenizer.vocab_size)
-        start = Request(np.array([tokenizer.eos]))
-        decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
-        ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
-        return tokenizer.decode(text.ids)
+def _written(model: Model, tokenizer: Tokenizer) -> str:
+    """What a model writes by itself, by draws that are always the same."""
+    stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
+    start = Request(np.array([tokenizer.eos]))
+    decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
+    ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
+    return tokenizer.decode(text.ids)
 
 
 class _Samples:
@@ -428,25 +356,3 @@ class _Samples:
         samples = self._of(self.held_out, Masking())
         drawn = samples.evaluation(train.evaluate_samples)
         return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
-
-
-def _note(step: Step) -> str:
-    parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
-    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s"
-
-
-def _log(step: Step, journal: Journal, board: Any) -> None:
-    journal.write(step.record)
-    if board is not None:
-        for name, value in step.record.items():
-            board.add_scalar(name, value, step.number)
-
-
-def _tensorboard() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError(
-            "train.tensorboard: TensorBoard is not installed; pip install 'bertkit[track]'"
-        ) from None
-    return SummaryWriter

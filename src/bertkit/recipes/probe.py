@@ -10,21 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
 from markupsafe import Markup
 from msgspec import Meta
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertkit.batch import Batch
 from bertkit.config import Count, Rate, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.models.recurrent import BiLSTM, ScalarMix
-from bertkit.nn.dropout import Dropout
+from bertkit.models.features import Features, How, WordHead
 from bertkit.nn.precision import Precision
 from bertkit.recipes.frozen import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.recipes.study import study
@@ -96,7 +94,7 @@ class Combination:
     """Layers of an encoder, 0 the embeddings, and what becomes of them."""
 
     name: str
-    how: Literal["one", "sum", "mix", "concat"]
+    how: How
     layers: tuple[int, ...]
 
     @staticmethod
@@ -120,64 +118,28 @@ class Combination:
         one, how, last = match.groups()
         if last == "0":
             chosen = tuple(range(layers + 1))
-            return Combination(name, cast(Literal["sum", "mix", "concat"], how), chosen)
+            return Combination(name, cast(How, how), chosen)
         count = layers if last == "all" else abs(int(one or last))
         if count > layers:
             raise ConfigError(f"combination: {name!r}; the model has {layers} layers, name fewer")
         if one:
             return Combination(name, "one", (range(1, layers + 1)[int(one) - (int(one) > 0)],))
         chosen = tuple(range(layers + 1 - count, layers + 1))
-        return Combination(name, cast(Literal["sum", "mix", "concat"], how), chosen)
+        return Combination(name, cast(How, how), chosen)
 
 
-class Features(nn.Module):
-    """A combination of stored states, read by a BiLSTM. Shapes: N words -> (N, 2 · width).
-
-    It stands where a model has its encoder; the ids of a batch are rows of `states` (J, W, D).
-    """
-
-    def __init__(
-        self, states: Tensor, stored: Sequence[int], chosen: Combination, settings: Probe
-    ) -> None:
-        super().__init__()
-        self.states, self.how = states, chosen.how
-        self.layers = chosen.layers
-        self.rows = [stored.index(layer) for layer in chosen.layers]
-        inputs = states.shape[2] * (len(self.rows) if chosen.how == "concat" else 1)
-        self.mix = ScalarMix(len(self.rows)) if chosen.how == "mix" else None
-        self.dropout = Dropout(settings.dropout)
-        self.lstm = BiLSTM(inputs, settings.width, layers=settings.layers, dropout=settings.dropout)
-
-    def forward(self, batch: Batch) -> Tensor:
-        states = torch.stack([self.states[row][batch.ids].float() for row in self.rows])
-        if self.mix is not None:
-            x = self.mix(states)
-        else:
-            x = states.transpose(0, 1).flatten(1) if self.how == "concat" else states.sum(0)
-        out: Tensor = self.dropout(self.lstm(self.dropout(x), batch.layout.lengths))
-        return out
-
-    def mixture(self) -> dict[str, float]:
-        """What a weighted sum has learned: the weight of each layer, which add up to 1, and what
-        the sum is multiplied by."""
-        if self.mix is None:
-            return {}
-        weights = self.mix.scores.detach().softmax(0).tolist()
-        names = (str(layer or "embeddings") for layer in self.layers)
-        return {**dict(zip(names, weights, strict=True)), "scale": self.mix.scale.item()}
-
-
-class Words(nn.Module):
-    """Numbers for each word of a batch. Shapes: (N, D) -> (P, L)."""
-
-    def __init__(self, inputs: int, labels: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(inputs, labels)
-
-    def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        assert batch.token_indices is not None
-        out: Tensor = self.out(states.index_select(0, batch.token_indices))
-        return out
+def features_of(
+    states: Tensor, stored: Sequence[int], chosen: Combination, settings: Probe
+) -> Features:
+    """The network on a combination; `stored` are the layers that `states` (J, W, D) has."""
+    return Features(
+        states,
+        [stored.index(layer) for layer in chosen.layers],
+        chosen.how,
+        width=settings.width,
+        layers=settings.layers,
+        dropout=settings.dropout,
+    )
 
 
 def probe(
@@ -224,10 +186,10 @@ def probe(
     def tagger(combination: Combination, seed: int) -> dict[str, float]:
         """Scores of a tagger on these layers, and the mixture that it learned."""
         torch.manual_seed(seed)
-        features = Features(states, stored, combination, settings)
+        features = features_of(states, stored, combination, settings)
         scores = fit(
             features,
-            Words(2 * settings.width, len(task.labels)),
+            WordHead(2 * settings.width, task.labels),
             task,
             learned,
             checked,
@@ -238,7 +200,7 @@ def probe(
             learning_rate=settings.learning_rate,
             seed=seed,
         )
-        return {task.metric: scores[task.metric], **features.mixture()}
+        return {task.metric: scores[task.metric], **features.mixture(combination.layers)}
 
     seeds = range(settings.seed, settings.seed + settings.seeds)
     table = study({_title(c.name): partial(tagger, c) for c in chosen}, seeds, task.metric)

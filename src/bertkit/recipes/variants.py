@@ -6,13 +6,18 @@ import sys
 from pathlib import Path
 
 import msgspec
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
+from bertkit.models.elmo import Elmo
 from bertkit.models.model import empty
+from bertkit.recipes.pretrain_elmo import FAMILY as ELMO
+from bertkit.recipes.pretrain_elmo import ElmoRun, read_elmo_run
 from bertkit.recipes.run_file import PretrainConfig, complete
+from bertkit.text.characters import CHARACTERS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """The run files that come with bertkit."""
@@ -78,6 +83,9 @@ def variants() -> list[Variant]:
     made = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
+        if data.get("family") == ELMO:
+            made.append(_elmo(path.stem, read_elmo_run(data)))
+            continue
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         model = config.model
@@ -96,8 +104,26 @@ def variants() -> list[Variant]:
                 data=_data(config),
             )
         )
-    order = list(FAMILIES)
+    order = [*FAMILIES, ELMO]
     return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
+
+
+def _elmo(name: str, run: ElmoRun) -> Variant:
+    config, train = run.model, run.train
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Elmo(config, CHARACTERS).parameters())
+    return Variant(
+        name=name,
+        family=ELMO,
+        parameters=parameters,
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=0,
+        embedding=config.lstm.projection_dim,
+        weights=config.layers,
+        method=f"next and previous words, of {run.softmax.words:,}",
+        data=f"{train.steps:,} × {train.batch_size:,} sentences",
+    )
 
 
 def _method(config: PretrainConfig) -> str:

@@ -31,7 +31,7 @@ def train_vocabulary(
     character_coverage: float = 0.9999,
     max_length: int | None = 512,
 ) -> Tokenizer:
-    """Learn a vocabulary from text: WordPiece, byte-level BPE or Unigram.
+    """Learn a vocabulary from text: WordPiece, byte-level BPE, Unigram, or whole words.
 
     All documents are read once. More settings are those of `text.train`.
     Raises: ConfigError if `out` is in use or the settings are impossible, DataError if a text
@@ -40,14 +40,15 @@ def train_vocabulary(
     Args:
         texts: Files or folders of .txt or .jsonl, also .gz.
         out: The tokenizer's folder, to be made.
-        kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's.
+        kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's; words are whole
+            ones, for an ELMo.
         size: Pieces, special tokens included.
         use: encode is for models that read; write for those that write (GPT), with bpe alone;
             spans for T5, the same; translate for two languages at once, by SentencePiece, with
             unigram alone.
         lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
         strip_accents: Whether accents are dropped; by default as lowercase.
-        min_frequency: How often a pair of pieces must occur to be joined.
+        min_frequency: How often a pair of pieces must occur to be joined, or a whole word.
     """
     refuse_used(out)
     if use == "translate" and kind != "unigram":

@@ -21,7 +21,8 @@ from bertkit.data.tags import untagged
 from bertkit.errors import CheckpointError, DataError
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
-from bertkit.recipes.frozen import FrozenElmo, open_frozen, whole_words
+from bertkit.pipelines.elmo_task import whole_words
+from bertkit.recipes.frozen import FrozenElmo, open_frozen
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding

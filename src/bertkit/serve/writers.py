@@ -18,9 +18,10 @@ from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
 from bertkit.serve.panels import PIECES
 from bertkit.serve.window import Window, elsewhere
+from bertkit.text.gap import Gap
 from bertkit.view.damage import NAMES, damage_figures, damaged
 from bertkit.view.figures import Field, Figure, Form
-from bertkit.view.gap import EXAMPLE, Gap, gap_figure
+from bertkit.view.gap import EXAMPLE, gap_figure
 from bertkit.view.page import decoder_page
 
 USUAL = "as the model’s folder says"

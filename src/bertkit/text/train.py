@@ -29,8 +29,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.text.folder import template
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.words import word_splitter
 
-Kind = Literal["wordpiece", "bpe", "unigram"]
+Kind = Literal["wordpiece", "bpe", "unigram", "words"]
 
 Use = Literal["encode", "write", "translate", "spans"]
 
@@ -38,8 +39,9 @@ SPECIALS: dict[str, tuple[str, ...]] = {
     "wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "words": ("<S>", "</S>", "<UNK>"),
 }
-"""Special tokens of each kind by id: BERT's, RoBERTa's, ALBERT's."""
+"""Special tokens of each kind by id: BERT's, RoBERTa's, ALBERT's, and those of ELMo's softmax."""
 
 END = "<|endoftext|>"
 """GPT-2's only special token, before and behind every text."""
@@ -53,6 +55,7 @@ ROLES = {
     "wordpiece": ("pad", "unk", "cls", "sep", "mask"),
     "bpe": ("cls", "pad", "sep", "unk", "mask"),
     "unigram": ("pad", "unk", "cls", "sep", "mask"),
+    "words": ("bos", "eos", "unk"),
 }
 
 WORDS = 500_000
@@ -97,8 +100,9 @@ def train(
 ) -> Tokenizer:
     """Learn a vocabulary of `size` pieces, specials and alphabet included, in one pass.
 
-    `wordpiece` follows BERT, `bpe` RoBERTa (byte-level), `unigram` ALBERT. `lowercase` None is
-    the paper's choice: yes, no, yes; `strip_accents` None follows it. `chinese_chars` makes each
+    `wordpiece` follows BERT, `bpe` RoBERTa (byte-level), `unigram` ALBERT; `words` are whole words,
+    the most frequent first, for an ELMo. `lowercase` None is the paper's choice: yes, no, yes, no;
+    `strip_accents` None follows it. `chinese_chars` makes each
     a word of its own (WordPiece). Words with characters beyond `character_coverage` of the text
     are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
     the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
@@ -121,7 +125,7 @@ def train(
         raise ConfigError(
             f"character_coverage is {character_coverage}; it must be above 0, at most 1"
         )
-    low = kind != "bpe" if lowercase is None else lowercase
+    low = kind not in ("bpe", "words") if lowercase is None else lowercase
     accents = low if strip_accents is None else strip_accents
     _require(size, len(specials) + (256 if kind == "bpe" else 2), "any text")
     core = _blank(kind, low, accents, chinese_chars)
@@ -133,6 +137,8 @@ def train(
         _word_piece(core, counts, size, min_frequency, character_coverage)
     elif kind == "bpe":
         _byte_level(core, counts, size, min_frequency, list(specials.values()))
+    elif kind == "words":
+        _whole_words(core, counts, size, min_frequency)
     else:
         _unigram(core, counts, size, character_coverage)
     if use == "spans":
@@ -259,7 +265,9 @@ def _blank(
     core = tokenizers.Tokenizer(models.BPE())
     if steps:
         core.normalizer = normalizers.Sequence(steps)
-    if kind == "bpe":
+    if kind == "words":
+        core.pre_tokenizer = word_splitter()
+    elif kind == "bpe":
         core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         core.decoder = decoders.ByteLevel()
     else:
@@ -340,6 +348,19 @@ def _unigram(core: tokenizers.Tokenizer, counts: Counter[str], size: int, covera
     core.model = models.Unigram([*((token, 0.0) for token in specials), *scores], unk_id=1)
     core.add_special_tokens([_spaced(token) for token in specials])
     core.post_processor = template(core, "[CLS]", "[SEP]")
+
+
+def _whole_words(
+    core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
+) -> None:
+    """The most frequent words, those first; of equally frequent ones the first in the alphabet."""
+    specials = SPECIALS["words"]
+    often = [word for word, count in counts.items() if count >= min_frequency]
+    words = sorted(set(often) - {*specials}, key=lambda word: (-counts[word], word))
+    known = [*specials, *words[: size - len(specials)]]
+    vocab = {word: place for place, word in enumerate(known)}
+    core.model = models.WordLevel(vocab, unk_token=specials[2])
+    core.add_special_tokens([_spaced(token) for token in specials])
 
 
 def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -14,7 +16,6 @@ from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError
-from bertkit.families import Family
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.training.masters import Masters
 
@@ -24,16 +25,38 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """What an optimizer keeps of each weight: AdamW the first two, Muon the third."""
 
 
+class Names(Protocol):
+    """How weights are named in files: those of a family, or our own."""
+
+    def write(self, ours: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]: ...
+
+    def read(
+        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: Any
+    ) -> dict[str, Tensor]: ...
+
+
+class OurNames:
+    """Weights are named as the model has them."""
+
+    def write(self, ours: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
+        return dict(ours)
+
+    def read(
+        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: Any
+    ) -> dict[str, Tensor]:
+        return {name: theirs[name] for name in ours if name in theirs}
+
+
 @dataclass(frozen=True)
 class State:
-    """The weights that learn and their optimizer; `family` names the weights in files.
+    """The weights that learn and their optimizer; `names` are those of weights in files.
 
     Frozen weights are those of the model that the run began with: a hash of them is kept alone.
     """
 
     masters: Masters
     optimizer: torch.optim.Optimizer
-    family: Family
+    names: Names
 
     @cached_property
     def learned(self) -> dict[str, Tensor]:
@@ -62,7 +85,7 @@ class State:
                     optimizer[f"{moment}.{name}"] = kept[moment].cpu()
             if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
                 optimizer[f"step.{name}"] = kept["step"].cpu()
-        write_tensors(folder / FILE, self.family.write(weights, self.masters.model.config))
+        write_tensors(folder / FILE, self.names.write(weights, self.masters.model.config))
         write_tensors(folder / OPTIMIZER, optimizer)
         hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
         frozen = {} if self.frozen is None else {"frozen": self.frozen}
@@ -76,7 +99,7 @@ class State:
         masters = self.masters
         try:
             file = load_file(folder / FILE)
-            weights = self.family.read(masters.weights, file, masters.model.config)
+            weights = self.names.read(masters.weights, file, masters.model.config)
             optimizer = load_file(folder / OPTIMIZER)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from None

@@ -1,0 +1,94 @@
+"""A small network on the states that a frozen model has of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.batch import Batch
+from bertkit.data.schemes import scheme_of_labels
+from bertkit.models.recurrent import BiLSTM, ScalarMix
+from bertkit.nn.crf import CRF
+from bertkit.nn.dropout import Dropout
+
+How = Literal["one", "sum", "mix", "concat"]
+"""What becomes of layers: one alone, their sum, one with learned weights, all side by side."""
+
+
+class Features(nn.Module):
+    """A combination of stored states, read by a BiLSTM. Shapes: N words -> (N, 2 · width).
+
+    It stands where a model has its encoder; the ids of a batch are rows of `states` (J, W, D), of
+    which the layers `rows` are taken.
+    """
+
+    def __init__(
+        self,
+        states: Tensor,
+        rows: Sequence[int],
+        how: How,
+        *,
+        width: int,
+        layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.states, self.rows, self.how = states, list(rows), how
+        inputs = states.shape[2] * (len(self.rows) if how == "concat" else 1)
+        self.mix = ScalarMix(len(self.rows)) if how == "mix" else None
+        self.dropout = Dropout(dropout)
+        self.lstm = BiLSTM(inputs, width, layers=layers, dropout=dropout)
+
+    def forward(self, batch: Batch) -> Tensor:
+        states = torch.stack([self.states[row][batch.ids].float() for row in self.rows])
+        if self.mix is not None:
+            x = self.mix(states)
+        else:
+            x = states.transpose(0, 1).flatten(1) if self.how == "concat" else states.sum(0)
+        out: Tensor = self.dropout(self.lstm(self.dropout(x), batch.layout.lengths))
+        return out
+
+    def mixture(self, layers: Sequence[int]) -> dict[str, float]:
+        """What a weighted sum has learned: the weight of each layer, which add up to 1, and what
+        the sum is multiplied by. `layers` are the numbers of those that it takes."""
+        if self.mix is None:
+            return {}
+        weights = self.mix.scores.detach().softmax(0).tolist()
+        names = (str(layer or "embeddings") for layer in layers)
+        return {**dict(zip(names, weights, strict=True)), "scale": self.mix.scale.item()}
+
+
+class WordHead(nn.Module):
+    """Numbers for each word of a batch, which may be the emissions of a CRF.
+
+    Shapes: (N, D) -> (P, L).
+    """
+
+    def __init__(self, inputs: int, labels: Sequence[str], *, crf: bool = False) -> None:
+        super().__init__()
+        self.out = nn.Linear(inputs, len(labels))
+        if crf:
+            scheme = scheme_of_labels(labels)
+            masks = scheme.masks(labels) if scheme else ()
+            self.crf = CRF(len(labels), *map(torch.from_numpy, masks))
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        assert batch.token_indices is not None
+        out: Tensor = self.out(states.index_select(0, batch.token_indices))
+        return out
+
+
+class MeanHead(nn.Module):
+    """Numbers for each sequence, from its mean state. Shapes: (N, D) -> (S, L)."""
+
+    def __init__(self, inputs: int, labels: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(inputs, labels)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        layout = batch.layout
+        out: Tensor = self.out(layout.sums(states) / layout.counts[:, None])
+        return out

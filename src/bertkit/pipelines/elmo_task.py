@@ -1,0 +1,265 @@
+"""What a task has learned on top of a frozen ELMo, in the folder of that ELMo.
+
+Beside options.json and weights.hdf5 stand `task.json`: which task, its labels and the shape of the
+network; and `task.safetensors`: the network's weights and those of the ELMo's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertkit import tasks
+from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
+from bertkit.checkpoint.weights import read_file, write_tensors
+from bertkit.config import Count, Rate, Settings, decode, plain
+from bertkit.console import progress
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models.features import Features, MeanHead, WordHead
+from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
+from bertkit.pipelines.base import Work
+from bertkit.pipelines.task import Answer
+from bertkit.pipelines.words import Words
+from bertkit.storage import link_or_copy, new_folder, read_json, write_json
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.tag import Tag
+from bertkit.tasks.task import Feature, Task, by_example
+from bertkit.text.encoding import Encoding
+from bertkit.text.long import Long
+
+RECORD, NETWORK = "task.json", "task.safetensors"
+OF_ELMO = ("tag", "classify")
+"""The tasks that can be learned so."""
+
+
+class Network(Settings, frozen=True):
+    """The network on top: a BiLSTM, and a head."""
+
+    width: Count = 128
+    """Of the BiLSTM, in each direction."""
+    layers: Count = 1
+    """Of the BiLSTM."""
+    dropout: Rate = 0.5
+    """Before, within and after the BiLSTM."""
+
+
+class TaskRecord(Settings, frozen=True):
+    """What `task.json` says."""
+
+    settings: dict[str, Any]
+    """Those of the task, as a config.json has them."""
+    labels: list[str]
+    network: Network
+    mixture: dict[str, float]
+    """The weight of each layer, which add up to 1, and what their sum is multiplied by."""
+
+
+def is_elmo_task(folder: Path) -> bool:
+    """Whether a folder holds what a task has learned on an ELMo."""
+    return (folder / RECORD).is_file() and any(folder.glob(OPTIONS))
+
+
+def new_network(task: Task[Any, Any], states: Tensor, shape: Network) -> tuple[Features, nn.Module]:
+    """A network with fresh weights: the weighted sum of all layers (J, W, D) under a BiLSTM, and
+    the head of the task."""
+    features = Features(
+        states,
+        range(len(states)),
+        "mix",
+        width=shape.width,
+        layers=shape.layers,
+        dropout=shape.dropout,
+    )
+    inputs = 2 * shape.width
+    if task.name == "tag":
+        return features, WordHead(inputs, task.labels, crf=task.head == "crf")
+    return features, MeanHead(inputs, len(task.labels))
+
+
+def save_elmo_task(
+    out: Path,
+    elmo: Path,
+    task: Task[Any, Any],
+    features: Features,
+    head: nn.Module,
+    shape: Network,
+    scores: Mapping[str, Any],
+) -> None:
+    """Write the folder, whole or not at all; `scores` are told beside."""
+    record = TaskRecord(
+        settings=task.settings(),
+        labels=list(task.labels),
+        network=shape,
+        mixture=features.mixture(features.rows),
+    )
+    with new_folder(out) as place:
+        for pattern in (OPTIONS, WEIGHTS):
+            link_or_copy(only_file(elmo, pattern), place / pattern.removeprefix("*"))
+        write_json(place / RECORD, plain(record))
+        write_tensors(place / NETWORK, _weights(features, head))
+        write_json(place / "scores.json", scores)
+
+
+def _weights(features: Features, head: nn.Module) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": weight
+        for name, module in (("features", features), ("head", head))
+        for key, weight in module.state_dict().items()
+    }
+
+
+def read_record(folder: Path) -> TaskRecord:
+    """Raises: CheckpointError for one that is damaged."""
+    remedy = "learn it again in another --out"
+    record = read_json(folder / RECORD, CheckpointError, remedy)
+    try:
+        return decode(TaskRecord, record)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / RECORD}: damaged ({error}); {remedy}") from None
+
+
+def load_elmo_task(
+    folder: Path, layers: int, hidden: int
+) -> tuple[Task[Any, Any], Features, nn.Module]:
+    """The task, and its network without states, to be given before it is asked.
+
+    Raises: CheckpointError for files that do not belong together.
+    """
+    record = read_record(folder)
+    name = tasks.recorded(record.settings)
+    if name not in OF_ELMO:
+        raise CheckpointError(f"{folder / RECORD}: names no task of {OF_ELMO}; learn it again")
+    task = tasks.find(name).restore(record.labels, record.settings)
+    features, head = new_network(task, torch.zeros(layers + 1, 0, hidden), record.network)
+    weights, _ = read_file(folder / NETWORK, "learn it again in another --out")
+    for name, module in (("features", features), ("head", head)):
+        own = {
+            k.removeprefix(f"{name}."): w for k, w in weights.items() if k.startswith(f"{name}.")
+        }
+        try:
+            module.load_state_dict(own)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise CheckpointError(
+                f"{folder / NETWORK}: does not fit {RECORD} and the ELMo ({reason}); learn it again"
+            ) from None
+    return task, features.eval(), head.eval()
+
+
+# ---- what is read
+
+
+def word_features(
+    words: Words, task: Task[Any, Any], examples: Sequence[Any], *, labelled: bool
+) -> list[Feature]:
+    """The words of each example as an ELMo reads them: a sequence for each, between its marks.
+
+    Raises: DataError for a text without words, or a pair.
+    """
+    for example in examples:
+        if getattr(example, "pair", None) is not None:
+            raise DataError(f"{example.where}: a pair, and an ELMo labels single texts; give one")
+    tags = isinstance(task, Tag)
+    texts = [example.words if tags else example.text for example in examples]
+    built = []
+    for number, split in enumerate(words.split(texts)):
+        encoding = whole_words(words.ids(split))
+        target = _target(task, examples[number], encoding) if labelled else None
+        built.append(Feature(encoding, number, np.arange(1, len(split) + 1), target))
+    return built
+
+
+def _target(task: Task[Any, Any], example: Any, encoding: Encoding) -> Any:
+    if isinstance(task, Tag):
+        return task.word_targets(example, encoding)
+    assert isinstance(task, Classify)
+    return task.target(example)
+
+
+def whole_words(ids: NDArray[np.int64]) -> Encoding:
+    """The encoding of words with these ids; their begin and end are no words."""
+    count = len(ids) - 2
+    nothing = np.zeros((len(ids), 2), np.int64)
+    inner: list[int | None] = [0] * count
+    return Encoding(
+        ids=ids,
+        types=nothing[:, 0],
+        offsets=nothing,
+        words=[None, *range(count), None],
+        sequence=[None, *inner, None],
+        truncated=False,
+    )
+
+
+def read_states(words: Words, features: Sequence[Feature]) -> Tensor:
+    """The states of all layers at all words, one feature after another, in fp16.
+
+    Shapes: (J, W, D).
+    """
+    config = words.model.config
+    starts = np.cumsum([0, *(len(feature.encoding) - 2 for feature in features)])
+    states = torch.empty(config.layers + 1, int(starts[-1]), config.hidden, dtype=torch.float16)
+    with progress() as bar:
+        shown = bar.add_task("reading", total=len(features), note="")
+        for place, rows in words.stream([feature.encoding.ids for feature in features]):
+            states[:, starts[place] : starts[place + 1]] = rows[:, 1:-1].half()
+            bar.update(shown, advance=1)
+    return states
+
+
+def stored(task: Task[Any, Any], features: Sequence[Feature], first: int = 0) -> list[Feature]:
+    """The same features whose ids are rows of their states, from `first` on."""
+    sequences = []
+    for feature in features:
+        count = len(feature.encoding) - 2
+        encoding = Encoding(
+            ids=np.arange(first, first + count),
+            types=np.zeros(count, np.int64),
+            offsets=np.zeros((count, 2), np.int64),
+            words=list(range(count)),
+            sequence=[0] * count,
+            truncated=False,
+        )
+        places = np.arange(count) if isinstance(task, Tag) else None
+        sequences.append(Feature(encoding, feature.example, places, feature.target))
+        first += count
+    return sequences
+
+
+class ElmoAnswer(Answer[Any]):
+    """The folder of a task that was learned on an ELMo: it answers as a fine-tuned model does."""
+
+    def __init__(self, folder: Path, task: str | type[Task[Any, Any]] | None = None) -> None:
+        """Raises: CheckpointError for a folder that is damaged, or of another task."""
+        self.words = Words(folder)
+        config = self.words.model.config
+        self.task, self.features, self.head = load_elmo_task(folder, config.layers, config.hidden)
+        asked = tasks.find(task) if isinstance(task, str) else task
+        if asked is not None and not isinstance(self.task, asked):
+            raise CheckpointError(
+                f"{folder}: was fine-tuned for {self.task.name}, not for {asked.name}; ask it that"
+            )
+        self.policies = self.task.long
+        # a task asks no more of an encoder than to be called with a batch
+        model = Model(cast(Transformer, self.features), {self.task.head: self.head})
+        self.engine = Engine(model, precision=None)
+
+    def run(self, works: Sequence[Work]) -> list[Any]:
+        read = [feature for work in works for feature in work.features]
+        self.features.states = read_states(self.words, read)
+        outputs = self.task.run(self.engine, stored(self.task, read))
+        examples = [work.item for work in works]
+        groups = [stored(self.task, work.features) for work in works]
+        return self.task.answers(by_example(examples, groups, outputs), self.head)
+
+    def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
+        features = word_features(self.words, self.task, examples, labelled=False)
+        return [Work([f], item) for f, item in zip(features, examples, strict=True)]

@@ -1,0 +1,72 @@
+"""A sentence with a gap to the words that the two directions of an ELMo expect there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint.elmo import load_elmo, load_softmax
+from bertkit.checkpoint.hub import resolve
+from bertkit.data.tags import untagged
+from bertkit.errors import ConfigError
+from bertkit.pipelines.fill_mask import Candidate
+from bertkit.pipelines.words import Words
+from bertkit.text.gap import Gap
+
+
+class GapAnswer(msgspec.Struct, frozen=True):
+    """The words before and after a gap, and the likeliest words for it, likeliest first.
+
+    `forward` is told from what stands before alone, `backward` from what stands behind.
+    """
+
+    before: list[str]
+    after: list[str]
+    forward: list[Candidate]
+    backward: list[Candidate]
+
+
+class FillGap:
+    """Texts with a gap, written ___ -> the next word of the forward language model, and the
+    previous word of the backward one. Peters et al. 2018, section 3.1."""
+
+    def __init__(self, model: str | Path) -> None:
+        """`model` is the folder of an ELMo with its softmax.
+
+        Raises: CheckpointError, also for a published folder, which has none.
+        """
+        folder = resolve(model)
+        self.words = Words(load_elmo(folder))
+        self.softmax = load_softmax(folder, self.words.model.config)
+
+    def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[GapAnswer]:
+        """An answer for each. Raises: DataError for a text without exactly one gap."""
+        if top < 1:
+            raise ConfigError(f"top: {top} words; ask for one at least")
+        gaps = [Gap.of(text) for text in texts]
+        sides = [(untagged(gap.before).words, untagged(gap.after).words) for gap in gaps]
+        answers: list[GapAnswer | None] = [None] * len(texts)
+        # a state knows nothing of what comes after it in its direction: both stand in one reading
+        read = self.words.stream([self.words.ids([*before, *after]) for before, after in sides])
+        for place, states in read:
+            before, after = sides[place]
+            forward, backward = states[-1].chunk(2, -1)
+            answers[place] = GapAnswer(
+                before,
+                after,
+                self._likeliest(forward[len(before)], top),
+                self._likeliest(backward[len(before) + 1], top),
+            )
+        return [answer for answer in answers if answer is not None]
+
+    def _likeliest(self, state: Tensor, top: int) -> list[Candidate]:
+        """Shapes: (P,)."""
+        softmax = self.softmax
+        logits = softmax.weight @ state + softmax.bias
+        likely = torch.softmax(logits, -1).topk(min(top, len(softmax.words)))
+        words = [softmax.words[row] for row in likely.indices.tolist()]
+        return list(map(Candidate, words, likely.values.tolist()))

@@ -1,0 +1,125 @@
+"""Tags or labels learned on a frozen ELMo: Peters et al. 2018, section 3.2.
+
+The ELMo reads every text once and does not learn; what learns is the weighted sum of its layers
+(equation 1), a BiLSTM over it and the task's head.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta, structs
+
+from bertkit import tasks
+from bertkit.checkpoint.elmo import is_elmo
+from bertkit.checkpoint.hub import resolve
+from bertkit.config import Count, Seed, Settings, plain
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.pipelines.elmo_task import (
+    Network,
+    new_network,
+    read_states,
+    save_elmo_task,
+    stored,
+    word_features,
+)
+from bertkit.pipelines.words import Words
+from bertkit.storage import refuse_used
+from bertkit.tasks.examples import Rows, take_examples
+from bertkit.tasks.task import Reading
+from bertkit.training.fit import fit
+
+
+class Learning(Settings, frozen=True):
+    """How the network on top learns, and how large it is."""
+
+    epochs: Count = 10
+    batch_size: Count = 32
+    """Texts a step."""
+    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    """Of Adam."""
+    seed: Seed = 0
+    width: Count = 128
+    """Of the BiLSTM, in each direction."""
+    layers: Count = 1
+    """Of the BiLSTM."""
+    dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.5
+    """Before, within and after the BiLSTM."""
+
+
+def finetune_elmo(
+    model: str | Path,
+    *,
+    task: Literal["tag", "classify"] = "tag",
+    train: Rows,
+    dev: Rows,
+    out: Path | str,
+    crf: bool = False,
+    settings: Learning | None = None,
+    reading: Reading | None = None,
+) -> dict[str, Any]:
+    """Tags or labels from a frozen ELMo: the weights of its layers are learned with a BiLSTM.
+
+    `out` becomes a folder that answers as a fine-tuned model does, with the ELMo in it.
+    Returns: the scores of the best epoch on dev, and the mixture: the weight of each layer, which
+    add up to 1, and what their sum is multiplied by. The same settings give the same scores.
+    Raises: CheckpointError for another model, ConfigError when `out` exists, DataError naming file
+    and line; before any work.
+
+    Args:
+        model: The folder of an ELMo.
+        task: tag: entities, or a tag for each word. classify: labels of texts, or a number.
+        train: Labelled examples to learn from.
+        dev: The same, to choose the best epoch by and to score.
+        out: The folder of what is made; it must not exist yet.
+        crf: Of tag: whether a CRF scores whole sequences of tags.
+    """
+    settings, out = settings or Learning(), Path(out)
+    refuse_used(out)
+    folder = resolve(model)
+    if not is_elmo(folder):
+        raise ConfigError(f"{folder}: no ELMo; fine-tune it with `bertkit finetune {task}`")
+    if crf and task != "tag":
+        raise ConfigError(f"crf: {task} has none; leave it out")
+    kind = tasks.find(task)
+    learn, check = take_examples(kind, train, dev, reading)
+    options = structs.replace(kind.Options(), crf=True) if crf else kind.Options()
+    made = kind.from_examples(learn.examples, options)
+    made.check(check.examples)
+    words = Words(folder)
+    read = [
+        word_features(words, made, rows.examples, labelled=rows is learn) for rows in (learn, check)
+    ]
+    states = read_states(words, [*read[0], *read[1]])
+    say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
+    first = sum(len(feature.encoding) - 2 for feature in read[0])
+    shape = Network(width=settings.width, layers=settings.layers, dropout=settings.dropout)
+    torch.manual_seed(settings.seed)
+    features, head = new_network(made, states, shape)
+    scores = fit(
+        features,
+        head,
+        made,
+        stored(made, read[0]),
+        stored(made, read[1], first),
+        check.examples,
+        name=task,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        seed=settings.seed,
+    )
+    result = {
+        "model": str(model),
+        "train": {"file": learn.file, "rows": len(learn.examples)},
+        "dev": {"file": check.file, "rows": len(check.examples)},
+        "settings": plain(settings),
+        "metric": made.metric,
+        "scores": scores,
+        "mixture": features.mixture(features.rows),
+    }
+    save_elmo_task(out, folder, made, features, head, shape, result)
+    return result

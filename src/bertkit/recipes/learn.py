@@ -1,0 +1,163 @@
+"""The steps of a pretraining: what is logged, scored, saved and shown on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bertkit.batch import Batch
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.models.model import Model
+from bertkit.objectives.loss import Objective
+from bertkit.recipes.run_file import Train
+from bertkit.training.journal import Journal
+from bertkit.training.loop import Step, evaluate, prefetched, steps
+from bertkit.training.masters import Masters
+from bertkit.training.optim import OPTIMIZERS
+from bertkit.training.run import Run
+from bertkit.training.schedule import Schedule, schedule
+from bertkit.view.runs import draw
+
+
+class RunFolder(Protocol):
+    """The model folder that a run makes."""
+
+    def show(self, checkpoint: Path) -> None:
+        """Make a checkpoint's weights those of the folder."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scores on text that the model does not learn from, written to the journal once a step.
+
+    `written` is what the model writes by itself then, or none.
+    """
+
+    run: Run
+    judged: Model
+    judge: Objective
+    batches: list[Batch]
+    every: int
+    written: Callable[[], str] | None = None
+
+    def scores(self, step: int) -> dict[str, float]:
+        """Losses and accuracies after `step`; none where it is not one that is scored."""
+        if not self.batches or not (step in (0, self.run.total) or step % self.every == 0):
+            return {}
+        journal = self.run.journal
+        records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
+        if not records:  # else a kill came after it
+            losses, accuracy = evaluate(self.judged, self.judge, self.batches)
+            records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
+            if self.written is not None:
+                records[0]["written"] = text = self.written()
+                say(f"step {step} writes: {text!r}")
+            journal.write(records[0])
+            draw(self.run.out)
+        return {
+            f"{name}_{kind}": value
+            for key, kind in (("held_out", "loss"), ("held_out_accuracy", "accuracy"))
+            for name, value in records[0][key].items()
+        }
+
+
+def learn(
+    run: Run,
+    objective: Objective,
+    groups: Iterator[list[Batch]],
+    plan: Schedule,
+    train: Train,
+    *,
+    folder: RunFolder,
+    held_out: HeldOut,
+    start: int,
+) -> dict[str, float]:
+    """Take the steps behind `start`, and return the held-out scores at the end.
+
+    Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
+    """
+    writer = tensorboard(train)
+    scores = held_out.scores(start)
+    board = writer(str(run.out / "tensorboard")) if writer is not None else None
+    masters, optimizer = run.state.masters, run.state.optimizer
+    with run.learning("pretraining", start=start), prefetched(groups) as coming:
+        for step in steps(
+            masters,
+            objective,
+            coming,
+            optimizer,
+            plan,
+            max_grad_norm=train.max_grad_norm,
+            seed=train.seed,
+            start=start,
+        ):
+            number, last = step.number, step.number == train.steps
+            log = last or number % train.log_every == 0
+            run.show(number, _note(step), line=log)
+            if log:
+                _log(step, run.journal, board)
+            stopping = run.stopping and not last
+            if last or number % train.save_every == 0 or stopping:
+                folder.show(run.save(number, keep=train.keep))
+            if stopping:
+                draw(run.out)
+                run.stop(number)
+            scores = held_out.scores(number) or scores
+    if board is not None:
+        board.close()
+    draw(run.out)
+    return scores
+
+
+def optimization(train: Train, masters: Masters) -> tuple[Any, Schedule]:
+    """The optimizer of a run, and how its learning rate goes."""
+    optimizer = OPTIMIZERS[train.optimizer](
+        masters.weights,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
+    )
+    plan = schedule(
+        train.schedule,
+        steps=train.steps,
+        warmup_steps=train.warmup_steps,
+        decay_steps=train.decay_steps,
+    )
+    return optimizer, plan
+
+
+def warn(train: Train) -> None:
+    """Say what of a plan is allowed and hardly meant."""
+    if train.warmup_steps >= train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
+            f"{train.steps}: the learning rate never reaches its peak"
+        )
+
+
+def tensorboard(train: Train) -> Any:
+    """What writes its events; None where they are not asked for. Raises: ConfigError."""
+    if not train.tensorboard:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError(
+            "train.tensorboard: TensorBoard is not installed; pip install 'bertkit[track]'"
+        ) from None
+    return SummaryWriter
+
+
+def _note(step: Step) -> str:
+    parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
+    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s"
+
+
+def _log(step: Step, journal: Journal, board: Any) -> None:
+    journal.write(step.record)
+    if board is not None:
+        for name, value in step.record.items():
+            board.add_scalar(name, value, step.number)

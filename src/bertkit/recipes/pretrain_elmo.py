@@ -1,0 +1,211 @@
+"""Pretrain an ELMo from a corpus of whole words: Peters et al. 2018, section 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import torch
+from tokenizers import models
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.elmo import Softmax, hdf5, save_elmo
+from bertkit.config import Count, Settings, decode, plain
+from bertkit.console import say
+from bertkit.data.corpus import Corpus
+from bertkit.data.segments import split_documents
+from bertkit.data.whole_words import Sentences, sentence_batches
+from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.models.bilm import BiLM, new_bilm
+from bertkit.models.elmo import ElmoConfig
+from bertkit.models.model import Model
+from bertkit.nn.precision import resolve, resolve_device
+from bertkit.objectives.both_ways import both_ways
+from bertkit.recipes.learn import HeldOut, learn, optimization, tensorboard, warn
+from bertkit.recipes.run_file import FREE, Train
+from bertkit.storage import sha256
+from bertkit.text.characters import CHARACTERS
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.masters import Masters
+from bertkit.training.run import Run
+from bertkit.training.state import OurNames, State
+
+FAMILY = "elmo"
+"""What `family` is in the run file of one."""
+
+DRAWS = 1
+"""Version of what is drawn; a run resumes only with its own."""
+
+
+class Told(Settings, frozen=True):
+    """Which words are told."""
+
+    words: Count = 10_000
+    """The most frequent words of the corpus, over which the softmax goes; others are one class."""
+
+
+class ElmoRun(Settings, frozen=True):
+    """A complete run file of an ELMo."""
+
+    family: Literal["elmo"]
+    model: ElmoConfig
+    train: Train
+    softmax: Told = Told()
+    held_out: float = 0.01
+
+
+def read_elmo_run(data: Mapping[str, Any]) -> ElmoRun:
+    """The settings of a run. Raises: ConfigError with the key path."""
+    config = decode(ElmoRun, data)
+    # options.json holds more than is read; a run file does not
+    _refuse_unknown(data.get("model", {}), msgspec.to_builtins(config.model), "model")
+    return config
+
+
+def _refuse_unknown(given: Any, known: Any, path: str) -> None:
+    if not isinstance(given, Mapping):
+        return
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f"{path}.{name}: no such setting; {did_you_mean(name, known)}")
+        _refuse_unknown(value, known[name], f"{path}.{name}")
+
+
+def pretrain_elmo(
+    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: bool = False
+) -> dict[str, float]:
+    """Run (or go on with) the pretraining of an ELMo and return the held-out scores at its end.
+
+    Each sentence is read alone, from the zero state. `out` becomes a folder with options.json and
+    weights.hdf5, as published ones have them, and the softmax beside.
+    Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
+    fault can be seen then.
+    """
+    run = Run(out, resume=resume)
+    hdf5(out)
+    text = Corpus.open(corpus)
+    tokenizer = text.tokenizer()
+    if not isinstance(tokenizer.core.model, models.WordLevel):
+        raise DataError(
+            f"{corpus}: holds pieces of words, and an ELMo learns from whole ones; make its "
+            "vocabulary with `bertkit vocab train --kind words`"
+        )
+    tokenizer.need("bos", "eos", "unk")
+    config = read_elmo_run(settings)
+    train = config.train
+    device = resolve_device(train.device, "train.device")
+    dtype = resolve(train.precision, device)
+    warn(train)
+    tensorboard(train)
+    _check_record(run, config, corpus, tokenizer)
+    names = tokenizer.pieces(range(tokenizer.vocab_size))
+    words = names[: config.softmax.words]
+    samples = _Samples(text, tokenizer, names, len(words), config)
+
+    torch.manual_seed(train.seed)
+    model = new_bilm(config.model, CHARACTERS, len(words)).to(device)
+    as_model = cast(Model, model)  # the loop asks no more of it than to be called with a batch
+    masters = Masters(as_model, dtype)
+    optimizer, plan = optimization(train, masters)
+    state = State(masters, optimizer, OurNames())
+    start = run.begin(state, train.steps)
+    folder = _Folder(run, words)
+    folder.write()
+    if start == 0:
+        say(
+            f"{sum(w.numel() for w in masters.weights.values()):,} parameters, "
+            f"{len(samples.main):,} sentences an epoch, {text.tokens:,} words, of which "
+            f"{len(words):,} different ones are told"
+        )
+    held_out = HeldOut(run, as_model, both_ways, samples.evaluation(), train.evaluate_every)
+    scores = learn(
+        run, both_ways, samples.groups(start), plan, train,
+        folder=folder, held_out=held_out, start=start,
+    )  # fmt: skip
+    return with_perplexity(scores)
+
+
+def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
+    """The held-out scores, and the perplexity that each direction's loss is."""
+    losses = {name: value for name, value in scores.items() if name.endswith("_loss")}
+    perplexities = {
+        f"{name.removesuffix('_loss')}_perplexity": float(torch.tensor(value).exp())
+        for name, value in losses.items()
+    }
+    return {**scores, **perplexities}
+
+
+def _check_record(run: Run, config: ElmoRun, corpus: Path, tokenizer: Tokenizer) -> None:
+    """Raises: ConfigError or DataError when the folder is another run's."""
+    run.check(
+        {
+            "config": plain(config),
+            "corpus": sha256(corpus / "manifest.json"),
+            "corpus_folder": str(corpus.resolve()),
+            "tokenizer": tokenizer.fingerprint,
+            "draws": DRAWS,
+        },
+        free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
+        refusals={
+            "corpus": DataError(
+                f"{corpus}: not the corpus that {run.out} began with; a resumed run would be "
+                "another run"
+            )
+        },
+    )
+
+
+class _Samples:
+    """The batches of every step, from the step's number alone, and the held-out ones."""
+
+    def __init__(
+        self, corpus: Corpus, tokenizer: Tokenizer, names: list[str], size: int, config: ElmoRun
+    ) -> None:
+        self.train = config.train
+        learned, self.held_out = split_documents(corpus, config.held_out)
+        marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
+        characters = config.model.char_cnn.max_characters_per_token
+
+        def of(documents: Any, seed: int) -> Sentences:
+            return Sentences(
+                corpus, names, marks=marks, size=size, characters=characters,
+                documents=documents, seed=seed,
+            )  # fmt: skip
+
+        self.main = of(learned, config.train.seed)
+        self._evaluated = of(self.held_out, 0) if len(self.held_out) else None
+
+    def groups(self, start: int) -> Iterator[list[Batch]]:
+        """The batches of each step after `start`."""
+        train = self.train
+        for step in range(start, train.steps):
+            yield sentence_batches(self.main.batch(*train.samples(step)), train.max_batch_tokens)
+
+    def evaluation(self) -> list[Batch]:
+        if self._evaluated is None or not self.train.evaluate_samples:
+            return []
+        drawn = self._evaluated.evaluation(self.train.evaluate_samples)
+        return sentence_batches(drawn, self.train.max_batch_tokens)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The folder of the ELMo that a run makes."""
+
+    run: Run
+    words: list[str]
+
+    def show(self, checkpoint: Path) -> None:
+        """Write the weights that were just saved."""
+        self.write()
+
+    def write(self) -> None:
+        weights, model = self.run.state.masters.weights, self.run.state.masters.model
+        prefix = "elmo."
+        own = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+        save_elmo(self.run.out, cast(BiLM, model).config, own)
+        softmax = Softmax(self.words, weights["softmax.weight"], weights["softmax.bias"])
+        softmax.save(self.run.out)

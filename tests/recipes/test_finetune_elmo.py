@@ -1,0 +1,133 @@
+"""Tags and labels learned on a frozen ELMo: kept, shown, and answered from again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.factories import tiny_elmo, tiny_folder, tiny_tokenizer
+
+import bertkit
+from bertkit.commands.view import info
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models.features import Features
+from bertkit.pipelines.answering import answering
+from bertkit.pipelines.elmo_task import ElmoAnswer
+from bertkit.recipes.evaluate import evaluate
+from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
+
+pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+
+SETTINGS = Learning(epochs=20, batch_size=8, learning_rate=1e-2, width=16, dropout=0.0)
+FOODS = ("bread", "cheese", "soup")
+
+
+def conll(path: Path, count: int) -> Path:
+    """Foods are entities."""
+    random = np.random.default_rng(count)
+    lines = []
+    for _ in range(count):
+        for word in random.choice([*FOODS, "we", "eat", "the"], random.integers(2, 6)):
+            lines.append(f"{word} {'B-FOOD' if word in FOODS else 'O'}")
+        lines.append("")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def reviews(path: Path, count: int) -> Path:
+    random = np.random.default_rng(count)
+    labels = random.integers(0, 2, count)
+    rows = [
+        f"a {('bad', 'fine')[one]} film {n}\t{('no', 'yes')[one]}" for n, one in enumerate(labels)
+    ]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["softmax", "crf"])
+def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tagger")
+    elmo = tiny_elmo(place / "elmo")
+    files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
+    settings = {"settings": SETTINGS, "crf": request.param}
+    found = finetune_elmo(elmo, **files, out=place / "out", **settings)
+    assert found["scores"]["f1"] > 0.9
+    again = finetune_elmo(elmo, **files, out=place / "again", **settings)
+    assert again["scores"] == found["scores"]
+    assert again["mixture"] == found["mixture"]
+    return place
+
+
+def test_it_answers_as_it_was_scored(tagger: Path) -> None:
+    found = json.loads((tagger / "out" / "scores.json").read_text())
+    scores = evaluate(str(tagger / "out"), tagger / "dev.conll")
+    assert scores["f1"] == pytest.approx(found["scores"]["f1"])
+    answer = bertkit.pipeline("tag", tagger / "out")
+    assert isinstance(answer, ElmoAnswer)
+    one = answer("we eat the bread")
+    assert [(e.text, e.type, e.start, e.end) for e in one.entities] == [("bread", "FOOD", 11, 16)]
+    assert answer(["soup", "we eat the bread"])[1] == one  # in any company
+
+
+def test_the_weights_of_layers_are_kept_and_shown(
+    tagger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads((tagger / "out" / "scores.json").read_text())
+    info(str(tagger / "out"))
+    held = json.loads(capsys.readouterr().out)
+    assert held["task"] == "tag"
+    assert held["mixture"] == found["mixture"]
+    mixture = dict(held["mixture"])
+    assert mixture.pop("scale") != 1.0
+    assert sum(mixture.values()) == pytest.approx(1)
+    assert len(set(mixture.values())) == 3
+    answer = answering(tagger / "out")
+    assert isinstance(answer, ElmoAnswer)
+    assert isinstance(answer.features, Features)
+    assert answer.features.mixture([0, 1, 2]) == held["mixture"]
+
+
+def test_the_elmo_in_it_is_the_one_it_learned_on(tagger: Path) -> None:
+    for name, theirs in (("options.json", "options.json"), ("weights.hdf5", "lm_weights.hdf5")):
+        assert (tagger / "out" / name).read_bytes() == (tagger / "elmo" / theirs).read_bytes()
+
+
+def test_labels_of_texts(tmp_path: Path) -> None:
+    files = {"train": reviews(tmp_path / "a.tsv", 60), "dev": reviews(tmp_path / "b.tsv", 20)}
+    elmo, out = tiny_elmo(tmp_path / "elmo"), tmp_path / "out"
+    found = finetune_elmo(elmo, task="classify", **files, out=out, settings=SETTINGS)
+    assert found["scores"]["accuracy"] > 0.9
+    assert evaluate(str(out), files["dev"])["accuracy"] == found["scores"]["accuracy"]
+    answer = bertkit.pipeline("classify", out)("a fine film")
+    assert (answer.label, set(answer.scores)) == ("yes", {"no", "yes"})
+    with pytest.raises(CheckpointError, match="fine-tuned for classify, not for tag"):
+        answering(out, "tag")
+    with pytest.raises(DataError, match="a pair"):
+        bertkit.pipeline("classify", out)(("a fine film", "another"))
+    with pytest.raises(ConfigError, match="fp32 alone"):
+        answering(out, precision="bf16")
+
+
+def test_what_does_not_fit_is_refused(tagger: Path, tmp_path: Path) -> None:
+    files = {"train": tagger / "train.conll", "dev": tagger / "dev.conll"}
+    bert = tiny_folder(tmp_path / "bert", tiny_tokenizer(FOODS), "mlm")
+    with pytest.raises(ConfigError, match="no ELMo; fine-tune it with `bertkit finetune tag`"):
+        finetune_elmo(bert, **files, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="crf: classify has none"):
+        finetune_elmo(tagger / "elmo", task="classify", **files, out=tmp_path / "out", crf=True)
+    assert not (tmp_path / "out").exists()
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for path in (tagger / "out").iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes())
+    record = json.loads((damaged / "task.json").read_text())
+    record["network"]["width"] = 17
+    (damaged / "task.json").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=r"task\.safetensors: does not fit"):
+        answering(damaged)
+    (damaged / "task.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"task\.json: damaged"):
+        answering(damaged)
