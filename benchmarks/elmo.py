@@ -139,8 +139,7 @@ def tagged(vectors: Vectors, parts: Parts, settings: Learning) -> dict[str, floa
         features[name] = stored(task, read, first)
         first += sum(len(example.words) for example in examples)
     torch.manual_seed(settings.seed)
-    network = Network(width=settings.width, layers=settings.layers, dropout=settings.dropout)
-    states_of, head = new_network(task, states, network)
+    states_of, head = new_network(task, states, Network())
     fit(
         states_of, head, task, features["train"], features["choose"], parts["choose"],
         name="vectors", epochs=settings.epochs, batch_size=settings.batch_size,

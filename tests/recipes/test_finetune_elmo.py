@@ -15,13 +15,14 @@ from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.features import Features
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.elmo_task import ElmoAnswer
+from bertkit.pipelines.elmo_task import ElmoAnswer, Network
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
 
-SETTINGS = Learning(epochs=20, batch_size=8, learning_rate=1e-2, width=16, dropout=0.0)
+SETTINGS = Learning(epochs=20, batch_size=8, learning_rate=1e-2)
+NETWORK = Network(width=16, dropout=0.0)
 FOODS = ("bread", "cheese", "soup")
 
 
@@ -52,7 +53,7 @@ def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("tagger")
     elmo = tiny_elmo(place / "elmo")
     files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
-    settings = {"settings": SETTINGS, "crf": request.param}
+    settings = {"settings": SETTINGS, "network": NETWORK, "crf": request.param}
     found = finetune_elmo(elmo, **files, out=place / "out", **settings)
     assert found["scores"]["f1"] > 0.9
     again = finetune_elmo(elmo, **files, out=place / "again", **settings)
@@ -98,7 +99,8 @@ def test_the_elmo_in_it_is_the_one_it_learned_on(tagger: Path) -> None:
 def test_labels_of_texts(tmp_path: Path) -> None:
     files = {"train": reviews(tmp_path / "a.tsv", 60), "dev": reviews(tmp_path / "b.tsv", 20)}
     elmo, out = tiny_elmo(tmp_path / "elmo"), tmp_path / "out"
-    found = finetune_elmo(elmo, task="classify", **files, out=out, settings=SETTINGS)
+    shape = {"settings": SETTINGS, "network": NETWORK}
+    found = finetune_elmo(elmo, task="classify", **files, out=out, **shape)
     assert found["scores"]["accuracy"] > 0.9
     assert evaluate(str(out), files["dev"])["accuracy"] == found["scores"]["accuracy"]
     answer = bertkit.pipeline("classify", out)("a fine film")

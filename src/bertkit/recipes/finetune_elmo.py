@@ -34,7 +34,7 @@ from bertkit.training.fit import fit
 
 
 class Learning(Settings, frozen=True):
-    """How the network on top learns, and how large it is."""
+    """How the network on top learns."""
 
     epochs: Count = 10
     batch_size: Count = 32
@@ -42,12 +42,6 @@ class Learning(Settings, frozen=True):
     learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
     """Of Adam."""
     seed: Seed = 0
-    width: Count = 128
-    """Of the BiLSTM, in each direction."""
-    layers: Count = 1
-    """Of the BiLSTM."""
-    dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.5
-    """Before, within and after the BiLSTM."""
 
 
 def finetune_elmo(
@@ -59,6 +53,7 @@ def finetune_elmo(
     out: Path | str,
     crf: bool = False,
     settings: Learning | None = None,
+    network: Network | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
     """Tags or labels from a frozen ELMo: the weights of its layers are learned with a BiLSTM.
@@ -77,7 +72,7 @@ def finetune_elmo(
         out: The folder of what is made; it must not exist yet.
         crf: Of tag: whether a CRF scores whole sequences of tags.
     """
-    settings, out = settings or Learning(), Path(out)
+    settings, network, out = settings or Learning(), network or Network(), Path(out)
     refuse_used(out)
     folder = resolve(model)
     if not is_elmo(folder):
@@ -96,9 +91,8 @@ def finetune_elmo(
     states = read_states(words, [*read[0], *read[1]])
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
     first = sum(len(feature.encoding) - 2 for feature in read[0])
-    shape = Network(width=settings.width, layers=settings.layers, dropout=settings.dropout)
     torch.manual_seed(settings.seed)
-    features, head = new_network(made, states, shape)
+    features, head = new_network(made, states, network)
     scores = fit(
         features,
         head,
@@ -116,10 +110,10 @@ def finetune_elmo(
         "model": str(model),
         "train": {"file": learn.file, "rows": len(learn.examples)},
         "dev": {"file": check.file, "rows": len(check.examples)},
-        "settings": plain(settings),
+        "settings": {**plain(settings), **plain(network)},
         "metric": made.metric,
         "scores": scores,
         "mixture": features.mixture(features.rows),
     }
-    save_elmo_task(out, folder, made, features, head, shape, result)
+    save_elmo_task(out, folder, made, features, head, network, result)
     return result
