@@ -79,8 +79,7 @@ def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) 
 
 
 def fill_gap(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
-    """The likeliest words for the gap of a text: the next ones from the left, the previous ones
-    from the right.
+    """The likeliest words for the gap of a text, told from the left and from the right.
 
     Args:
         model: The folder of an ELMo that was pretrained with bertkit.
