@@ -42,7 +42,7 @@ from bertkit.training.fit import fit
 from bertkit.training.skipgram import Skipgram
 
 RUNS = Path("runs", "elmo")
-WORDS, STEPS, WIDTH, SEED = 100_000, 400, 256, 0
+WORDS, STEPS, WIDTH, SEED = 100_000, 1000, 256, 0
 POINTS = 0.02
 """By so much the features are to raise F1."""
 
