@@ -139,7 +139,8 @@ def tagged(vectors: Vectors, parts: Parts, settings: Learning) -> dict[str, floa
         features[name] = stored(task, read, first)
         first += sum(len(example.words) for example in examples)
     torch.manual_seed(settings.seed)
-    states_of, head = new_network(task, states, Network())
+    learned = sum(len(example.words) for example in parts["train"])
+    states_of, head = new_network(task, states, Network(), learned)
     fit(
         states_of, head, task, features["train"], features["choose"], parts["choose"],
         name="vectors", epochs=settings.epochs, batch_size=settings.batch_size,

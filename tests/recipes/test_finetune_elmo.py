@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.factories import tiny_elmo, tiny_folder, tiny_tokenizer
 
 import bertkit
@@ -15,9 +16,10 @@ from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.features import Features
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.elmo_task import ElmoAnswer, Network
+from bertkit.pipelines.elmo_task import ElmoAnswer, Network, new_network
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
+from bertkit.tasks.tag import Tag
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
 
@@ -94,6 +96,20 @@ def test_the_weights_of_layers_are_kept_and_shown(
 def test_the_elmo_in_it_is_the_one_it_learned_on(tagger: Path) -> None:
     for name, theirs in (("options.json", "options.json"), ("weights.hdf5", "lm_weights.hdf5")):
         assert (tagger / "out" / name).read_bytes() == (tagger / "elmo" / theirs).read_bytes()
+
+
+def test_layers_are_standardized_by_the_words_of_train_alone() -> None:
+    states = 5 + 3 * torch.randn(3, 20, 4, generator=torch.Generator().manual_seed(0))
+    task = Tag(["O", "B-FOOD", "I-FOOD"])
+    features, _ = new_network(task, states, Network(), 12)
+    assert features.mean is not None
+    assert features.spread is not None
+    own = (states[:, :12] - features.mean) / features.spread
+    torch.testing.assert_close(own.mean(1), torch.zeros(3, 4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(own.std(1), torch.ones(3, 4))
+    others, _ = new_network(task, torch.cat([states[:, :12], 9 * states[:, 12:]], 1), Network(), 12)
+    assert torch.equal(others.mean, features.mean)  # type: ignore[arg-type]
+    assert {"mean", "spread"} <= features.state_dict().keys()
 
 
 def test_labels_of_texts(tmp_path: Path) -> None:

@@ -21,9 +21,13 @@ How = Literal["one", "sum", "mix", "concat"]
 class Features(nn.Module):
     """A combination of stored states, read by a BiLSTM. Shapes: N words -> (N, 2 · width).
 
+    `mean` and `spread` are what `standardize` found.
     It stands where a model has its encoder; the ids of a batch are rows of `states` (J, W, D), of
     which the layers `rows` are taken.
     """
+
+    mean: Tensor | None
+    spread: Tensor | None
 
     def __init__(
         self,
@@ -41,9 +45,22 @@ class Features(nn.Module):
         self.mix = ScalarMix(len(self.rows)) if how == "mix" else None
         self.dropout = Dropout(dropout)
         self.lstm = BiLSTM(inputs, width, layers=layers, dropout=dropout)
+        self.register_buffer("mean", None)
+        self.register_buffer("spread", None)
+
+    def standardize(self, states: Tensor) -> None:
+        """Take each number from now on by how many standard deviations it is from its mean, both
+        over these states. They are kept with the weights. Shapes: (J, W, D)."""
+        rows = states[self.rows].float()
+        few = rows.shape[1] < 2
+        self.mean = rows.new_zeros(rows.shape[0], 1, rows.shape[2]) if few else rows.mean(1, True)
+        spread = torch.ones_like(self.mean) if few else rows.std(1, keepdim=True)
+        self.spread = spread.clamp_min(1e-3)
 
     def forward(self, batch: Batch) -> Tensor:
         states = torch.stack([self.states[row][batch.ids].float() for row in self.rows])
+        if self.mean is not None and self.spread is not None:
+            states = (states - self.mean) / self.spread
         if self.mix is not None:
             x = self.mix(states)
         else:

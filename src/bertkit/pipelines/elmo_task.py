@@ -67,9 +67,15 @@ def is_elmo_task(folder: Path) -> bool:
     return (folder / RECORD).is_file() and any(folder.glob(OPTIONS))
 
 
-def new_network(task: Task[Any, Any], states: Tensor, shape: Network) -> tuple[Features, nn.Module]:
+def new_network(
+    task: Task[Any, Any], states: Tensor, shape: Network, learned: int = 0
+) -> tuple[Features, nn.Module]:
     """A network with fresh weights: the weighted sum of all layers (J, W, D) under a BiLSTM, and
-    the head of the task."""
+    the head of the task.
+
+    Layers differ in scale and have a large mean in common, by which a small network learns little:
+    all are standardized over the first `learned` words, those that are learned from.
+    """
     features = Features(
         states,
         range(len(states)),
@@ -78,6 +84,7 @@ def new_network(task: Task[Any, Any], states: Tensor, shape: Network) -> tuple[F
         layers=shape.layers,
         dropout=shape.dropout,
     )
+    features.standardize(states[:, :learned])
     inputs = 2 * shape.width
     if task.name == "tag":
         return features, WordHead(inputs, task.labels, crf=task.head == "crf")

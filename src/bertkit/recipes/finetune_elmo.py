@@ -92,7 +92,7 @@ def finetune_elmo(
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
     first = sum(len(feature.encoding) - 2 for feature in read[0])
     torch.manual_seed(settings.seed)
-    features, head = new_network(made, states, network)
+    features, head = new_network(made, states, network, first)
     scores = fit(
         features,
         head,
