@@ -88,12 +88,16 @@ def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bo
     assert not torch.equal(plain, linear(x.float()))  # the control: others round by their shape
 
 
-def test_lstms_have_no_such_layers() -> None:
+OF_LSTMS = {"lstm", "lstm-lm"}
+
+
+@pytest.mark.parametrize("family", sorted(OF_LSTMS))
+def test_lstms_have_no_such_layers(family: str) -> None:
     with pytest.raises(ConfigError, match="the model is made of LSTMs"):
-        calibrate(model_of("lstm"), [])
+        calibrate(model_of(family), [])
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lstm"}))
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - OF_LSTMS))
 def test_every_family_in_integers(family: str) -> None:
     model = model_of(family)
     seen = encodings(np.random.default_rng(0), [40, 30, 20, 10, 5] * 4)

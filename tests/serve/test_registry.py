@@ -113,6 +113,11 @@ def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
 ) -> None:
     tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
     folder = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
-    assert {*ServedModel(str(folder), "fp32").pipelines} == {"write", "next-token", "tokenize"}
+    assert {*ServedModel(str(folder), "fp32").pipelines} == {
+        "write",
+        "next-token",
+        "tokenize",
+        "distance",
+    }
     gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
     assert "explain" in ServedModel(str(gpt), "fp32").pipelines  # the control

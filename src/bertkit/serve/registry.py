@@ -101,7 +101,7 @@ class ServedModel:
             decoder = loaded.model.decoder
             if decoder is not None and attends(decoder):
                 self.pipelines["decode"] = DecodePipeline(writer)
-            if loaded.model.config.recurrent is not None:
+            if decoder is not None and loaded.model.config.recurrent is not None:
                 self.pipelines["growing"] = GrowingPipeline(self.embed, writer)
             if decoder is None:
                 self.pipelines["next-token"] = NextTokenPipeline(writer)

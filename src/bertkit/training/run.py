@@ -104,7 +104,7 @@ class Run:
         changed = [
             f"{path.removeprefix('config.').removeprefix('settings.')} (was {value!r})"
             for path, value in was.items()
-            if path not in free and value is not ... and now.get(path) != value
+            if path not in free and value is not ... and now.get(path, ...) != value
         ]
         changed += [f"{path} (was not there)" for path in record if path not in before]
         if changed:
