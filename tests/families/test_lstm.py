@@ -80,7 +80,7 @@ def test_a_folder_is_the_model(
     assert (told["model_type"], told["attention"], told["direction"]) == (
         "lstm", recurrent["attention"], direction,
     )  # fmt: skip
-    assert told.get("cell") == recurrent.get("cell")  # folders of LSTMs stay as they were
+    assert told["cell"] == recurrent.get("cell", "lstm")
     assert "hidden_act" not in told
     assert set(info(loaded)["parameters"]) == {"embedding", "lstm", "head lm", "all"}
 

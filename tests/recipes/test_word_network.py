@@ -11,9 +11,9 @@ from tests.factories import tiny_elmo
 from torch import nn
 
 from bertkit.batch import Batch, Packed
+from bertkit.models.features import MeanHead
 from bertkit.pipelines import pipeline
 from bertkit.recipes.word_network import (
-    MeanClassifier,
     MixedLayers,
     WordStates,
     known_by_elmo,
@@ -44,12 +44,12 @@ def test_the_texts_of_a_pair_are_read_apart_and_packed_is_alone() -> None:
 
 def test_the_classifier_is_the_formula() -> None:
     x = torch.randn(7, 4)
-    pair = MeanClassifier(4, 3, pairs=True)
+    pair = MeanHead(4, 3, pairs=True)
     u, v = x[3:6].mean(0), x[6]
     wanted = pair.out(torch.cat([u, v, (u - v).abs(), u * v]))
     found = pair(x, batch([0] * 7, [0, 1, 1, 0, 0, 0, 1], [3, 4]))
     torch.testing.assert_close(found[1], wanted)
-    single = MeanClassifier(4, 3, pairs=False)
+    single = MeanHead(4, 3)
     found = single(x, batch([0] * 7, [0] * 7, [3, 4]))
     torch.testing.assert_close(found[0], single.out(x[:3].mean(0)))
 

@@ -25,12 +25,7 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    if config.recurrent is None:
-        return {}
-    written = plain(config.recurrent)
-    if written["cell"] == "lstm":  # folders of before there was another
-        del written["cell"]
-    return written
+    return {} if config.recurrent is None else plain(config.recurrent)
 
 
 _SETTINGS = {

@@ -69,13 +69,8 @@ class Features(nn.Module):
         return out
 
     def mixture(self, layers: Sequence[int]) -> dict[str, float]:
-        """What a weighted sum has learned: the weight of each layer, which add up to 1, and what
-        the sum is multiplied by. `layers` are the numbers of those that it takes."""
-        if self.mix is None:
-            return {}
-        weights = self.mix.scores.detach().softmax(0).tolist()
-        names = (str(layer or "embeddings") for layer in layers)
-        return {**dict(zip(names, weights, strict=True)), "scale": self.mix.scale.item()}
+        """What a weighted sum has learned of layers with these numbers; nothing for another way."""
+        return {} if self.mix is None else self.mix.told(layers)
 
 
 class WordHead(nn.Module):
@@ -99,13 +94,23 @@ class WordHead(nn.Module):
 
 
 class MeanHead(nn.Module):
-    """Numbers for each sequence, from its mean state. Shapes: (N, D) -> (S, L)."""
+    """Numbers from the mean state of a text, or from [u, v, |u - v|, u · v] of a pair's.
 
-    def __init__(self, inputs: int, labels: int) -> None:
+    Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017 (InferSent), section 3.1.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, pairs: bool = False) -> None:
         super().__init__()
-        self.out = nn.Linear(inputs, labels)
+        self.texts = 2 if pairs else 1
+        self.out = nn.Linear(4 * inputs if pairs else inputs, outputs)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        layout = batch.layout
-        out: Tensor = self.out(layout.sums(states) / layout.counts[:, None])
+        text = self.texts * batch.layout.sequence_ids + batch.types
+        count = self.texts * len(batch.layout.lengths)
+        sums = torch.zeros(count, states.shape[1], device=states.device).index_add(0, text, states)
+        mean = sums / text.bincount(minlength=count)[:, None]
+        if self.texts == 2:
+            u, v = mean[::2], mean[1::2]
+            mean = torch.cat([u, v, (u - v).abs(), u * v], 1)
+        out: Tensor = self.out(mean)
         return out

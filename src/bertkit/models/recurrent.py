@@ -146,3 +146,10 @@ class ScalarMix(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         out: Tensor = self.scale * torch.tensordot(self.scores.softmax(0), states, 1)
         return out
+
+    def told(self, layers: Sequence[int]) -> dict[str, float]:
+        """What it has learned of layers with these numbers: the weight of each, which add up to 1,
+        and what the sum is multiplied by."""
+        weights = self.scores.detach().softmax(0).tolist()
+        names = (str(layer or "embeddings") for layer in layers)
+        return {**dict(zip(names, weights, strict=True)), "scale": self.scale.item()}

@@ -22,13 +22,13 @@ from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Rate, Seed, Settings, plain
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.metrics import spread
+from bertkit.models.features import MeanHead
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.study import Way, study
 from bertkit.recipes.word_network import (
     KnownWords,
-    MeanClassifier,
     MixedLayers,
     WordStates,
     known_by_elmo,
@@ -287,7 +287,7 @@ class _Trial:
         width, dropout = settings.width, settings.dropout
         scores = fit(
             WordStates(words, known.width, width=width, dropout=dropout),
-            MeanClassifier(2 * width, len(task.labels), pairs=pairs),
+            MeanHead(2 * width, len(task.labels), pairs=pairs),
             task,
             known.features(task, "train", self.learn, labelled=True),
             known.features(task, "dev", self.check, labelled=False),

@@ -65,33 +65,8 @@ class MixedLayers(nn.Module):
         return out
 
     def mixture(self) -> dict[str, float]:
-        """The weight of each layer, which add up to 1, and what the sum is multiplied by."""
-        weights = self.mix.scores.detach().softmax(0).tolist()
-        named = {str(layer or "embeddings"): weight for layer, weight in enumerate(weights)}
-        return {**named, "scale": self.mix.scale.item()}
-
-
-class MeanClassifier(nn.Module):
-    """Numbers from the mean state of a text, or from [u, v, |u - v|, u · v] of a pair's.
-
-    Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017 (InferSent), section 3.1.
-    """
-
-    def __init__(self, inputs: int, outputs: int, *, pairs: bool) -> None:
-        super().__init__()
-        self.texts = 2 if pairs else 1
-        self.out = nn.Linear(4 * inputs if pairs else inputs, outputs)
-
-    def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        text = self.texts * batch.layout.sequence_ids + batch.types
-        count = self.texts * len(batch.layout.lengths)
-        sums = torch.zeros(count, states.shape[1], device=states.device).index_add(0, text, states)
-        mean = sums / text.bincount(minlength=count)[:, None]
-        if self.texts == 2:
-            u, v = mean[::2], mean[1::2]
-            mean = torch.cat([u, v, (u - v).abs(), u * v], 1)
-        out: Tensor = self.out(mean)
-        return out
+        """What it has learned, by layer."""
+        return self.mix.told(range(len(self.states)))
 
 
 @dataclass(frozen=True)
