@@ -81,7 +81,7 @@ def scored(folder: Path, data: Path, *, steps: int, start: str, quick: bool) -> 
         lambda out: train_vocabulary(texts, out=out, kind="bpe", size=PIECES, lowercase=False),
     )
     corpus = once(folder / "corpus", lambda out: prepare(texts, tokenizer=vocabulary, out=out))
-    plan = [("train.steps", str(steps)), ("train.warmup_steps", str(min(200, steps)))]
+    plan = [("train.steps", str(steps)), ("train.warmup_steps", str(min(200, steps - 1)))]
     settings = override(read_toml(find_run_file(Path("bart-mini"))), [*SHAPE, *plan])
     run = once(folder / start, lambda out: pretrain(settings, corpus=corpus, out=out))
     tuned = once(
