@@ -11,7 +11,7 @@ from tests.factories import tiny_elmo
 from torch import nn
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.features import MeanHead
+from bertkit.models.features import MeanHead, spread_of
 from bertkit.pipelines import pipeline
 from bertkit.recipes.word_network import (
     MixedLayers,
@@ -73,13 +73,18 @@ def test_elmo_reads_each_text_alone_and_the_mixture_begins_as_the_mean(tmp_path:
     }  # fmt: skip
     words = known.module()
     assert isinstance(words, MixedLayers)
-    layers = pipeline("words", folder)(["the class", ["a", "loop", ","], "class"])
-    wanted = torch.from_numpy(np.concatenate([one.mean for one in layers]))
+    layers = pipeline("words", folder)(["the class", ["a", "loop", ","], "class", "name"])
+    read = torch.from_numpy(np.concatenate([one.layers for one in layers], 1))
+    train = words.states[:, :7].float()
+    torch.testing.assert_close(train.mean(1), torch.zeros(3, train.shape[2]), rtol=0, atol=0.01)
+    spreads = train.std(1)
+    assert (((spreads - 1).abs() < 0.01) | (spreads < 0.01)).all()  # or a number never changes
+    assert (spreads > 0.5).any(1).all()
+    mean, spread = spread_of(read)
+    wanted = ((read - mean) / spread).mean(0)[:6]
     found = words(torch.tensor([0, 1, 2, 3, 4, 5, 7])).detach()
-    scale = (found[:6] * wanted).sum() / wanted.square().sum()
-    torch.testing.assert_close(found[:6], scale * wanted, rtol=0.01, atol=0.01)  # kept as fp16
+    torch.testing.assert_close(found[:6], wanted, rtol=0.01, atol=0.01)  # kept as fp16
     assert known.width == wanted.shape[1]
-    assert (words.states.float().square().mean() - 1.0).abs() < 0.01
     assert (found[0] - found[6]).abs().max() < 1e-6  # the same word in the same text
     other = words(torch.tensor([5]))[0]
     assert (found[1] - other).abs().max() > 1e-3  # the control: in another text

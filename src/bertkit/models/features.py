@@ -18,6 +18,18 @@ How = Literal["one", "sum", "mix", "concat"]
 """What becomes of layers: one alone, their sum, one with learned weights, all side by side."""
 
 
+def spread_of(states: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation over W words of each number of each layer; 0 and 1 where
+    there are fewer than two. Shapes: (J, W, D) -> (J, 1, D) each."""
+    if states.shape[1] < 2:
+        zeros = states.new_zeros(states.shape[0], 1, states.shape[2], dtype=torch.float32)
+        return zeros, torch.ones_like(zeros)
+    each = [torch.std_mean(layer.float(), 0, keepdim=True) for layer in states]  # one at a time
+    return torch.stack([mean for _, mean in each]), torch.stack(
+        [s.clamp_min(1e-3) for s, _ in each]
+    )
+
+
 class Features(nn.Module):
     """A combination of stored states, read by a BiLSTM. Shapes: N words -> (N, 2 · width).
 
@@ -51,11 +63,7 @@ class Features(nn.Module):
     def standardize(self, states: Tensor) -> None:
         """Take each number from now on by how many standard deviations it is from its mean, both
         over these states. They are kept with the weights. Shapes: (J, W, D)."""
-        rows = states[self.rows].float()
-        few = rows.shape[1] < 2
-        self.mean = rows.new_zeros(rows.shape[0], 1, rows.shape[2]) if few else rows.mean(1, True)
-        spread = torch.ones_like(self.mean) if few else rows.std(1, keepdim=True)
-        self.spread = spread.clamp_min(1e-3)
+        self.mean, self.spread = spread_of(states[self.rows])
 
     def forward(self, batch: Batch) -> Tensor:
         states = torch.stack([self.states[row][batch.ids].float() for row in self.rows])

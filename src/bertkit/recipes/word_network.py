@@ -19,6 +19,7 @@ from bertkit.batch import Batch
 from bertkit.console import say
 from bertkit.data.tags import untagged
 from bertkit.errors import CheckpointError, DataError
+from bertkit.models.features import spread_of
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
 from bertkit.pipelines.elmo_task import whole_words
@@ -145,6 +146,7 @@ def known_by_elmo(
 ) -> KnownWords:
     """At most `length` words of each text by the states of a frozen ELMo, which reads it once.
 
+    Layers differ in scale: all are standardized over the words of train.
     A text without words is read as a full stop.
     Raises: CheckpointError for a folder that is no ELMo.
     """
@@ -162,7 +164,10 @@ def known_by_elmo(
         Feature(whole_words(frozen.words.ids(words)), place, np.arange(1, len(words) + 1))
         for place, words in enumerate(split)
     ]
-    states = _scaled(frozen.encode(features, range(frozen.layers + 1)))
+    states = frozen.encode(features, range(frozen.layers + 1))
+    learned = sum(len(words) for texts in each["train"] for words in texts)
+    for layer, mean, spread in zip(states, *spread_of(states[:, :learned]), strict=True):
+        layer.sub_(mean).div_(spread)
     number = itertools.count()
     ids = {
         name: [[[next(number) for _ in words] for words in texts] for texts in some]
