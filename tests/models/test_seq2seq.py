@@ -22,9 +22,18 @@ from bertkit.models.stepper import RecurrentStepper, Request, stepper_of
 from bertkit.nn.attention import Trace
 
 VOCAB, WIDTH, LAYERS = 13, 6, 2
-KINDS = ("none", "context", "luong", "bahdanau", "gru none", "gru context", "gru bahdanau")
+KINDS = (
+    "none",
+    "context",
+    "luong",
+    "bahdanau",
+    "gru none",
+    "gru context",
+    "gru luong",
+    "gru bahdanau",
+)
 """What the decoder knows of its source, and before it the cell, where it is no LSTM."""
-ATTENDING = ("luong", "bahdanau", "gru bahdanau")
+ATTENDING = ("luong", "bahdanau", "gru luong", "gru bahdanau")
 DIRECTIONS = ("forward", "backward", "both")
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)
 PAIRS = st.lists(st.tuples(IDS, IDS), min_size=1, max_size=4)
