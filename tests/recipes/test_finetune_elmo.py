@@ -12,6 +12,7 @@ import torch
 from tests.factories import tiny_elmo, tiny_folder, tiny_tokenizer
 
 import bertkit
+from bertkit.batch import Batch, Packed
 from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.features import Features
@@ -112,6 +113,20 @@ def test_layers_are_standardized_by_the_words_of_train_alone() -> None:
     others, _ = new_network(task, torch.cat([states[:, :12], 9 * states[:, 12:]], 1), Network(), 12)
     assert torch.equal(others.mean, features.mean)  # type: ignore[arg-type]
     assert {"mean", "spread"} <= features.state_dict().keys()
+
+
+def test_word_vectors_stand_beside_the_layers_as_they_are() -> None:
+    random = torch.Generator().manual_seed(0)
+    states, vectors = torch.randn(3, 9, 4, generator=random), torch.randn(9, 5, generator=random)
+    task = Tag(["O", "B-FOOD", "I-FOOD"])
+    features, _ = new_network(task, states, Network(dropout=0.0), 9, beside=vectors)
+    ids = torch.tensor([2, 7, 1])
+    batch = Batch(ids, torch.zeros_like(ids), Packed.of([3]))
+    assert features.mix is not None
+    assert features.mean is not None
+    own = features.mix((states[:, ids] - features.mean) / features.spread)
+    wanted = features.lstm(torch.cat([vectors[ids], own], 1), [3])
+    torch.testing.assert_close(features(batch), wanted)
 
 
 def test_labels_of_texts(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ class Features(nn.Module):
 
     `mean` and `spread` are what `standardize` found.
     It stands where a model has its encoder; the ids of a batch are rows of `states` (J, W, D), of
-    which the layers `rows` are taken.
+    which the layers `rows` are taken. Word vectors `beside` (W, D') come before what becomes of
+    them, as they are (Peters et al. 2018, section 3.3).
     """
 
     mean: Tensor | None
@@ -50,10 +51,12 @@ class Features(nn.Module):
         width: int,
         layers: int,
         dropout: float,
+        beside: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.states, self.rows, self.how = states, list(rows), how
+        self.states, self.rows, self.how, self.beside = states, list(rows), how, beside
         inputs = states.shape[2] * (len(self.rows) if how == "concat" else 1)
+        inputs += 0 if beside is None else beside.shape[1]
         self.mix = ScalarMix(len(self.rows)) if how == "mix" else None
         self.dropout = Dropout(dropout)
         self.lstm = BiLSTM(inputs, width, layers=layers, dropout=dropout)
@@ -73,6 +76,8 @@ class Features(nn.Module):
             x = self.mix(states)
         else:
             x = states.transpose(0, 1).flatten(1) if self.how == "concat" else states.sum(0)
+        if self.beside is not None:
+            x = torch.cat([self.beside[batch.ids].float(), x], 1)
         out: Tensor = self.dropout(self.lstm(self.dropout(x), batch.layout.lengths))
         return out
 

@@ -68,10 +68,14 @@ def is_elmo_task(folder: Path) -> bool:
 
 
 def new_network(
-    task: Task[Any, Any], states: Tensor, shape: Network, learned: int = 0
+    task: Task[Any, Any],
+    states: Tensor,
+    shape: Network,
+    learned: int = 0,
+    beside: Tensor | None = None,
 ) -> tuple[Features, nn.Module]:
-    """A network with fresh weights: the weighted sum of all layers (J, W, D) under a BiLSTM, and
-    the head of the task.
+    """A network with fresh weights: the weighted sum of all layers (J, W, D), with word vectors
+    `beside` (W, D') where there are some, under a BiLSTM; and the head of the task.
 
     Layers differ in scale and have a large mean in common, by which a small network learns little:
     all are standardized over the first `learned` words, those that are learned from.
@@ -83,6 +87,7 @@ def new_network(
         width=shape.width,
         layers=shape.layers,
         dropout=shape.dropout,
+        beside=beside,
     )
     features.standardize(states[:, :learned])
     inputs = 2 * shape.width
