@@ -32,9 +32,9 @@ from bertkit.pipelines.elmo_task import (
     new_network,
     read_states,
     stored,
-    whole_words,
     word_features,
 )
+from bertkit.pipelines.words import whole_words
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.recipes.prepare import prepare

@@ -10,7 +10,7 @@ import torch
 
 from bertkit.checkpoint.folder import load
 from bertkit.engine.engine import Engine
-from bertkit.engine.words import word_states
+from bertkit.engine.words import pieces_of, word_states
 
 
 def test_states_are_those_of_transformers(minilm: Path) -> None:
@@ -18,7 +18,9 @@ def test_states_are_those_of_transformers(minilm: Path) -> None:
     texts, words = ["He rowed to the riverbank.", "A savings bank, open"], ["riverbank", "bank"]
     spans = [(t.index(w), t.index(w) + len(w)) for t, w in zip(texts, words, strict=True)]
     loaded = load(minilm, heads=())
-    ours = word_states(Engine(loaded.model), loaded.tokenizer.encode_batch(texts), spans, texts)
+    encodings = loaded.tokenizer.encode_batch(texts)
+    pieces = [pieces_of(*one) for one in zip(encodings, spans, texts, strict=True)]
+    ours = word_states(Engine(loaded.model), encodings, pieces)
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     peer = transformers.AutoModel.from_pretrained(minilm).eval()
     for place, (text, word) in enumerate(zip(texts, words, strict=True)):

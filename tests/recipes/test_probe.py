@@ -20,7 +20,7 @@ from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import spread
 from bertkit.nn.attention import Trace
-from bertkit.recipes.frozen import open_frozen
+from bertkit.pipelines.frozen import open_frozen
 from bertkit.recipes.probe import (
     COMBINATIONS,
     ELMO,

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
+from tests.factories import tiny_folder
 
 from bertkit.checkpoint.folder import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
+from bertkit.families import GPT2
+from bertkit.pipelines.frozen import FrozenEncoder, FrozenVectors
+from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vectors import Vectors
 from bertkit.view.contexts import ContextsPipeline, plane
 
 MONEY = ["The bank lent us money.", "A bank charges interest on a loan."]
@@ -21,7 +26,7 @@ RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a 
 
 def test_meanings_part(minilm: Path) -> None:
     loaded = load(minilm)
-    word = ContextsPipeline(loaded, Engine(loaded.model))
+    word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
     (found,) = word.run(word.prepare([("bank", (*MONEY, *RIVER))], long="error"))
     assert [text[slice(*place)] for text, place in zip(found.texts, found.ranges, strict=True)] == [
         "bank"
@@ -49,10 +54,39 @@ def test_equal_rows_stand_on_one_place() -> None:
 
 def test_texts_without_the_word(minilm: Path) -> None:
     loaded = load(minilm)
-    word = ContextsPipeline(loaded, Engine(loaded.model))
+    word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
     with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
     with pytest.raises(DataError, match="texts: 1; a word is compared in 2 to 32"):
         word.prepare([("bank", ("a bank",))], long="error")
     with pytest.raises(DataError, match="tokens, and the model reads 256"):
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")
+
+
+def test_a_causal_model_reads_as_bertkit_contexts_does(english: list[str], tmp_path: Path) -> None:
+    """Behind the end of a text, so that what comes later changes nothing."""
+    writes = train_tokenizer(english[:5], kind="bpe", size=400, use="write")
+    gpt = tiny_folder(tmp_path / "gpt", writes, "lm", family=GPT2, layers=2, spread=0.2, length=48)
+    loaded = load(gpt)
+    word = ContextsPipeline("gpt", FrozenEncoder(loaded, Engine(loaded.model)))
+    texts = ("The class has one name.", "The class is a statement.", "A loop in the class")
+    works = word.prepare([("class", texts)], long="error")
+    assert works[0].features[0].encoding.ids[0] == loaded.tokenizer.eos
+    (found,) = word.run(works)
+    assert found.sees == "what stands before it"
+    cosines = np.array(found.cosines)
+    np.testing.assert_allclose(cosines[:, 0, 1], 1.0, atol=1e-5)
+    assert cosines[-1, 0, 2] < 1 - 1e-3
+    with pytest.raises(DataError, match="tokens, and the model reads 4"):
+        word.prepare([("class", ("class", "so " * 50 + "class"))], long="error")
+
+
+def test_word_vectors_have_one_for_all_texts() -> None:
+    vectors = Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]]))
+    word = ContextsPipeline("vectors.txt", FrozenVectors(vectors))
+    (found,) = word.run(word.prepare([("class", ("a Class", "class"))], long="truncate"))
+    assert found.sees == "nothing of its text"
+    np.testing.assert_allclose(found.cosines, 1.0, atol=1e-6)
+    assert word.policies == ("error",)
+    with pytest.raises(DataError, match=r"vectors\.txt: no vector of 'classes'"):
+        word.prepare([("class", ("a class", "classes"))], long="truncate")

@@ -12,6 +12,10 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
+FILES = (gguf.SUFFIX, g2p.SUFFIX)
+"""How a model's name ends that is a file, and no folder."""
+
+
 def resolve(name: str | Path, revision: str | None = None) -> Path:
     """The folder, GGUF or .npz file of a model named by a local path, or by a hub id such as
     `google-bert/bert-base`.
@@ -22,7 +26,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if folder.is_file() and folder.suffix in (gguf.SUFFIX, g2p.SUFFIX):
+    if folder.is_file() and folder.suffix in FILES:
         return folder
     if folder.is_file():
         raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")

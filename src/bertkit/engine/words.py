@@ -19,13 +19,9 @@ from bertkit.text.encoding import Encoding
 
 
 def word_states(
-    engine: Engine, encodings: Sequence[Encoding], ranges: Sequence[Range], texts: Sequence[str]
+    engine: Engine, encodings: Sequence[Encoding], pieces: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.float32]:
-    """The mean state of the pieces of one word of each text. Shapes: (layers + 1, S, D).
-
-    Raises: DataError for a word without a piece, or behind what the model reads.
-    """
-    pieces = [_pieces(*given) for given in zip(encodings, ranges, texts, strict=True)]
+    """The mean state of the pieces of one word of each text. Shapes: (layers + 1, S, D)."""
     config = engine.model.config
     states = np.empty((config.layers + 1, len(encodings), config.hidden), dtype=np.float32)
     forward = layer_states(range(config.layers + 1))
@@ -49,8 +45,11 @@ def layer_states(layers: Sequence[int]) -> Forward:
     return forward
 
 
-def _pieces(encoding: Encoding, word: Range, text: str) -> NDArray[np.int64]:
-    """The token indices of the pieces that a word of the text has."""
+def pieces_of(encoding: Encoding, word: Range, text: str) -> NDArray[np.int64]:
+    """The token indices of the pieces that a word of the text has.
+
+    Raises: DataError for a word without a piece, or behind what the model reads.
+    """
     start, end = word
     offsets = encoding.offsets
     real = np.array([word is not None for word in encoding.words])

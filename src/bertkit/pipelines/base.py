@@ -60,9 +60,6 @@ class Pipeline(Protocol):
     them, in any company."""
 
     @property
-    def loaded(self) -> Loaded: ...
-
-    @property
     def policies(self) -> tuple[Long, ...]:
         """What may be done with items longer than the model; the first is the default."""
 

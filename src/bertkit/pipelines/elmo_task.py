@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit import tasks
@@ -27,7 +26,7 @@ from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.task import Answer
-from bertkit.pipelines.words import Words
+from bertkit.pipelines.words import Words, whole_words
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.tag import Tag
@@ -194,21 +193,6 @@ def _target(task: Task[Any, Any], example: Any, encoding: Encoding) -> Any:
         return task.word_targets(example, encoding)
     assert isinstance(task, Classify)
     return task.target(example)
-
-
-def whole_words(ids: NDArray[np.int64]) -> Encoding:
-    """The encoding of words with these ids; their begin and end are no words."""
-    count = len(ids) - 2
-    nothing = np.zeros((len(ids), 2), np.int64)
-    inner: list[int | None] = [0] * count
-    return Encoding(
-        ids=ids,
-        types=nothing[:, 0],
-        offsets=nothing,
-        words=[None, *range(count), None],
-        sequence=[None, *inner, None],
-        truncated=False,
-    )
 
 
 def read_states(words: Words, features: Sequence[Feature]) -> Tensor:

@@ -19,7 +19,7 @@ from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import DataError
 from bertkit.models.elmo import Elmo, State
 from bertkit.text.characters import bytes_of, sentence_ids
-from bertkit.text.encoding import Text
+from bertkit.text.encoding import Encoding, Text
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +121,21 @@ class Words:
         device = self.model.words.projection.weight.device
         states, state = self.model(ids.to(device), lengths, state)
         return list(states.cpu().split(lengths, 1)), state
+
+
+def whole_words(ids: NDArray[np.int64]) -> Encoding:
+    """The encoding of words with these ids; their begin and end are no words."""
+    count = len(ids) - 2
+    nothing = np.zeros((len(ids), 2), np.int64)
+    inner: list[int | None] = [0] * count
+    return Encoding(
+        ids=ids,
+        types=nothing[:, 0],
+        offsets=nothing,
+        words=[None, *range(count), None],
+        sequence=[None, *inner, None],
+        truncated=False,
+    )
 
 
 def _of_words(states: Tensor) -> NDArray[np.float32]:

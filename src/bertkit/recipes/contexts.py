@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertkit.data.readers import numbered
 from bertkit.data.words import Range, find
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Precision
-from bertkit.recipes.frozen import FrozenWords, open_words
+from bertkit.pipelines.frozen import open_words
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.view.answers import cosine_table
 from bertkit.view.chart import Square, squares, write_svg
-from bertkit.view.contexts import TEXTS, compared
+from bertkit.view.contexts import TEXTS, compared, read_word
 from bertkit.view.figures import Marked, Table
 from bertkit.view.page import write_report
 
@@ -56,9 +54,9 @@ def contexts(
     rows = []
     for name in models:
         frozen = open_words(name, precision)
-        cosines = _cosines(name, frozen, texts, ranges)
-        rows.append({"model": name, "sees": frozen.sees, "cosines": cosines})
-        if not -len(cosines) <= layer < len(cosines) and frozen.layers:
+        own = compared(frozen, read_word(name, frozen, texts, ranges), texts, ranges)
+        rows.append({"model": name, "sees": own.sees, "cosines": own.cosines})
+        if not -len(own.cosines) <= layer < len(own.cosines) and frozen.layers:
             raise ConfigError(f"layer: {layer}; {name} has layers 0 to {frozen.layers}")
     result = {"word": word, "texts": texts, "ranges": ranges, "layer": layer, "models": rows}
     with new_folder(out) as folder:
@@ -80,18 +78,6 @@ def _texts(word: str, file: Path) -> tuple[list[str], list[Range]]:
         texts.append(line)
         ranges.append(place)
     return texts, ranges
-
-
-def _cosines(
-    name: str, frozen: FrozenWords, texts: Sequence[str], ranges: Sequence[Range]
-) -> list[list[list[float]]]:
-    """By layer, of one text, of another. Raises: DataError for a word without a vector."""
-    states = frozen.states(texts, ranges)
-    known = np.asarray(~np.isnan(states).any((0, 2)))
-    for text, (start, end), has in zip(texts, ranges, known, strict=True):
-        if not has:
-            raise DataError(f"{name}: no vector of {text[start:end]!r}; leave it out, or its texts")
-    return compared(states, texts, ranges).cosines
 
 
 def _draw(folder: Path, result: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models.features import Features, How, WordHead
 from bertkit.nn.precision import Precision
-from bertkit.recipes.frozen import Frozen, FrozenElmo, open_frozen, places_of
+from bertkit.pipelines.frozen import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples

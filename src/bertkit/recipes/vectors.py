@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bertkit.console import say
 from bertkit.data.paths import files
+from bertkit.pipelines.frozen import FrozenVectors
 from bertkit.recipes import words
-from bertkit.recipes.frozen import FrozenVectors
 from bertkit.storage import refuse_used
 from bertkit.text.vectors import Vectors
 from bertkit.training.skipgram import Skipgram, learn, read_text

@@ -22,8 +22,8 @@ from bertkit.errors import CheckpointError, DataError
 from bertkit.models.features import spread_of
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
-from bertkit.pipelines.elmo_task import whole_words
-from bertkit.recipes.frozen import FrozenElmo, open_frozen
+from bertkit.pipelines.frozen import FrozenElmo, open_frozen
+from bertkit.pipelines.words import whole_words
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding

@@ -18,7 +18,7 @@ from bertkit.data.paths import suffix
 from bertkit.data.words import WIC, read_in_context, read_word_pairs
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Precision
-from bertkit.recipes.frozen import FrozenWords, open_words
+from bertkit.pipelines.frozen import FrozenWords, open_words
 
 
 def evaluate_words(
@@ -64,7 +64,7 @@ def word_similarity(frozen: FrozenWords, file: Path) -> dict[str, Any]:
     pairs = read_word_pairs(file)
     words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
     place = {word: i for i, word in enumerate(words)}
-    states = frozen.states(words, [(0, len(word)) for word in words])
+    states = frozen.states(frozen.read(words, [(0, len(word)) for word in words]))
     first = states[:, np.array([place[word] for word, *_ in pairs])]
     second = states[:, np.array([place[word] for _, word, _ in pairs])]
     known = _known(first) & _known(second)
@@ -107,7 +107,7 @@ def _in_context(
     are left out."""
     rows, missing = read_in_context(file)
     texts = [text for row in rows for text in row.texts]
-    states = frozen.states(texts, [span for row in rows for span in row.spans])
+    states = frozen.states(frozen.read(texts, [span for row in rows for span in row.spans]))
     first, second = states[:, ::2], states[:, 1::2]
     known = _known(first) & _known(second)
     same = np.array([row.same for row in rows], dtype=np.bool_)[known]

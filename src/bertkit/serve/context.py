@@ -83,7 +83,8 @@ class RequestContext:
         self.batcher.room()  # before the work of tokenizing
         policies = pipeline.policies
         if truncate and "truncate" not in policies:
-            raise invalid("long texts are read in windows here; leave truncate out", "truncate")
+            why = "long texts are read in windows" if "window" in policies else "no text is cut"
+            raise invalid(f"{why} here; leave truncate out", "truncate")
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
@@ -91,9 +92,10 @@ class RequestContext:
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
+            length = max(one.tokens for one in works[cut.index(True)].features)
             raise invalid(
-                f"longer than the {pipeline.loaded.length} tokens that the model reads; shorten "
-                "it, or ask for truncate",
+                f"longer than the {length} tokens that the model reads; shorten it, or ask for "
+                "truncate",
                 f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
             )
         tokens = sum(work.tokens for work in works)

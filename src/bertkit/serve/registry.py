@@ -32,6 +32,7 @@ from bertkit.pipelines import (
     open_engine,
 )
 from bertkit.pipelines.alignment import attends
+from bertkit.pipelines.frozen import FrozenEncoder
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
@@ -118,9 +119,8 @@ class ServedModel:
         fill = self.pipelines.get("fill-mask")
         assert fill is None or isinstance(fill, FillMask)
         layered = loaded.model.config.recurrent is None  # into LSTMs nobody can look
-        if not writes and layered:
-            self.pipelines["contexts"] = ContextsPipeline(loaded, runs)
         if layered and (not writes or loaded.model.decoder is None):
+            self.pipelines["contexts"] = ContextsPipeline(self.name, FrozenEncoder(loaded, runs))
             self.pipelines["explain"] = ExplainPipeline(loaded, fill)
         self.probe = self.embed.prepare([PROBE], long="truncate")
         try:

@@ -191,7 +191,8 @@ async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response
     """The pieces of texts, and where they stand in them."""
     texts = _listed(ask.inputs)
     _, pipeline = context.pipeline("tokenize", ask.model)
-    tokenizer = pipeline.loaded.tokenizer
+    assert isinstance(pipeline, Embed)
+    tokenizer = pipeline.tokenizer
 
     def tokens(part: Sequence[str]) -> list[list[schema.Token]]:
         return _tokens(tokenizer, part, special=ask.add_special_tokens)

@@ -63,7 +63,7 @@ class Window:
             "/gap": registry.supporting("next-token") or registry.supporting("fill-mask"),
             "/growing": registry.supporting("growing"),
             "/distance": registry.supporting("distance"),
-            "/damage": registry.models,
+            "/damage": registry.supporting("tokenize"),
             "/training": folders,
         }
         self.links = {path: name for path, name in PAGES.items() if there[path]}

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bertkit.data.corrupt import Damage, damager, marks_of
 from bertkit.errors import TokenizerError
 from bertkit.models.stepper import CausalStepper
-from bertkit.pipelines import FillMask
+from bertkit.pipelines import Embed, FillMask
 from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
 from bertkit.serve.panels import PIECES
@@ -116,8 +116,9 @@ class WriterPages:
                 if not able[kind]:
                     return []
                 name, pipeline = context.pipeline(kind, name)
-                tokenizer = pipeline.loaded.tokenizer
-                mask = tokenizer.pieces([tokenizer.mask])[0] if kind == "fill-mask" else ""
+                mask = ""
+                if isinstance(pipeline, FillMask):
+                    mask = pipeline.tokenizer.pieces([pipeline.tokenizer.mask])[0]
                 read = gap.masked(mask) if mask else gap.left
                 (answer,), _ = await context.answers(pipeline, [read], field="text", top=PIECES)
                 if mask:  # it may be in the text, too
@@ -142,7 +143,9 @@ class WriterPages:
             Field("text", "Text", text or DAMAGED, rows=3, required=True),
             Field("damage", "Damage", NAMES.get(damage, ""), options=list(kinds)),  # type: ignore[call-overload]
             Field("seed", "Seed: each takes other tokens", seed or "0"),
-            Field("model", "Vocabulary of", model, options=list(self.registry.models)),
+            Field(
+                "model", "Vocabulary of", model, options=list(self.registry.supporting("tokenize"))
+            ),
         )
 
         def shown(
@@ -163,7 +166,8 @@ class WriterPages:
             ask = filled(DamageForm, text=text, damage=damage, seed=seed, model=model)
             context = RequestContext(request)
             _, pipeline = context.pipeline("tokenize", ask.model)
-            tokenizer = pipeline.loaded.tokenizer
+            assert isinstance(pipeline, Embed)
+            tokenizer = pipeline.tokenizer
             (made,) = await context.read(
                 [ask.text],
                 context.check([ask.text], "text"),
@@ -181,8 +185,9 @@ class WriterPages:
     def _able(self, damage: Damage) -> list[str]:
         """The models whose vocabularies have what stands for a span."""
         able = []
-        for name, model in self.registry.models.items():
+        for name, pipeline in self.registry.supporting("tokenize").items():
+            assert isinstance(pipeline, Embed)
             with contextlib.suppress(TokenizerError):  # it says what the vocabulary lacks
-                marks_of(damage, model.loaded.tokenizer)
+                marks_of(damage, pipeline.tokenizer)
                 able.append(name)
         return able

@@ -8,14 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
 from bertkit.data.words import Range, find
-from bertkit.engine.engine import Engine
-from bertkit.engine.words import word_states
 from bertkit.errors import DataError
 from bertkit.pipelines import NUMBER, Work
+from bertkit.pipelines.frozen import FrozenEncoder, FrozenWords
 from bertkit.tasks.task import Feature
-from bertkit.text.long import Long, encode
+from bertkit.text.long import Long
 
 TEXTS, CHARACTERS = 32, 2_000
 """As many texts at most, and so long: all are compared with all, and words with each of theirs."""
@@ -30,15 +28,17 @@ class Contexts(msgspec.Struct, frozen=True):
     """Of the layer, of one text, of another."""
     maps: list[list[tuple[float, float]]]
     """Of the layer, of the text: its place on the plane on which the states differ most (PCA)."""
+    sees: str
+    """What of its text a state depends on."""
 
 
 class ContextsPipeline:
-    """A pipeline: a word and texts -> contexts."""
+    """A pipeline: a word and texts -> contexts. `name` is the model's, for messages."""
 
-    policies: tuple[Long, ...] = ("error", "truncate")
-
-    def __init__(self, loaded: Loaded, engine: Engine) -> None:
-        self.loaded, self.engine = loaded, engine
+    def __init__(self, name: str, frozen: FrozenWords) -> None:
+        self.name, self.frozen = name, frozen
+        whole = isinstance(frozen, FrozenEncoder)  # others read words, and cut no text
+        self.policies: tuple[Long, ...] = ("error", "truncate") if whole else ("error",)
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
         """Raises: DataError for a text that is long or without the word, or too few or many."""
@@ -60,31 +60,46 @@ class ContextsPipeline:
                     raise DataError(
                         f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"
                     )
-            encodings, _ = encode(
-                self.loaded.tokenizer, texts, length=self.loaded.length, long=long
-            )
-            features = [Feature(encoding, 0) for encoding in encodings]
-            layers = self.loaded.model.config.layers + 1
-            size = NUMBER * layers * len(texts) ** 2
-            works.append(Work(features, (texts, spans), answer_bytes=size))
+            ranges = [place for place in spans if place is not None]
+            features = read_word(self.name, self.frozen, texts, ranges, long=long)
+            size = NUMBER * (self.frozen.layers + 1) * len(texts) ** 2
+            works.append(Work(features, (texts, ranges), answer_bytes=size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Contexts]:
         """The word of each compared."""
-        answers = []
-        for work in works:
-            texts, ranges = work.item
-            encodings = [feature.encoding for feature in work.features]
-            answers.append(
-                compared(word_states(self.engine, encodings, ranges, texts), texts, ranges)
-            )
-        return answers
+        return [compared(self.frozen, work.features, *work.item) for work in works]
+
+
+def read_word(
+    name: str,
+    frozen: FrozenWords,
+    texts: Sequence[str],
+    ranges: Sequence[Range],
+    *,
+    long: Long = "truncate",
+) -> list[Feature]:
+    """What a model of this name reads of one word in each text.
+
+    Raises: DataError for a word that it does not read, or has no vector of.
+    """
+    features = frozen.read(texts, ranges, long=long)
+    for text, (start, end), feature in zip(texts, ranges, features, strict=True):
+        assert feature.token_indices is not None
+        if not len(feature.token_indices):
+            word = text[start:end][:60]
+            raise DataError(f"{name}: no vector of {word!r}; leave it out, or its texts")
+    return features
 
 
 def compared(
-    states: NDArray[np.float32], texts: Sequence[str], ranges: Sequence[Range]
+    frozen: FrozenWords,
+    features: Sequence[Feature],
+    texts: Sequence[str],
+    ranges: Sequence[Range],
 ) -> Contexts:
-    """Shapes: states (layers + 1, S, D)."""
+    """The states of the word that was read in each text, every two of them."""
+    states = frozen.states(features)
     norms = np.maximum(np.linalg.norm(states, axis=2, keepdims=True), 1e-12)
     units = states / norms
     return Contexts(
@@ -92,6 +107,7 @@ def compared(
         list(ranges),
         (units @ units.transpose(0, 2, 1)).clip(-1, 1).tolist(),
         [[(float(a), float(b)) for a, b in plane(layer)] for layer in states],
+        frozen.sees,
     )
 
 

@@ -11,8 +11,8 @@ from tests.factories import tiny_elmo
 
 from bertkit.data.tags import TaggedText, untagged
 from bertkit.errors import DataError
+from bertkit.pipelines.frozen import FrozenElmo, is_vectors, open_frozen
 from bertkit.pipelines.words import Words
-from bertkit.recipes.frozen import FrozenElmo, open_frozen
 from bertkit.tasks.tag import Options, Tag
 
 
@@ -48,20 +48,29 @@ def test_states_of_an_elmo_are_those_of_its_pipeline(elmo: FrozenElmo) -> None:
 def test_a_range_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
     text = "Ada lives in New York."
     (words,) = elmo.words([text])
-    found = elmo.states([text, text], [(13, 21), (14, 15)])
+    found = elmo.states(elmo.read([text, text], [(13, 21), (14, 15)]))
     np.testing.assert_allclose(found[:, 0], words.layers[:, 3:5].mean(1), atol=1e-6)
     np.testing.assert_allclose(found[:, 1], words.layers[:, 3], atol=1e-6)
     with pytest.raises(DataError, match="no word stands at 3:4"):
-        elmo.states([text], [(3, 4)])
+        elmo.read([text], [(3, 4)])
 
 
 def test_states_of_a_transformer_are_the_same_both_ways(tiny: Path) -> None:
     frozen = open_frozen(tiny)
     texts = ["a b c", "d"]
-    found = frozen.states(texts, [(2, 3), (0, 1)])
+    found = frozen.states(frozen.read(texts, [(2, 3), (0, 1)]))
     examples = [tagged(text, ["O"] * len(text.split())) for text in texts]
     task = Tag(["O", "B-X"], Options(scheme="iob2"))
     read = frozen.features(task, examples, labelled=False)
     states = frozen.encode(read, range(frozen.layers + 1))
     wanted = torch.from_numpy(found)
     torch.testing.assert_close(states[:, [1, 3]].float(), wanted, atol=2e-3, rtol=2e-3)
+
+
+def test_a_file_of_word_vectors_is_none_of_a_model(tmp_path: Path) -> None:
+    names = {"vectors.txt": True, "glove.vec.gz": True, "model.gguf": False, "g2p.npz": False}
+    for name in names:
+        (tmp_path / name).touch()
+    assert {name: is_vectors(tmp_path / name) for name in names} == names
+    assert not is_vectors(tmp_path)
+    assert not is_vectors("someone/model")

@@ -14,19 +14,21 @@ from torch import Tensor
 
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.hub import FILES, resolve
 from bertkit.console import progress, say
-from bertkit.data.paths import suffix
 from bertkit.data.tags import TaggedText, words_of
 from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
-from bertkit.engine.words import layer_states, word_states
+from bertkit.engine.words import layer_states, pieces_of, word_states
 from bertkit.errors import DataError
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import Words, pipeline
 from bertkit.pipelines.elmo_task import word_features
+from bertkit.pipelines.words import whole_words
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
+from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vectors import Vectors
 
@@ -40,10 +42,19 @@ class FrozenWords(Protocol):
     @property
     def layers(self) -> int: ...
 
-    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
-        """Those of one word of each text, the mean where it has several parts.
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
+        """What it reads of each text, and at which places one word of it stands.
 
-        Shapes: (layers + 1, S, D). Raises: DataError for a word that the model does not read.
+        A word without a vector has no place. Raises: DataError for a word that the model does not
+        read, or a text that is too long, as `long` says.
+        """
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
+        """Those of the word of each, the mean where it has several parts.
+
+        One without a place has no number. Shapes: (layers + 1, S, D).
         """
 
 
@@ -73,25 +84,43 @@ def open_frozen(model: str | Path | Loaded, precision: Precision = "fp32") -> Fr
 
 def open_words(model: str | Path | Loaded, precision: Precision = "fp32") -> FrozenWords:
     """The same, or a file of word vectors. Raises: CheckpointError; DataError naming the line."""
-    if not isinstance(model, Loaded) and Path(model).is_file() and suffix(Path(model)) != ".gguf":
+    if not isinstance(model, Loaded) and is_vectors(model):
         return FrozenVectors(Vectors.load(model))
     return open_frozen(model, precision)
 
 
+def is_vectors(model: str | Path) -> bool:
+    """Whether this names a file of word vectors, and no model."""
+    return Path(model).is_file() and Path(model).suffix not in FILES
+
+
 class FrozenVectors:
-    """Word vectors: a word has one, whatever its text; the state of one without is not a number."""
+    """Word vectors: a word has one, whatever its text. The ids of an encoding are their rows."""
 
     sees, layers = "nothing of its text", 0
 
     def __init__(self, vectors: Vectors) -> None:
         self.vectors = vectors
 
-    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
+        rows = [
+            self.vectors.row(text[start:end])
+            for text, (start, end) in zip(texts, ranges, strict=True)
+        ]
+        ids = [np.array([] if row is None else [row], np.int64) for row in rows]
+        return [
+            Feature(Encoding.of_ids(row), place, np.arange(len(row)))
+            for place, row in enumerate(ids)
+        ]
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
         table = self.vectors.table
-        states = np.full((1, len(texts), table.shape[1]), np.nan, np.float32)
-        for place, (text, (start, end)) in enumerate(zip(texts, ranges, strict=True)):
-            if (row := self.vectors.row(text[start:end])) is not None:
-                states[0, place] = table[row]
+        states = np.full((1, len(features), table.shape[1]), np.nan, np.float32)
+        for place, feature in enumerate(features):
+            if len(feature.encoding):
+                states[0, place] = table[feature.encoding.ids[0]]
         return states
 
 
@@ -101,27 +130,38 @@ class FrozenEncoder:
     Raises: ConfigError for a model of LSTMs.
     """
 
-    def __init__(self, loaded: Loaded, precision: Precision) -> None:
+    def __init__(self, loaded: Loaded, engine: Engine | Precision) -> None:
         _ = loaded.model.transformer
-        self.loaded, self.engine = loaded, Engine(loaded.model, precision=precision)
+        self.loaded = loaded
+        self.engine = (
+            engine if isinstance(engine, Engine) else Engine(loaded.model, precision=engine)
+        )
         self.sees = "what stands before it" if loaded.model.causal else "both sides at once"
 
     @property
     def layers(self) -> int:
         return self.loaded.model.config.layers
 
-    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
         tokenizer, length = self.loaded.tokenizer, self.loaded.length
         before: tuple[int, ...] = ()
         if self.loaded.model.causal:
             texts, ranges = _spaced(tokenizer, texts, ranges)
             before = tokenizer.ends
-        encodings = tokenizer.encode_batch(
-            texts, max_length=length - len(before), truncate="longest"
-        )
+        encodings, _ = encode(tokenizer, texts, length=length - len(before), long=long)
         if before:  # the state of a first token is unlike all others
             encodings = [one.behind(before) for one in encodings]
-        return word_states(self.engine, encodings, ranges, texts)
+        pieces = [pieces_of(*one) for one in zip(encodings, ranges, texts, strict=True)]
+        return [
+            Feature(encoding, place, own)
+            for place, (encoding, own) in enumerate(zip(encodings, pieces, strict=True))
+        ]
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
+        encodings = [feature.encoding for feature in features]
+        return word_states(self.engine, encodings, [places_of(feature) for feature in features])
 
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
         tokenizer, length = self.loaded.tokenizer, self.loaded.length
@@ -147,15 +187,25 @@ class FrozenElmo:
     def layers(self) -> int:
         return self.words.model.config.layers
 
-    def states(self, texts: Sequence[str], ranges: Sequence[Range]) -> NDArray[np.float32]:
-        means = []
-        for text, (start, end), one in zip(texts, ranges, self.words(texts), strict=True):
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
+        features: list[Feature] = []
+        for text, (start, end), words in zip(texts, ranges, self.words.split(texts), strict=True):
             spans = np.array(words_of(text))
             places = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
             if not len(places):
                 raise DataError(f"{text[:60]!r}: no word stands at {start}:{end}; leave it out")
-            means.append(one.layers[:, places].mean(1))
-        return np.stack(means, 1)
+            encoding = whole_words(self.words.ids(words))
+            features.append(Feature(encoding, len(features), places + 1))
+        return features
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
+        config = self.words.model.config
+        states = np.empty((config.layers + 1, len(features), config.hidden), np.float32)
+        for place, rows in self.words.stream([feature.encoding.ids for feature in features]):
+            states[:, place] = rows[:, places_of(features[place])].mean(1)
+        return states
 
     def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
         return word_features(self.words, task, examples, labelled=labelled)
