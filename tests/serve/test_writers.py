@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import tiny_elmo
 from tests.serve.conftest import Server
 from tests.serve.test_complete import folder as llama  # noqa: F401  (the fixture)
+from tests.serve.test_served import softmax
 from tests.tasks.test_seq2seq import write_model
 
 import bertkit
-from bertkit.pipelines import Generate
+from bertkit.pipelines import FillGap, Generate
 from bertkit.serve.limits import Limits
 from bertkit.serve.pages import pages
 from bertkit.serve.registry import ModelRegistry
@@ -204,3 +206,36 @@ def test_a_text_is_damaged_and_the_next_seed_offered(
     assert (
         "&lt;mask&gt;" in bart or "[MASK]" in bart
     )  # its own vocabulary is taken, which has a mask
+
+
+def test_both_directions_of_an_elmo_stand_between(
+    server: Server,
+    llama: Path,  # noqa: F811
+    bert: Path,
+    tmp_path: Path,
+) -> None:
+    elmo = softmax(tiny_elmo(tmp_path / "elmo"))
+    client = server(at=ModelRegistry([str(elmo), str(bert), str(llama)], None))
+    text = "A cat sat on ___ in the hall."
+    html = client.get("/gap", params={"text": text}).text
+    heads = re.findall('<th scope="col">(.*?)</th>', html)[::2]
+    assert [head.partition(": from ")[::2] for head in heads] == [
+        (llama.name, "the left alone"),
+        ("elmo, forward", "the left alone"),
+        ("elmo, backward", "the right alone"),
+        (bert.name, "both sides"),
+    ]
+    assert '<p role="alert">' not in html
+    (wanted,) = FillGap(elmo)([text])
+    tables = re.findall(r"<table>(.*?)</table>", html, re.S)
+    for table, own in zip(tables[1:3], (wanted.forward, wanted.backward), strict=True):
+        tokens = [unescape(one) for one in re.findall('<th scope="row">(.*?)</th>', table)]
+        assert tokens == [one.token for one in own]
+        shares = re.findall(r"</svg> ([\d.]+)</span>", table)
+        assert shares == [f"{one.score:.3f}" for one in own]
+    alone = server(at=ModelRegistry([str(elmo)], None)).get("/gap", params={"text": text})
+    assert "elmo is alone here, and reads each side by itself" in alert(alone.text)
+    assert alone.text.count("<table>") == 2
+    published = server(at=ModelRegistry([str(tiny_elmo(tmp_path / "published"))], None))
+    assert published.get("/gap", follow_redirects=False).status_code == 303
+    assert published.get("/").url.path == "/word"

@@ -12,7 +12,7 @@ import bertkit
 from bertkit.errors import DataError
 from bertkit.pipelines import Candidate, Generate
 from bertkit.text.gap import Gap
-from bertkit.view.gap import EXAMPLE, NextTokenPipeline, gap_figure
+from bertkit.view.gap import EXAMPLE, NextTokenPipeline, Sides, gap_figure
 from bertkit.view.spelling import likeliest
 
 
@@ -31,12 +31,18 @@ def test_a_sentence_has_one_gap(text: str) -> None:
 
 def test_what_a_model_sees_is_marked() -> None:
     answer = [Candidate("<cat>", 0.5)]
-    html = html_of(gap_figure(Gap.of("a ___ <b>."), [("left", answer)], [("both", answer)]))
+    sides: tuple[Sides, ...] = ("the left alone", "the right alone", "both sides")
+    columns = [(f"model {number}", side, answer) for number, side in enumerate(sides)]
+    html = html_of(gap_figure(Gap.of("a ___ <b>."), columns))
     assert html.count("<mark>a</mark>") == 2
-    assert html.count("<mark>&lt;b&gt;.</mark>") == 1
-    assert html.index("left: from the left alone") < html.index("both: from both sides")
-    assert html.count("&lt;cat&gt;") == 2
-    alone = html_of(gap_figure(Gap.of("___ b"), [("left", answer)], []))
+    assert html.count("<mark>&lt;b&gt;.</mark>") == 2
+    places = [html.index(f"model {number}: from {side}") for number, side in enumerate(sides)]
+    assert places == sorted(places)
+    between = html[places[0] : places[1]]  # the second column's text stands before its table
+    assert "<mark>&lt;b&gt;.</mark>" in between
+    assert "<mark>a</mark>" not in between
+    assert html.count("&lt;cat&gt;") == 3
+    alone = html_of(gap_figure(Gap.of("___ b"), columns[:1]))
     assert "<mark>" not in alone
     assert "both sides" not in alone
 

@@ -33,7 +33,8 @@ def serve(
     """Serve models over HTTP: vectors, labels, entities, answers, search.
 
     Args:
-        models: Model folders or hub ids; what they hold decides what they can be asked.
+        models: Model folders or hub ids, folders of an ELMo, files of word vectors; what they hold
+            decides what they can be asked.
         runs: A folder in which something learns, or has; its curves are shown.
         tasks: A task of your own, as module:Class, whose code may run.
         store: A store of passages, for /search.
@@ -69,7 +70,7 @@ def view(
     """Look into models in the browser, and watch runs learn.
 
     Args:
-        models: Model folders or hub ids.
+        models: Model folders or hub ids, folders of an ELMo, files of word vectors.
         runs: A folder in which something learns, or has; its curves are shown.
         tasks: A task of your own, as module:Class, whose code may run.
         port: 0 takes any that is free.

@@ -13,9 +13,12 @@ from bertkit.checkpoint.elmo import load_elmo, load_softmax
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.tags import untagged
 from bertkit.errors import ConfigError
+from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate
-from bertkit.pipelines.words import Words
+from bertkit.pipelines.words import Words, whole_words
+from bertkit.tasks.task import Feature
 from bertkit.text.gap import Gap
+from bertkit.text.long import Long
 
 
 class GapAnswer(msgspec.Struct, frozen=True):
@@ -34,26 +37,40 @@ class FillGap:
     """Texts with a gap, written ___ -> the next word of the forward language model, and the
     previous word of the backward one. Peters et al. 2018, section 3.1."""
 
-    def __init__(self, model: str | Path) -> None:
-        """`model` is the folder of an ELMo with its softmax.
+    policies: tuple[Long, ...] = ("error",)
+
+    def __init__(self, model: str | Path, words: Words | None = None) -> None:
+        """`model` is the folder of an ELMo with its softmax, `words` what it was opened as.
 
         Raises: CheckpointError, also for a published folder, which has none.
         """
         folder = resolve(model)
-        self.words = Words(load_elmo(folder))
+        self.words = words or Words(load_elmo(folder))
         self.softmax = load_softmax(folder, self.words.model.config)
 
     def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[GapAnswer]:
         """An answer for each. Raises: DataError for a text without exactly one gap."""
         if top < 1:
             raise ConfigError(f"top: {top} words; ask for one at least")
-        gaps = [Gap.of(text) for text in texts]
-        sides = [(untagged(gap.before).words, untagged(gap.after).words) for gap in gaps]
-        answers: list[GapAnswer | None] = [None] * len(texts)
-        # a state knows nothing of what comes after it in its direction: both stand in one reading
-        read = self.words.stream([self.words.ids([*before, *after]) for before, after in sides])
-        for place, states in read:
-            before, after = sides[place]
+        return self.run(self.prepare(texts, top=top))
+
+    def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
+        """Raises: DataError for a text without exactly one gap, or of more words than there may
+        be."""
+        works = []
+        for gap in map(Gap.of, texts):
+            before, after = untagged(gap.before).words, untagged(gap.after).words
+            # a state knows nothing of what comes after it in its direction: both stand in one
+            # reading
+            encoding = whole_words(self.words.ids([*before, *after]))
+            works.append(Work([Feature(encoding, 0)], (before, after, top)))
+        return works
+
+    def run(self, works: Sequence[Work]) -> list[GapAnswer]:
+        """An answer for each."""
+        answers: list[GapAnswer | None] = [None] * len(works)
+        for place, states in self.words.stream([work.features[0].encoding.ids for work in works]):
+            before, after, top = works[place].item
             forward, backward = states[-1].chunk(2, -1)
             answers[place] = GapAnswer(
                 before,

@@ -42,10 +42,21 @@ class WordStates:
 class Words:
     """Sentences -> the states of their words. Nothing is kept from one call to the next."""
 
-    def __init__(self, model: Elmo | str | Path, *, max_batch_tokens: int = MAX_BATCH_TOKENS):
-        """`model` is an ELMo, or its folder. Raises: CheckpointError."""
+    def __init__(
+        self,
+        model: Elmo | str | Path,
+        *,
+        max_batch_tokens: int = MAX_BATCH_TOKENS,
+        length: int | None = None,
+    ) -> None:
+        """`model` is an ELMo, or its folder.
+
+        `length` is how many words a sentence has at most: a server gives one, and a cut word is
+        told nobody there, since its log holds no text.
+        Raises: CheckpointError.
+        """
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
-        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_tokens, self.length = max_batch_tokens, length
 
     def __call__(self, sentences: Sequence[Text]) -> list[WordStates]:
         """The states of each sentence's words; no sentence changes another's.
@@ -60,7 +71,15 @@ class Words:
         return states
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """What the model reads of a sentence, its begin and end too. Shapes: (W + 2, characters)"""
+        """What the model reads of a sentence, its begin and end too. Shapes: (W + 2, characters).
+
+        Raises: DataError for more words than `length`.
+        """
+        if self.length is not None and len(words) > self.length:
+            raise DataError(
+                f"{' '.join(words[:8])[:40]!r}…: {len(words):,} words, and {self.length} are the "
+                "most here; shorten it"
+            )
         return sentence_ids(words, self.model.config.char_cnn.max_characters_per_token)
 
     def stream(self, sentences: Sequence[NDArray[np.int64]]) -> Iterator[tuple[int, Tensor]]:
@@ -103,7 +122,7 @@ class Words:
                 raise DataError(f"sentence {number}: {what}; leave it out")
         most = self.model.config.char_cnn.max_characters_per_token - 2
         cut = [word for words in split for word in words if len(bytes_of(word)) > most]
-        if cut:
+        if cut and self.length is None:
             say(
                 f"{len(cut):,} words have more than {most} bytes, and the model reads these alone; "
                 f"the first is {cut[0][:20]!r}…"

@@ -152,8 +152,8 @@ async def reload(context: RequestContext) -> Response:
 async def ready(context: RequestContext) -> Response:
     """Whether each model gives the vector that it gave when it was opened."""
     for model in context.registry.models.values():
-        (vector,) = await context.batcher.answers(model.embed, model.probe, urgent=True)
-        if not model.well(vector):
+        vectors = await context.batcher.answers(model.probed, model.probe, urgent=True)
+        if not all(map(model.well, vectors)):
             raise Refused(503, f"{model.name} gives other vectors than it did", kind="unhealthy")
     return reply({"status": "ready"})
 

@@ -31,6 +31,7 @@ class StepsForm(Ask, frozen=True, kw_only=True):
 class GapForm(Ask, frozen=True, kw_only=True):
     text: Text
     causal: str | None = None
+    elmo: str | None = None
     masked: str | None = None
 
 

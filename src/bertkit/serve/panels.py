@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.errors import DataError
 from bertkit.pipelines import Answer, Embed, FillMask, Generate, NextSentence, Rerank
 from bertkit.retrieval.search import Searcher
-from bertkit.serve.registry import require_finite
+from bertkit.serve.served import require_finite
 from bertkit.tasks import Task
 from bertkit.text.chat import Message
 from bertkit.view import answers

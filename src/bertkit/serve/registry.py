@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.hub import resolve
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
@@ -32,10 +31,11 @@ from bertkit.pipelines import (
     open_engine,
 )
 from bertkit.pipelines.alignment import attends
-from bertkit.pipelines.frozen import FrozenEncoder
+from bertkit.pipelines.frozen import FrozenEncoder, is_vectors
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
+from bertkit.serve.served import PROBE, ServedBase, ServedElmo, ServedVectors, refuse_damaged
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.chat import Chat
@@ -48,19 +48,14 @@ from bertkit.view.explain import MASKED_TOKENS, explain, read
 from bertkit.view.gap import NextTokenPipeline
 from bertkit.view.growing import GrowingPipeline
 
-PROBE = "A known sentence gives a known vector."
-
 TaskClass = type[Task[Any, Any]]
-
-PAGES = {"tokenize", "decode", "next-token", "growing", "distance"}
-"""What the pages alone ask for, or any model answers."""
 
 PAGE = 6
 """Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
 
 
-class ServedModel:
-    """A model and its pipelines by ability, on one engine.
+class ServedModel(ServedBase):
+    """A folder with a tokenizer, and its pipelines on one engine.
 
     `trusted` are tasks from outside the package whose code may run, by their full names.
     Raises: CheckpointError for a folder that does not open.
@@ -69,16 +64,9 @@ class ServedModel:
     def __init__(
         self, folder: str, precision: Inference, trusted: Mapping[str, TaskClass] = {}
     ) -> None:
-        self.folder, self.precision, self.trusted = folder, precision, trusted
-        self.name = Path(folder).name or folder
+        super().__init__(folder)
         self.loaded = loaded = load(folder)
-        for name, weight in loaded.model.named_parameters():
-            if not weight.isfinite().all():
-                raise CheckpointError(
-                    f"{folder}: {name} has numbers that are none (nan or inf); take another "
-                    "checkpoint"
-                )
-        self.pipelines: dict[str, Pipeline] = {}
+        refuse_damaged(folder, loaded.model)
         task = name_in(loaded.settings, loaded.model.heads)
         if task is not None and ":" in task and task not in trusted:
             raise CheckpointError(
@@ -122,17 +110,13 @@ class ServedModel:
         if layered and (not writes or loaded.model.decoder is None):
             self.pipelines["contexts"] = ContextsPipeline(self.name, FrozenEncoder(loaded, runs))
             self.pipelines["explain"] = ExplainPipeline(loaded, fill)
-        self.probe = self.embed.prepare([PROBE], long="truncate")
-        try:
-            self.known = require_finite(self.embed.run(self.probe))[0]
-        except ArithmeticError as error:
-            raise CheckpointError(f"{folder}: {error}; take another checkpoint") from None
+        self.know(self.embed, self.embed.prepare([PROBE], long="truncate"))
 
     def about(self) -> schema.Model:
         return schema.Model(
             name=self.name,
             family=self.loaded.family.name,
-            answers=[name for name in self.pipelines if name not in PAGES],
+            answers=self.answers,
             labels=list(self.loaded.labels),
             length=self.loaded.length,
             dimension=self.embed.dimension,
@@ -146,12 +130,6 @@ class ServedModel:
         except CheckpointError:  # it says what the folder lacks
             return
 
-    def well(self, vector: NDArray[np.float32]) -> bool:
-        """Whether this is the vector that the probe had when the model was opened."""
-        distance = float(np.abs(vector - self.known).max())
-        # bf16 rounds by the batch's shape
-        return distance <= 0.02 * float(np.abs(self.known).max())
-
 
 def converses(loaded: Loaded) -> bool:
     """Whether the vocabulary has a way to write conversations."""
@@ -161,11 +139,18 @@ def converses(loaded: Loaded) -> bool:
         return False
 
 
-def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same. Raises: ArithmeticError for one that is not finite, or zero."""
-    if not np.isfinite(vectors).all() or not vectors.any(1).all():
-        raise ArithmeticError("the model gives a vector that is not finite, or zero")
-    return vectors
+def open_model(
+    folder: str, precision: Inference, trusted: Mapping[str, TaskClass] = {}
+) -> ServedBase:
+    """A model folder, the folder of an ELMo or a file of word vectors.
+
+    Raises: CheckpointError, or DataError of word vectors, for one that does not open.
+    """
+    if is_vectors(folder):
+        return ServedVectors(folder)
+    if is_elmo(resolve(folder)):
+        return ServedElmo(folder)
+    return ServedModel(folder, precision, trusted)
 
 
 class SearchPipeline:
@@ -249,10 +234,10 @@ class ModelRegistry:
         tasks: Iterable[str | TaskClass] = (),
     ) -> None:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
-        trusted = {kind.full_name(): kind for kind in kinds}
-        self.models: dict[str, ServedModel] = {}
+        self.precision, self.trusted = precision, {kind.full_name(): kind for kind in kinds}
+        self.models: dict[str, ServedBase] = {}
         for folder in folders:
-            one = ServedModel(folder, precision, trusted)
+            one = open_model(folder, precision, self.trusted)
             if one.name in self.models:
                 raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
             self.models[one.name] = one
@@ -285,7 +270,7 @@ class ModelRegistry:
     def reload(self, name: str) -> None:
         """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = ServedModel(old.folder, old.precision, old.trusted)
+        self.models[name] = open_model(old.folder, self.precision, self.trusted)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

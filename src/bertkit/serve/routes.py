@@ -18,7 +18,7 @@ from bertkit.serve import schema
 from bertkit.serve.complete import chat_completions, completions, translate
 from bertkit.serve.context import RequestContext, reply
 from bertkit.serve.refused import invalid
-from bertkit.serve.registry import require_finite
+from bertkit.serve.served import require_finite
 from bertkit.tasks import Task
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.contexts import Contexts

@@ -60,7 +60,7 @@ class Window:
             "/ask": self.panels,
             "/word": registry.supporting("contexts"),
             "/steps": registry.supporting("decode"),
-            "/gap": registry.supporting("next-token") or registry.supporting("fill-mask"),
+            "/gap": any(map(registry.supporting, ("next-token", "fill-gap", "fill-mask"))),
             "/growing": registry.supporting("growing"),
             "/distance": registry.supporting("distance"),
             "/damage": registry.supporting("tokenize"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -13,7 +12,7 @@ from starlette.responses import Response
 from bertkit.data.corrupt import Damage, damager, marks_of
 from bertkit.errors import TokenizerError
 from bertkit.models.stepper import CausalStepper
-from bertkit.pipelines import Embed, FillMask
+from bertkit.pipelines import Candidate, Embed, FillGap, FillMask, GapAnswer
 from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
 from bertkit.serve.panels import PIECES
@@ -21,7 +20,7 @@ from bertkit.serve.window import Window, elsewhere
 from bertkit.text.gap import Gap
 from bertkit.view.damage import NAMES, damage_figures, damaged
 from bertkit.view.figures import Field, Figure, Form
-from bertkit.view.gap import EXAMPLE, gap_figure
+from bertkit.view.gap import EXAMPLE, Sides, gap_figure
 from bertkit.view.page import decoder_page
 
 USUAL = "as the model’s folder says"
@@ -35,10 +34,12 @@ DAMAGED = (
     "Nobody was at home."
 )
 
-OTHER = {
+FILLS = {
     "next-token": "goes on from the left; start it beside one that reads both sides",
+    "fill-gap": "reads each side by itself; start it beside one that reads both at once",
     "fill-mask": "reads both sides; start it beside one that goes on from the left",
 }
+"""What fills a gap, and what is said of a model that is alone."""
 
 
 class WriterPages:
@@ -79,20 +80,22 @@ class WriterPages:
         return await answered(shown, written() if text.strip() else None)
 
     async def gap(self, request: Request) -> Response:
-        """A sentence with a gap, by a causal and by a masked model."""
+        """A sentence with a gap, by a causal model, an ELMo and a masked model."""
         if "/gap" not in self.window.links:
             return elsewhere()
-        text, causal, masked = await values(request, "text", "causal", "masked")
-        able = {name: list(self.registry.supporting(name)) for name in ("next-token", "fill-mask")}
+        text, causal, elmo, masked = await values(request, "text", "causal", "elmo", "masked")
+        able = {kind: list(self.registry.supporting(kind)) for kind in FILLS}
         fields = [
             Field("text", "A sentence with ___ for a word", text or EXAMPLE, required=True),
             Field("causal", "A model that sees the left", causal, options=able["next-token"]),
+            Field("elmo", "One that sees each side by itself", elmo, options=able["fill-gap"]),
             Field("masked", "A model that sees both sides", masked, options=able["fill-mask"]),
         ]
+        there = [(kind, names[0]) for kind, names in able.items() if names]
         alone = [
-            f"{names[0]} is alone here, and {OTHER[kind]}: bertkit view {names[0]} OTHER"
-            for kind, names in able.items()
-            if names and not all(able.values())
+            f"{name} is alone here, and {FILLS[kind]}: bertkit view {name} OTHER"
+            for kind, name in there
+            if len(there) == 1
         ]
 
         def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
@@ -101,32 +104,37 @@ class WriterPages:
                 "/gap",
                 "A gap, from the left and from both sides",
                 "A causal model (GPT, Llama) goes on from what stands before, and sees nothing of "
-                "what follows. A masked model (BERT) sees both sides of the gap.",
+                "what follows. An ELMo has a model for each direction, of which neither sees the "
+                "other’s side. A masked model (BERT) sees both sides of the gap.",
                 form=form._replace(alert=alert),
                 figures=figures,
-                computed_by=[CausalStepper.start, FillMask.candidates],
+                computed_by=[CausalStepper.start, FillGap.run, FillMask.candidates],
                 alerts=alone,
             )
 
         async def candidates() -> str:
-            ask = filled(GapForm, text=text, causal=causal, masked=masked)
+            ask = filled(GapForm, text=text, causal=causal, elmo=elmo, masked=masked)
             gap, context = Gap.of(ask.text), RequestContext(request)
+            chosen = {"next-token": ask.causal, "fill-gap": ask.elmo, "fill-mask": ask.masked}
 
-            async def by(kind: str, name: str | None) -> list[tuple[str, Any]]:
-                if not able[kind]:
-                    return []
-                name, pipeline = context.pipeline(kind, name)
-                mask = ""
+            async def by(kind: str) -> list[tuple[str, Sides, Sequence[Candidate]]]:
+                name, pipeline = context.pipeline(kind, chosen[kind])
+                read, mask = gap.left if kind == "next-token" else ask.text, ""
                 if isinstance(pipeline, FillMask):
                     mask = pipeline.tokenizer.pieces([pipeline.tokenizer.mask])[0]
-                read = gap.masked(mask) if mask else gap.left
+                    read = gap.masked(mask)
                 (answer,), _ = await context.answers(pipeline, [read], field="text", top=PIECES)
+                if isinstance(answer, GapAnswer):
+                    return [
+                        (f"{name}, forward", "the left alone", answer.forward),
+                        (f"{name}, backward", "the right alone", answer.backward),
+                    ]
                 if mask:  # it may be in the text, too
-                    answer = answer[gap.before.count(mask)].candidates
-                return [(name, answer)]
+                    return [(name, "both sides", answer[gap.before.count(mask)].candidates)]
+                return [(name, "the left alone", answer)]
 
-            left = await by("next-token", ask.causal)
-            return shown([gap_figure(gap, left, await by("fill-mask", ask.masked))])
+            columns = [column for kind, _ in there for column in await by(kind)]
+            return shown([gap_figure(gap, columns)])
 
         return await answered(shown, candidates() if text.strip() else None)
 
