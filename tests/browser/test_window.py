@@ -102,6 +102,11 @@ def test_a_word_is_compared(tab: Any) -> None:
     tab.get_by_label("Texts with it").fill("a c\nc d e\nb c")
     tab.get_by_role("button", name="Compare").click()
     tab.wait_for_selector("html[data-ready=true]")
+    names = tab.get_by_label("Model", exact=True).locator("option").all_inner_texts()
+    assert tab.locator("svg.chart").count() == len(names) - 1 > 1  # a square for each
+    tab.get_by_label("Model", exact=True).select_option("pretrained")
+    tab.get_by_role("button", name="Compare").click()
+    tab.wait_for_selector("html[data-ready=true]")
     assert column(tab, 0) == ["1 and 2", "1 and 3", "2 and 3"]
     assert tab.locator("svg.chart").count() == 2
     assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import tiny_elmo, tiny_folder
 from tests.serve.conftest import Server
 
+from bertkit.families import GPT2
+from bertkit.recipes.contexts import contexts
 from bertkit.recipes.index import index
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry
 from bertkit.text.train import train
+from bertkit.text.vectors import Vectors
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
 
@@ -216,6 +220,67 @@ def test_a_word_in_several_texts(server: Server) -> None:
     assert row == ["1 and 2", *(f"{layer[0][1]:.2f}" for layer in own["cosines"])]
     assert found.text.count("<mark>c</mark>") == 2
     assert found.text.count('class="chart"') == 2  # a map of the embedding and of the layer
+
+
+@pytest.fixture
+def kinds(tmp_path: Path, english: list[str], bert: Path) -> list[Path]:
+    """Word vectors, an ELMo, a GPT and a BERT, all of random weights."""
+    Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]])).save(tmp_path / "vectors.txt.gz")
+    writes = train(english[:5], kind="bpe", size=400, use="write")
+    gpt = tiny_folder(tmp_path / "gpt", writes, "lm", family=GPT2, layers=2, length=48)
+    return [tmp_path / "vectors.txt.gz", tiny_elmo(tmp_path / "elmo"), gpt, bert]
+
+
+def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
+    server: Server, kinds: list[Path], tmp_path: Path
+) -> None:
+    texts = ["The class has a name.", "The class is taught.", "She was in the class."]
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    names = list(map(str, kinds))
+    own = contexts("class", tmp_path / "texts.txt", models=names, out=tmp_path / "out", layer=-2)
+    client = server(at=ModelRegistry(names, None))
+    asked = {"word": "class", "texts": "\n".join(texts), "layer": "the last layer but one"}
+    html = client.get("/word", params=asked).text
+    sees = [
+        "nothing of its text", "both sides, each by itself", "what stands before it",
+        "both sides at once",
+    ]  # fmt: skip
+    assert re.findall(">sees (.*?)</text>", html) == sees
+    assert [one["sees"] for one in own["models"]] == sees
+    charts = re.findall(r"<svg.*?</svg>", html, re.S)[:4]
+    for chart, one in zip(charts, own["models"], strict=True):
+        layer = one["cosines"][-2 if len(one["cosines"]) > 1 else 0]
+        cells = re.findall(r">(-?\d\.\d\d)</text>", chart)
+        assert cells == [f"{cosine:.2f}" for row in layer for cosine in row]
+    for one in own["models"]:
+        assert f"A state depends on {one['sees']}." in html
+    alone = client.get("/word", params={**asked, "model": "elmo"}).text
+    assert alone.count('class="chart"') == 3  # a map of each layer
+    assert "Each depends on both sides, each by itself." in alone
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz: no vector of &#39;zebra&#39;"),
+        ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
+        ({"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"}, "601 words, and 512 are"),
+        ({"word": "a", "texts": "a\na", "model": "<b>"}, "no model &#39;&lt;b&gt;&#39; answers"),
+    ],
+)
+def test_a_word_that_cannot_be_compared(
+    asked: dict[str, str], said: str, server: Server, kinds: list[Path]
+) -> None:
+    answer = server(at=ModelRegistry(map(str, kinds), None)).get("/word", params=asked)
+    assert answer.status_code == 422
+    (alert,) = re.findall('<p role="alert">(.*?)</p>', answer.text)
+    assert said in alert
+
+
+def test_a_word_without_any_model(server: Server) -> None:
+    nothing = server(at=ModelRegistry([], None), runs=[Path("run")])
+    answer = nothing.get("/word", params={"word": "a", "texts": "a\na b"})
+    assert (answer.status_code, "no model here answers this" in answer.text) == (404, True)
 
 
 def run_folder(place: Path, lines: list[dict[str, Any]], steps: int = 100) -> Path:

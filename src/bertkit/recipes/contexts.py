@@ -12,8 +12,8 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Precision
 from bertkit.pipelines.frozen import open_words
 from bertkit.storage import new_folder, refuse_used, write_json
-from bertkit.view.answers import cosine_table
-from bertkit.view.chart import Square, squares, write_svg
+from bertkit.view.answers import context_squares, cosine_table
+from bertkit.view.chart import squares, write_svg
 from bertkit.view.contexts import TEXTS, compared, read_word
 from bertkit.view.figures import Marked, Table
 from bertkit.view.page import write_report
@@ -82,14 +82,11 @@ def _texts(word: str, file: Path) -> tuple[list[str], list[Range]]:
 
 def _draw(folder: Path, result: Mapping[str, Any]) -> None:
     word, layer = result["word"], result["layer"]
-    shown = [
-        Square(
-            f"{number}. {Path(one['model']).name}",
-            f"sees {one['sees']}",
-            one["cosines"][layer if len(one["cosines"]) > 1 else 0],
-        )
+    rows = [
+        (f"{number}. {Path(one['model']).name}", one["sees"], one["cosines"])
         for number, one in enumerate(result["models"], 1)
     ]
+    shown = context_squares(rows, layer)
     title = f"Cosines of “{word}” in {len(result['texts'])} texts, by model"
     write_svg(folder / "contexts.svg", squares(shown, title))
     pairs = zip(result["texts"], result["ranges"], strict=True)

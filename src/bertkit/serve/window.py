@@ -28,6 +28,9 @@ LIVE = 5
 ALL = "all of them"
 """Of models, where several may answer side by side."""
 
+LAYERS = {"the last layer": -1, "the last layer but one": -2, "the embedding": 0}
+"""Which one of several models is shown, by its number."""
+
 PAGES = {
     "/": "Look inside",
     "/steps": "Step by step",
@@ -147,12 +150,20 @@ class Window:
 
     async def word(self, request: Request) -> Response:
         """A word in several texts."""
-        word, texts, model = await values(request, "word", "texts", "model")
-        fields = (
+        word, texts, model, layer = await values(request, "word", "texts", "model", "layer")
+        able = list(self.registry.supporting("contexts"))
+        several = len(able) > 1
+        layer = layer or next(iter(LAYERS))
+        fields = [
             Field("word", "A word", word, required=True),
             Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
-            Field("model", "Model", model, options=list(self.registry.supporting("contexts"))),
-        )
+            Field("model", "Model", model, options=[*([ALL] if several else []), *able]),
+            *(
+                [Field("layer", "Layer, where all are asked", layer, options=[*LAYERS])]
+                if several
+                else []
+            ),
+        ]
 
         def shown(
             figures: Sequence[Figure] = (), alert: str = "", marked: Sequence[Marked] = ()
@@ -162,7 +173,7 @@ class Window:
                 "One word in several texts",
                 "The embedding of a word is the same wherever it stands, but for its position. "
                 "Layer by layer its states become those of this sentence, and those of another "
-                "meaning part from them.",
+                "meaning part from them, as far as the model sees the sentence.",
                 form=Form("/word", fields, "Compare", alert),
                 figures=figures,
                 computed_by=[ContextsPipeline.run, compared],
@@ -170,13 +181,20 @@ class Window:
             )
 
         async def figures() -> str:
-            context = RequestContext(request)
-            _, pipeline = context.pipeline("contexts", model or None)
+            if layer not in LAYERS:
+                raise invalid(f"layer: expected {', '.join(LAYERS)}", "layer")
+            context, by_model = RequestContext(request), {}
             items = [(word.strip(), tuple(lines_of(texts)))]
-            (answer,), _ = await context.answers(pipeline, items, field="texts")
+            for one in able if several and model in ("", ALL) else [model or None]:
+                name, pipeline = context.pipeline("contexts", one)
+                (by_model[name],), _ = await context.answers(pipeline, items, field="texts")
+            answer = next(iter(by_model.values()))
             pairs = zip(answer.texts, answer.ranges, strict=True)
             marked = [Marked(one, [(*place, "")]) for one, place in pairs]
-            return shown(answers.contexts(answer), marked=marked)
+            if len(by_model) == 1:
+                return shown(answers.contexts(answer), marked=marked)
+            drawn = answers.contexts_by_model(by_model, LAYERS[layer], layer)
+            return shown(drawn, marked=marked)
 
         return await answered(shown, figures() if word.strip() and texts.strip() else None)
 

@@ -102,7 +102,7 @@ class WriterPages:
             form = Form("/gap", [one for one in fields if one.name == "text" or one.options], "Ask")
             return self.window.page(
                 "/gap",
-                "A gap, from the left and from both sides",
+                "A gap, from each side and from both",
                 "A causal model (GPT, Llama) goes on from what stands before, and sees nothing of "
                 "what follows. An ELMo has a model for each direction, of which neither sees the "
                 "other’s side. A masked model (BERT) sees both sides of the gap.",
@@ -126,8 +126,8 @@ class WriterPages:
                 (answer,), _ = await context.answers(pipeline, [read], field="text", top=PIECES)
                 if isinstance(answer, GapAnswer):
                     return [
-                        (f"{name}, forward", "the left alone", answer.forward),
-                        (f"{name}, backward", "the right alone", answer.backward),
+                        (name, "the left alone", answer.forward),
+                        (name, "the right alone", answer.backward),
                     ]
                 if mask:  # it may be in the text, too
                     return [(name, "both sides", answer[gap.before.count(mask)].candidates)]

@@ -13,7 +13,7 @@ from bertkit.retrieval.store import Hit
 from bertkit.tasks.answer import QuestionAnswer
 from bertkit.tasks.choose import ChoiceAnswer
 from bertkit.tasks.tag import TagAnswer
-from bertkit.view.chart import scatter
+from bertkit.view.chart import Square, scatter, squares
 from bertkit.view.contexts import Contexts
 from bertkit.view.figures import Beside, Cell, Figure, Marked, Shade, Share, Table
 
@@ -142,7 +142,7 @@ def contexts(compared: Contexts) -> list[Figure]:
     return [
         Figure(
             "Cosines",
-            "How alike the word’s states are in two texts.",
+            f"How alike the word’s states are in two texts. Each depends on {compared.sees}.",
             [cosine_table(compared.cosines)],
         ),
         Figure(
@@ -150,6 +150,30 @@ def contexts(compared: Contexts) -> list[Figure]:
             "Each layer’s states on the plane on which they differ most (PCA).",
             [Beside("maps", maps)],
         ),
+    ]
+
+
+def contexts_by_model(models: Mapping[str, Contexts], layer: int, which: str) -> list[Figure]:
+    """A square of cosines for each model, of the layer that `which` names; and those of all."""
+    rows = [(name, one.sees, one.cosines) for name, one in models.items()]
+    charts = [squares([one], one.name) for one in context_squares(rows, layer)]
+    says = f"How alike the word’s states are in every two texts: {which} of each model."
+    return [
+        Figure("Models", says, [Beside("maps", charts)]),
+        *(
+            Figure(name, f"Each layer. A state depends on {sees}.", [cosine_table(cosines)])
+            for name, sees, cosines in rows
+        ),
+    ]
+
+
+def context_squares(
+    models: Sequence[tuple[str, str, Sequence[Sequence[Sequence[float]]]]], layer: int
+) -> list[Square]:
+    """The cosines of one layer, of models by name with what they see; word vectors have but one."""
+    return [
+        Square(name, f"sees {sees}", cosines[layer if len(cosines) > 1 else 0])
+        for name, sees, cosines in models
     ]
 
 
