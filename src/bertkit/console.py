@@ -61,7 +61,7 @@ def quietly() -> Iterator[None]:
         CONSOLE.quiet = before
 
 
-def progress() -> Progress:
+def progress(*, watched: bool = True) -> Progress:
     """A bar with what is done, a changing note, and the time left; silent when nobody watches."""
     return Progress(
         TextColumn("{task.description}"),
@@ -72,5 +72,5 @@ def progress() -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=CONSOLE,
-        disable=not CONSOLE.is_terminal or CONSOLE.quiet,
+        disable=not (watched and CONSOLE.is_terminal) or CONSOLE.quiet,
     )

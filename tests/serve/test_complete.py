@@ -251,7 +251,7 @@ def test_it_is_described_and_well(server: Server) -> None:
     client = server()
     assert client.get("/health/ready").status_code == 200
     (model,) = client.get("/info").json()["models"]
-    assert model["answers"] == ["write", "chat", "explain"]
+    assert model["answers"] == ["write", "chat", "contexts", "explain"]
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/completions", "/v1/chat/completions"} <= set(paths)
     assert "/embed" not in paths

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
+from tests.recipes.test_finetune_elmo import conll, reviews
 from tests.serve.conftest import Server
 
+import bertkit
 from bertkit.checkpoint.elmo import Softmax
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.pipelines import FillGap
+from bertkit.pipelines.elmo_task import Network
+from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry, open_model
 from bertkit.serve.served import LENGTH, ServedElmo, require_finite
+from bertkit.tasks.tag import TagAnswer
 from bertkit.text.vectors import Vectors
 
 
@@ -113,3 +124,83 @@ def test_a_long_text_is_refused_and_no_word_is_logged(
     assert (cut.status_code, "no text is cut here" in cut.text) == (422, True)
     few = server(Limits(queue_tokens=20), at=ModelRegistry([str(elmo)], None))
     assert few.get("/gap", params={"text": "a " * 30 + "___"}).status_code == 413
+
+
+@pytest.fixture(scope="module")
+def learned(elmo: Path) -> dict[str, Path]:
+    """What a tagger and a classifier have learned on the ELMo."""
+    files = {
+        "tag": conll(elmo.parent / "train.conll", 30),
+        "classify": reviews(elmo.parent / "train.tsv", 30),
+    }
+    folders = {name: elmo.parent / f"{name}-elmo" for name in files}
+    few = {"settings": Learning(epochs=2), "network": Network(width=8)}
+    for task, file in files.items():
+        finetune_elmo(elmo, task=task, train=file, dev=file, out=folders[task], **few)  # type: ignore[arg-type]
+    return folders
+
+
+def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
+    server: Server, learned: dict[str, Path], folders: Path
+) -> None:
+    models = [*map(str, learned.values()), str(folders / "sentiment")]
+    client = server(at=ModelRegistry(models, None))
+    tagger, classifier, _ = client.get("/info").json()["models"]
+    assert (tagger["answers"], classifier["answers"]) == (
+        ["contexts", "ner"],
+        ["contexts", "predict"],
+    )
+    assert classifier["labels"] == ["no", "yes"]
+    texts = ["we eat the bread", "soup"]
+    own = bertkit.pipeline("tag", learned["tag"])(texts)
+    answers = msgspec.convert(client.post("/ner", json={"inputs": texts}).json(), list[TagAnswer])
+    assert [one.tags for one in answers] == [one.tags for one in own]
+    assert [one.words for one in answers] == [["we", "eat", "the", "bread"], ["soup"]]
+    scores = bertkit.pipeline("classify", learned["classify"])("a fine film").scores
+    labels = client.post("/predict", json={"inputs": "a fine film"}).json()
+    assert {one["label"]: one["score"] for one in labels} == pytest.approx(scores, abs=1e-5)
+    other = client.post("/predict", json={"inputs": "a b", "model": "sentiment"}).json()
+    assert {one["label"] for one in other} == {"bad", "good", "mixed"}
+    assert {"/ner", "/predict", "/contexts"} <= client.get("/openapi.json").json()["paths"].keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({"inputs": ["a", "b"]}, 422, "a text: a pair, and an ELMo labels single texts"),
+        ({"inputs": "a " * 600}, 422, "600 words, and 512 are the most here"),
+        ({"inputs": "a", "truncate": True}, 422, "no text is cut here; leave truncate out"),
+        ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),
+        ({"inputs": " "}, 422, "a text is empty"),
+    ],
+)
+def test_what_it_does_not_label(
+    asked: dict[str, Any], status: int, said: str, server: Server, learned: dict[str, Path]
+) -> None:
+    limits = Limits(queue_tokens=200 if status == 413 else 65536)
+    client = server(limits, at=ModelRegistry([str(learned["classify"])], None))
+    answer = client.post("/predict", json=asked)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]
+
+
+def test_the_page_shows_what_its_layers_weigh(server: Server, learned: dict[str, Path]) -> None:
+    client = server(at=ModelRegistry(map(str, learned.values()), None))
+    mixture = json.loads((learned["tag"] / "scores.json").read_text(encoding="utf-8"))["mixture"]
+    html = client.get("/ask", params={"what": "ner", "text": "we eat <b> bread"}).text
+    assert "<b>" not in html
+    shown = html[html.index('data-figure="Layers"') :]
+    assert f"γ = {mixture.pop('scale'):.3f}" in shown
+    heads = re.findall('<th scope="row">(.*?)</th>', shown)
+    assert heads == ["embedding", "layer 1", "layer 2"]
+    shares = re.findall(r"</svg> ([\d.]+)</span>", shown)
+    assert shares == [f"{weight:.3f}" for weight in mixture.values()]
+
+
+def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(learned["tag"], tmp_path / "damaged")
+    weights = load_file(folder / "task.safetensors")
+    weights["head.out.bias"] = weights["head.out.bias"] * np.nan
+    save_file(weights, folder / "task.safetensors")
+    with pytest.raises(CheckpointError, match="has numbers that are none"):
+        open_model(str(folder), "fp32")

@@ -30,7 +30,7 @@ from bertkit.pipelines.words import Words, whole_words
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.tag import Tag
-from bertkit.tasks.task import Feature, Task, by_example
+from bertkit.tasks.task import Feature, Item, Task, by_example
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
@@ -195,7 +195,7 @@ def _target(task: Task[Any, Any], example: Any, encoding: Encoding) -> Any:
     return task.target(example)
 
 
-def read_states(words: Words, features: Sequence[Feature]) -> Tensor:
+def read_states(words: Words, features: Sequence[Feature], *, watched: bool = True) -> Tensor:
     """The states of all layers at all words, one feature after another, in fp16.
 
     Shapes: (J, W, D).
@@ -203,7 +203,7 @@ def read_states(words: Words, features: Sequence[Feature]) -> Tensor:
     config = words.model.config
     starts = np.cumsum([0, *(len(feature.encoding) - 2 for feature in features)])
     states = torch.empty(config.layers + 1, int(starts[-1]), config.hidden, dtype=torch.float16)
-    with progress() as bar:
+    with progress(watched=watched) as bar:
         shown = bar.add_task("reading", total=len(features), note="")
         for place, rows in words.stream([feature.encoding.ids for feature in features]):
             states[:, starts[place] : starts[place + 1]] = rows[:, 1:-1].half()
@@ -231,11 +231,24 @@ def stored(task: Task[Any, Any], features: Sequence[Feature], first: int = 0) ->
 
 
 class ElmoAnswer(Answer[Any]):
-    """The folder of a task that was learned on an ELMo: it answers as a fine-tuned model does."""
+    """The folder of a task that was learned on an ELMo: it answers as a fine-tuned model does.
 
-    def __init__(self, folder: Path, task: str | type[Task[Any, Any]] | None = None) -> None:
-        """Raises: CheckpointError for a folder that is damaged, or of another task."""
-        self.words = Words(folder)
+    `mixture` is what each layer weighs in the sum that the network reads, and its scale.
+    """
+
+    policies = ("error",)
+
+    def __init__(
+        self,
+        folder: Path,
+        task: str | type[Task[Any, Any]] | None = None,
+        words: Words | None = None,
+    ) -> None:
+        """`words` is the ELMo of the folder where it is open already.
+
+        Raises: CheckpointError for a folder that is damaged, or of another task.
+        """
+        self.words = words or Words(folder)
         config = self.words.model.config
         self.task, self.features, self.head = load_elmo_task(folder, config.layers, config.hidden)
         asked = tasks.find(task) if isinstance(task, str) else task
@@ -243,14 +256,22 @@ class ElmoAnswer(Answer[Any]):
             raise CheckpointError(
                 f"{folder}: was fine-tuned for {self.task.name}, not for {asked.name}; ask it that"
             )
-        self.policies = self.task.long
+        self.mixture = self.features.mixture(self.features.rows)
         # a task asks no more of an encoder than to be called with a batch
         model = Model(cast(Transformer, self.features), {self.task.head: self.head})
         self.engine = Engine(model, precision=None)
 
+    def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
+        """`long` decides nothing: no text is cut, or read in windows.
+
+        Raises: DataError for a pair, a text without words or with more than there may be.
+        """
+        return self._works([self._example(item) for item in items], "error")
+
     def run(self, works: Sequence[Work]) -> list[Any]:
         read = [feature for work in works for feature in work.features]
-        self.features.states = read_states(self.words, read)
+        watched = self.words.length is None  # by nobody, in a server
+        self.features.states = read_states(self.words, read, watched=watched)
         outputs = self.task.run(self.engine, stored(self.task, read))
         examples = [work.item for work in works]
         groups = [stored(self.task, work.features) for work in works]

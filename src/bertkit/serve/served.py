@@ -15,6 +15,7 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.data.words import Range
 from bertkit.errors import CheckpointError
 from bertkit.pipelines import FillGap, Pipeline, Words, Work
+from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
 from bertkit.pipelines.frozen import FrozenElmo, FrozenVectors, FrozenWords
 from bertkit.serve import schema
 from bertkit.text.long import Long
@@ -69,7 +70,7 @@ class ServedBase(ABC):
 
 
 class ServedElmo(ServedBase):
-    """The folder of an ELMo, which computes in fp32.
+    """The folder of an ELMo, or of a task that was learned on one; it computes in fp32.
 
     Raises: CheckpointError for a folder that does not open.
     """
@@ -83,6 +84,12 @@ class ServedElmo(ServedBase):
         self.pipelines["contexts"] = ContextsPipeline(self.name, frozen)
         if (place / SOFTMAX).exists():
             self.pipelines["fill-gap"] = FillGap(place, words)
+        self.labels: list[str] = []
+        if is_elmo_task(place):
+            answer = ElmoAnswer(place, words=words)
+            refuse_damaged(folder, answer.engine.model)
+            self.pipelines[answer.task.route.strip("/")] = answer
+            self.labels = list(answer.task.labels)
         states = StatePipeline(frozen)
         self.know(states, states.prepare([(PROBE, KNOWN)], long="error"))
 
@@ -91,7 +98,7 @@ class ServedElmo(ServedBase):
             name=self.name,
             family="elmo",
             answers=self.answers,
-            labels=[],
+            labels=self.labels,
             length=LENGTH,
             dimension=self.words.model.config.hidden,
             precision="fp32",

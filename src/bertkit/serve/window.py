@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertkit.errors import BertkitError
+from bertkit.pipelines.elmo_task import ElmoAnswer
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import answered, values
@@ -144,7 +145,10 @@ class Window:
                 )
             if name == "fill-mask":
                 return shown(answers.candidates({one: a[0] for one, a in by_model.items()}))
-            return shown([panel.figure(by_model[chosen[0]], text, other)])
+            figure = panel.figure(by_model[chosen[0]], text, other)
+            if isinstance(pipeline, ElmoAnswer):
+                return shown([figure, answers.mixture(pipeline.mixture)])
+            return shown([figure])
 
         return await answered(shown, figures() if text.strip() else None)
 

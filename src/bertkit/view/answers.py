@@ -26,6 +26,20 @@ def labels(scores: Mapping[str, float], *, number: bool) -> Figure:
     return Figure("Labels", "What the model says of the text.", [table])
 
 
+def mixture(weights: Mapping[str, float]) -> Figure:
+    """What each layer weighs in a sum that was learned, as `ScalarMix.told` has it."""
+    layers = [
+        (f"layer {name}" if name.isdecimal() else "embedding", Share(weight))
+        for name, weight in weights.items()
+        if name != "scale"
+    ]
+    says = (
+        f"What each layer of the ELMo weighs in the sum that the network on top reads (s), which "
+        f"is multiplied by γ = {weights['scale']:.3f}. All were learned, and began equal."
+    )
+    return Figure("Layers", says, [Table("Layers", layers, ("layer", "weight s"))])
+
+
 def entities(text: str, answer: TagAnswer) -> Figure:
     """The text with its entities, and a table of them."""
     marked = Marked(text, [(one.start, one.end, one.type) for one in answer.entities])
