@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks import kept
 from benchmarks.harness import Options, once
@@ -26,13 +24,10 @@ from bertkit.config import override, read_toml
 from bertkit.data.tags import TaggedText
 from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
-from bertkit.pipelines import Words
 from bertkit.pipelines.elmo_task import (
     Network,
     new_network,
-    read_states,
     stored,
-    word_features,
 )
 from bertkit.pipelines.words import whole_words
 from bertkit.recipes.evaluate import evaluate
@@ -80,7 +75,7 @@ def main(options: Options) -> None:
         learned = f"{len(parts['train']):,} sentences, {settings.epochs} epochs, seed {SEED}"
         both = f"ELMo-tiny; {STEPS} steps of 128 sentences of prose; {learned}"
         for what, f1 in (
-            (BESIDE, of_vectors(folder, vectors, parts, settings, elmo=model)),
+            (BESIDE, of_elmo(folder, model, parts, settings, vectors)),
             (ALONE, of_elmo(folder, model, parts, settings)),
         ):
             book.add(
@@ -121,41 +116,36 @@ def static(folder: Path, texts: list[Path], *, quick: bool) -> Path:
     return made / name
 
 
-def of_elmo(folder: Path, model: Path, parts: Parts, settings: Learning) -> float:
+def of_elmo(
+    folder: Path, model: Path, parts: Parts, settings: Learning, vectors: Path | None = None
+) -> float:
     """F1 of the tagger on all layers of an ELMo, on sentences that chose nothing."""
     out = once(
-        folder / "on-elmo",
+        folder / ("on-elmo" if vectors is None else "on-both"),
         lambda place: finetune_elmo(
-            model, train=parts["train"], dev=parts["choose"], out=place, settings=settings
+            model, train=parts["train"], dev=parts["choose"], out=place, settings=settings,
+            vectors=vectors,
         ),
-    )
+    )  # fmt: skip
     return evaluate(str(out), parts["score"])["f1"]
 
 
-def of_vectors(
-    folder: Path, vectors: Path, parts: Parts, settings: Learning, elmo: Path | None = None
-) -> float:
-    """The same on static vectors, beside an ELMo's layers where one is given."""
+def of_vectors(folder: Path, vectors: Path, parts: Parts, settings: Learning) -> float:
+    """The same on static vectors."""
 
     def make(place: Path) -> None:
-        scores = tagged(Vectors.load(vectors), parts, settings, elmo)
-        write_json(place / "scores.json", scores)
+        write_json(place / "scores.json", tagged(Vectors.load(vectors), parts, settings))
 
-    out = once(folder / ("on-vectors" if elmo is None else "on-both"), make)
+    out = once(folder / "on-vectors", make)
     score: float = json.loads((out / "scores.json").read_text(encoding="utf-8"))["f1"]
     return score
 
 
-def tagged(
-    vectors: Vectors, parts: Parts, settings: Learning, elmo: Path | None
-) -> dict[str, float]:
-    """The scores of a tagger that learned on static vectors, or on both."""
+def tagged(vectors: Vectors, parts: Parts, settings: Learning) -> dict[str, float]:
+    """The scores of a tagger that learned on static vectors."""
     task = Tag.from_examples(parts["train"], TagOptions())
-    every = [example for part in parts.values() for example in part]
-    states, beside = vectors_of(vectors, [word for one in every for word in one.words]), None
-    if elmo is not None:
-        words, beside = Words(elmo), states[0]
-        states = read_states(words, word_features(words, task, every, labelled=False))
+    words = [word for part in parts.values() for one in part for word in one.words]
+    states = torch.from_numpy(vectors.scaled(words))[None].half()
     features, first = {}, 0
     for name, examples in parts.items():
         read = [plain(task, example, place, name) for place, example in enumerate(examples)]
@@ -163,7 +153,7 @@ def tagged(
         first += sum(len(example.words) for example in examples)
     torch.manual_seed(settings.seed)
     learned = sum(len(example.words) for example in parts["train"])
-    states_of, head = new_network(task, states, Network(), learned, beside)
+    states_of, head = new_network(task, states, Network(), learned)
     fit(
         states_of, head, task, features["train"], features["choose"], parts["choose"],
         name="vectors", epochs=settings.epochs, batch_size=settings.batch_size,
@@ -180,16 +170,6 @@ def plain(task: Tag, example: TaggedText, place: int, part: str) -> Feature:
     encoding = whole_words(np.zeros((len(example.words) + 2, 1), np.int64))
     target = task.word_targets(example, encoding) if part == "train" else None
     return Feature(encoding, place, np.arange(len(example.words)), target)
-
-
-def vectors_of(vectors: Vectors, words: Sequence[str]) -> Tensor:
-    """Those of words, scaled to mean square 1; zero for a word without. Shapes: (1, W, D)."""
-    table = vectors.table / np.sqrt(np.square(vectors.table).mean())
-    table = np.concatenate([table, np.zeros((1, table.shape[1]), np.float32)])
-    rows = [-1 if (row := vectors.row(word)) is None else row for word in words]
-    missing = rows.count(-1) / len(rows)
-    print(f"{missing:.1%} of the words have no vector")
-    return torch.from_numpy(table[rows])[None].half()
 
 
 def conll(data: Path, rows: int | None) -> Parts:

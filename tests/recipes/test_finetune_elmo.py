@@ -21,6 +21,7 @@ from bertkit.pipelines.elmo_task import ElmoAnswer, Network, new_network
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.tasks.tag import Tag
+from bertkit.text.vectors import Vectors
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
 
@@ -127,6 +128,25 @@ def test_word_vectors_stand_beside_the_layers_as_they_are() -> None:
     own = features.mix((states[:, ids] - features.mean) / features.spread)
     wanted = features.lstm(torch.cat([vectors[ids], own], 1), [3])
     torch.testing.assert_close(features(batch), wanted)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_word_vectors_are_read_again_when_it_answers(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"own.txt{suffix}"
+    table = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    Vectors([*FOODS, "we", "eat"], table).save(file)  # "the" has none
+    files = {"train": conll(tmp_path / "a.conll", 60), "dev": conll(tmp_path / "b.conll", 20)}
+    elmo, out = tiny_elmo(tmp_path / "elmo"), tmp_path / "out"
+    shape = {"settings": SETTINGS, "network": NETWORK}
+    found = finetune_elmo(elmo, **files, out=out, vectors=file, **shape)
+    file.unlink()
+    assert found["scores"]["f1"] > 0.9
+    assert evaluate(str(out), files["dev"])["f1"] == pytest.approx(found["scores"]["f1"])
+    answer = bertkit.pipeline("tag", out)
+    assert answer("the bread").tags == ["O", "B-FOOD"]
+    (out / f"vectors.txt{suffix}").rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=r"task.safetensors: does not fit task.json"):
+        bertkit.pipeline("tag", out)
 
 
 def test_labels_of_texts(tmp_path: Path) -> None:

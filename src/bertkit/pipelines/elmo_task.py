@@ -1,7 +1,8 @@
 """What a task has learned on top of a frozen ELMo, in the folder of that ELMo.
 
 Beside options.json and weights.hdf5 stand `task.json`: which task, its labels and the shape of the
-network; and `task.safetensors`: the network's weights and those of the ELMo's layers.
+network; `task.safetensors`: the network's weights and those of the ELMo's layers; and vectors.txt,
+or .txt.gz, where the network reads word vectors, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.console import progress
+from bertkit.data.tags import TaggedText, untagged
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.features import Features, MeanHead, WordHead
@@ -33,8 +35,10 @@ from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature, Item, Task, by_example
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
+from bertkit.text.vectors import Vectors
 
 RECORD, NETWORK = "task.json", "task.safetensors"
+VECTORS = "vectors.txt", "vectors.txt.gz"
 OF_ELMO = ("tag", "classify")
 """The tasks that can be learned so."""
 
@@ -103,8 +107,10 @@ def save_elmo_task(
     head: nn.Module,
     shape: Network,
     scores: Mapping[str, Any],
+    vectors: Path | None = None,
 ) -> None:
-    """Write the folder, whole or not at all; `scores` are told beside."""
+    """Write the folder, whole or not at all; `scores` are told beside. `vectors` is the file of the
+    word vectors that the network reads."""
     record = TaskRecord(
         settings=task.settings(),
         labels=list(task.labels),
@@ -114,6 +120,8 @@ def save_elmo_task(
     with new_folder(out) as place:
         for pattern in (OPTIONS, WEIGHTS):
             link_or_copy(only_file(elmo, pattern), place / pattern.removeprefix("*"))
+        if vectors is not None:
+            link_or_copy(vectors, place / VECTORS[vectors.suffix == ".gz"])
         write_json(place / RECORD, plain(record))
         write_tensors(place / NETWORK, _weights(features, head))
         write_json(place / "scores.json", scores)
@@ -137,8 +145,16 @@ def read_record(folder: Path) -> TaskRecord:
         raise CheckpointError(f"{folder / RECORD}: damaged ({error}); {remedy}") from None
 
 
+def load_vectors(folder: Path) -> Vectors | None:
+    """The word vectors of a folder that has some. Raises: DataError naming the line."""
+    for name in VECTORS:
+        if (folder / name).is_file():
+            return Vectors.load(folder / name)
+    return None
+
+
 def load_elmo_task(
-    folder: Path, layers: int, hidden: int
+    folder: Path, layers: int, hidden: int, vectors: Vectors | None
 ) -> tuple[Task[Any, Any], Features, nn.Module]:
     """The task, and its network without states, to be given before it is asked.
 
@@ -149,7 +165,9 @@ def load_elmo_task(
     if name not in OF_ELMO:
         raise CheckpointError(f"{folder / RECORD}: names no task of {OF_ELMO}; learn it again")
     task = tasks.find(name).restore(record.labels, record.settings)
-    features, head = new_network(task, torch.zeros(layers + 1, 0, hidden), record.network)
+    beside = None if vectors is None else torch.from_numpy(vectors.scaled([]))
+    nothing = torch.zeros(layers + 1, 0, hidden)
+    features, head = new_network(task, nothing, record.network, beside=beside)
     weights, _ = read_file(folder / NETWORK, "learn it again in another --out")
     for name, module in (("features", features), ("head", head)):
         own = {
@@ -178,14 +196,19 @@ def word_features(
     for example in examples:
         if getattr(example, "pair", None) is not None:
             raise DataError(f"{example.where}: a pair, and an ELMo labels single texts; give one")
-    tags = isinstance(task, Tag)
-    texts = [example.words if tags else example.text for example in examples]
     built = []
-    for number, split in enumerate(words.split(texts)):
+    for number, split in enumerate(words.split(words_of(examples))):
         encoding = whole_words(words.ids(split))
         target = _target(task, examples[number], encoding) if labelled else None
         built.append(Feature(encoding, number, np.arange(1, len(split) + 1), target))
     return built
+
+
+def words_of(examples: Sequence[Any]) -> list[list[str]]:
+    """The words of each example."""
+    return [
+        one.words if isinstance(one, TaggedText) else untagged(one.text).words for one in examples
+    ]
 
 
 def _target(task: Task[Any, Any], example: Any, encoding: Encoding) -> Any:
@@ -250,7 +273,10 @@ class ElmoAnswer(Answer[Any]):
         """
         self.words = words or Words(folder)
         config = self.words.model.config
-        self.task, self.features, self.head = load_elmo_task(folder, config.layers, config.hidden)
+        self.vectors = load_vectors(folder)
+        self.task, self.features, self.head = load_elmo_task(
+            folder, config.layers, config.hidden, self.vectors
+        )
         asked = tasks.find(task) if isinstance(task, str) else task
         if asked is not None and not isinstance(self.task, asked):
             raise CheckpointError(
@@ -272,8 +298,11 @@ class ElmoAnswer(Answer[Any]):
         read = [feature for work in works for feature in work.features]
         watched = self.words.length is None  # by nobody, in a server
         self.features.states = read_states(self.words, read, watched=watched)
-        outputs = self.task.run(self.engine, stored(self.task, read))
         examples = [work.item for work in works]
+        if self.vectors is not None:
+            every = [word for words in words_of(examples) for word in words]
+            self.features.beside = torch.from_numpy(self.vectors.scaled(every))
+        outputs = self.task.run(self.engine, stored(self.task, read))
         groups = [stored(self.task, work.features) for work in works]
         return self.task.answers(by_example(examples, groups, outputs), self.head)
 

@@ -25,11 +25,13 @@ from bertkit.pipelines.elmo_task import (
     save_elmo_task,
     stored,
     word_features,
+    words_of,
 )
 from bertkit.pipelines.words import Words
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import Rows, take_examples
 from bertkit.tasks.task import Reading
+from bertkit.text.vectors import Vectors
 from bertkit.training.fit import fit
 
 
@@ -51,6 +53,7 @@ def finetune_elmo(
     train: Rows,
     dev: Rows,
     out: Path | str,
+    vectors: Path | None = None,
     crf: bool = False,
     settings: Learning | None = None,
     network: Network | None = None,
@@ -70,6 +73,8 @@ def finetune_elmo(
         train: Labelled examples to learn from.
         dev: The same, to choose the best epoch by and to score.
         out: The folder of what is made; it must not exist yet.
+        vectors: Word vectors (GloVe or word2vec text, also .gz) that the BiLSTM reads beside the
+            layers, as in the paper.
         crf: Of tag: whether a CRF scores whole sequences of tags.
     """
     settings, network, out = settings or Learning(), network or Network(), Path(out)
@@ -84,15 +89,22 @@ def finetune_elmo(
     options = structs.replace(kind.Options(), crf=True) if crf else kind.Options()
     made = kind.from_examples(learn.examples, options)
     made.check(check.examples)
-    words = Words(folder)
+    words, known = Words(folder), None if vectors is None else Vectors.load(vectors)
     read = [
         word_features(words, made, rows.examples, labelled=rows is learn) for rows in (learn, check)
     ]
     states = read_states(words, [*read[0], *read[1]])
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
+    beside = None
+    if known is not None:
+        split = words_of([*learn.examples, *check.examples])
+        every = [word for one in split for word in one]
+        missing = sum(known.row(word) is None for word in every)
+        say(f"{missing / len(every):.1%} of the words have no vector")
+        beside = torch.from_numpy(known.scaled(every)).half()
     first = sum(len(feature.encoding) - 2 for feature in read[0])
     torch.manual_seed(settings.seed)
-    features, head = new_network(made, states, network, first)
+    features, head = new_network(made, states, network, first, beside)
     scores = fit(
         features,
         head,
@@ -108,6 +120,7 @@ def finetune_elmo(
     )
     result = {
         "model": str(model),
+        **({} if vectors is None else {"vectors": str(vectors)}),
         "train": {"file": learn.file, "rows": len(learn.examples)},
         "dev": {"file": check.file, "rows": len(check.examples)},
         "settings": {**plain(settings), **plain(network)},
@@ -115,5 +128,5 @@ def finetune_elmo(
         "scores": scores,
         "mixture": features.mixture(features.rows),
     }
-    save_elmo_task(out, folder, made, features, head, network, result)
+    save_elmo_task(out, folder, made, features, head, network, result, vectors)
     return result

@@ -6,7 +6,6 @@ What was usual before encoders were fine-tuned: Conneau et al. 2017; Peters et a
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +124,7 @@ def known_by_vectors(
         f"word vectors know {coverage['train']:.1%} of the words of train, "
         f"{coverage['dev']:.1%} of those of dev"
     )
-    table = _scaled(torch.from_numpy(vectors.table[list(known.values())]))
+    table = torch.from_numpy(vectors.scaled(list(known)))
     table = torch.cat([table.new_zeros(1, table.shape[1]), table])
     ids = {
         name: [
@@ -179,10 +178,3 @@ def known_by_elmo(
 def _each(split: Callable[[str], list[str]], example: Example) -> list[list[str]]:
     texts = [example.text] if example.pair is None else [example.text, example.pair]
     return [split(text) for text in texts]
-
-
-def _scaled(table: Tensor) -> Tensor:
-    """Of mean square 1: files differ tenfold in scale, and one learning rate is to serve all."""
-    norm = torch.linalg.vector_norm(table, dtype=torch.float32).item()
-    scaled: Tensor = table / max(norm / math.sqrt(table.numel() or 1), 1e-6)
-    return scaled
