@@ -139,7 +139,7 @@ def test_the_course_runs_and_prints_what_it_shows(tmp_path: Path, forks: Path) -
     # in one folder: chapters use what earlier ones made
     assert len(COURSE) == 10
     for page in COURSE:
-        check(page, tmp_path, {"STEPS": "6", "CHARACTERS": "150000"}, forks)
+        check(page, tmp_path, {"STEPS": "6", "CHARACTERS": "400000", "EPOCHS": "1"}, forks)
 
 
 def check(page: Path, folder: Path, more: Mapping[str, str], forks: Path) -> None:

@@ -197,14 +197,14 @@ def word_features(
         if getattr(example, "pair", None) is not None:
             raise DataError(f"{example.where}: a pair, and an ELMo labels single texts; give one")
     built = []
-    for number, split in enumerate(words.split(words_of(examples))):
+    for number, split in enumerate(words.split(example_words(examples))):
         encoding = whole_words(words.ids(split))
         target = _target(task, examples[number], encoding) if labelled else None
         built.append(Feature(encoding, number, np.arange(1, len(split) + 1), target))
     return built
 
 
-def words_of(examples: Sequence[Any]) -> list[list[str]]:
+def example_words(examples: Sequence[Any]) -> list[list[str]]:
     """The words of each example."""
     return [
         one.words if isinstance(one, TaggedText) else untagged(one.text).words for one in examples
@@ -300,7 +300,7 @@ class ElmoAnswer(Answer[Any]):
         self.features.states = read_states(self.words, read, watched=watched)
         examples = [work.item for work in works]
         if self.vectors is not None:
-            every = [word for words in words_of(examples) for word in words]
+            every = [word for words in example_words(examples) for word in words]
             self.features.beside = torch.from_numpy(self.vectors.scaled(every))
         outputs = self.task.run(self.engine, stored(self.task, read))
         groups = [stored(self.task, work.features) for work in works]

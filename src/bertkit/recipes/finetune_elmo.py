@@ -20,12 +20,12 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.pipelines.elmo_task import (
     Network,
+    example_words,
     new_network,
     read_states,
     save_elmo_task,
     stored,
     word_features,
-    words_of,
 )
 from bertkit.pipelines.words import Words
 from bertkit.storage import refuse_used
@@ -97,7 +97,7 @@ def finetune_elmo(
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
     beside = None
     if known is not None:
-        split = words_of([*learn.examples, *check.examples])
+        split = example_words([*learn.examples, *check.examples])
         every = [word for one in split for word in one]
         missing = sum(known.row(word) is None for word in every)
         say(f"{missing / len(every):.1%} of the words have no vector")
