@@ -91,9 +91,9 @@ class Vectors:
         known = [self.row(word) for word in words]
         rows = np.array([-1 if row is None else row for row in known], np.int64)
         mean_square = float(np.vdot(self.table, self.table)) / (self.table.size or 1)
-        found: NDArray[np.float32] = self.table[rows] / np.float32(max(mean_square**0.5, 1e-6))
-        found[rows < 0] = 0.0
-        return found
+        scaled: NDArray[np.float32] = self.table[rows] / np.float32(max(mean_square**0.5, 1e-6))
+        scaled[rows < 0] = 0.0
+        return scaled
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
         """The words with the largest cosine to this one, which is left out; largest first.
