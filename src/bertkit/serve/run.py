@@ -87,6 +87,7 @@ def serve(plan: Plan) -> None:
     }
     if plan.workers > 1:
         make = partial(loaded_app, plan, address)
+        opened.listen()  # a worker says where it serves just before it accepts
         workers = Multiprocess(uvicorn.Config(make, factory=True, **settings), [opened])
         with TemporaryDirectory(prefix="bertkit-") as counts:
             os.environ[TOGETHER] = counts
