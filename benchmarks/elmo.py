@@ -24,11 +24,7 @@ from bertkit.config import override, read_toml
 from bertkit.data.tags import TaggedText
 from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
-from bertkit.pipelines.elmo_task import (
-    Network,
-    new_network,
-    stored,
-)
+from bertkit.pipelines.elmo_task import Network, new_network, stored
 from bertkit.pipelines.words import whole_words
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo

@@ -24,10 +24,9 @@ def spread_of(states: Tensor) -> tuple[Tensor, Tensor]:
     if states.shape[1] < 2:
         zeros = states.new_zeros(states.shape[0], 1, states.shape[2], dtype=torch.float32)
         return zeros, torch.ones_like(zeros)
-    each = [torch.std_mean(layer.float(), 0, keepdim=True) for layer in states]  # one at a time
-    return torch.stack([mean for _, mean in each]), torch.stack(
-        [s.clamp_min(1e-3) for s, _ in each]
-    )
+    # a layer at a time: all of them in fp32 may be much memory
+    spreads, means = zip(*(torch.std_mean(x.float(), 0, keepdim=True) for x in states), strict=True)
+    return torch.stack(means), torch.stack(spreads).clamp_min(1e-3)
 
 
 class Features(nn.Module):

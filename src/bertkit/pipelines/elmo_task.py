@@ -39,6 +39,8 @@ from bertkit.text.vectors import Vectors
 
 RECORD, NETWORK = "task.json", "task.safetensors"
 VECTORS = "vectors.txt", "vectors.txt.gz"
+"""Of the file of word vectors, where there is one."""
+
 OF_ELMO = ("tag", "classify")
 """The tasks that can be learned so."""
 
@@ -165,7 +167,7 @@ def load_elmo_task(
     if name not in OF_ELMO:
         raise CheckpointError(f"{folder / RECORD}: names no task of {OF_ELMO}; learn it again")
     task = tasks.find(name).restore(record.labels, record.settings)
-    beside = None if vectors is None else torch.from_numpy(vectors.scaled([]))
+    beside = None if vectors is None else vectors_beside(vectors, [])
     nothing = torch.zeros(layers + 1, 0, hidden)
     features, head = new_network(task, nothing, record.network, beside=beside)
     weights, _ = read_file(folder / NETWORK, "learn it again in another --out")
@@ -209,6 +211,12 @@ def example_words(examples: Sequence[Any]) -> list[list[str]]:
     return [
         one.words if isinstance(one, TaggedText) else untagged(one.text).words for one in examples
     ]
+
+
+def vectors_beside(vectors: Vectors, examples: Sequence[Any]) -> Tensor:
+    """The vectors of all words, one example after another, in fp16. Shapes: (W, D')."""
+    every = [word for words in example_words(examples) for word in words]
+    return torch.from_numpy(vectors.scaled(every)).half()
 
 
 def _target(task: Task[Any, Any], example: Any, encoding: Encoding) -> Any:
@@ -300,8 +308,7 @@ class ElmoAnswer(Answer[Any]):
         self.features.states = read_states(self.words, read, watched=watched)
         examples = [work.item for work in works]
         if self.vectors is not None:
-            every = [word for words in example_words(examples) for word in words]
-            self.features.beside = torch.from_numpy(self.vectors.scaled(every))
+            self.features.beside = vectors_beside(self.vectors, examples)
         outputs = self.task.run(self.engine, stored(self.task, read))
         groups = [stored(self.task, work.features) for work in works]
         return self.task.answers(by_example(examples, groups, outputs), self.head)

@@ -20,11 +20,11 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.pipelines.elmo_task import (
     Network,
-    example_words,
     new_network,
     read_states,
     save_elmo_task,
     stored,
+    vectors_beside,
     word_features,
 )
 from bertkit.pipelines.words import Words
@@ -97,11 +97,9 @@ def finetune_elmo(
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
     beside = None
     if known is not None:
-        split = example_words([*learn.examples, *check.examples])
-        every = [word for one in split for word in one]
-        missing = sum(known.row(word) is None for word in every)
-        say(f"{missing / len(every):.1%} of the words have no vector")
-        beside = torch.from_numpy(known.scaled(every)).half()
+        beside = vectors_beside(known, [*learn.examples, *check.examples])
+        missing = (~beside.any(1)).float().mean().item()
+        say(f"{missing:.1%} of the words have no vector")
     first = sum(len(feature.encoding) - 2 for feature in read[0])
     torch.manual_seed(settings.seed)
     features, head = new_network(made, states, network, first, beside)
