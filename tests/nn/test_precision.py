@@ -1,25 +1,36 @@
 """Precision is what was asked, or a sentence says why not."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from bertkit.errors import DeviceError
 from bertkit.nn import precision
-from bertkit.nn.precision import resolve, resolve_device
+from bertkit.nn.precision import has_bf16, resolve, resolve_device
 
 
 def test_fp32_is_always_there() -> None:
     assert resolve("fp32", "cpu") == torch.float32
 
 
-@pytest.mark.parametrize(("there", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_auto_takes_bf16_where_it_is(
-    there: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("processor", "dtype"),
+    [
+        ("vendor_id : AuthenticAMD\nflags : avx512f avx512_bf16", torch.bfloat16),
+        ("vendor_id : GenuineIntel\nflags : avx512_bf16 amx_bf16", torch.bfloat16),
+        ("vendor_id : GenuineIntel\nflags : avx512f avx512_bf16", torch.float32),
+        ("Features : asimd bf16", torch.bfloat16),
+        ("vendor_id : AuthenticAMD\nflags : avx2", torch.float32),
+        ("", torch.float32),
+    ],
+)
+def test_auto_takes_bf16_where_it_is_faster(
+    processor: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda device: there)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(precision, "cpuinfo", lambda: processor)
     assert resolve("auto", "cpu") == dtype
+    if "bf16" in processor:  # asked for by name it is taken wherever there are instructions
+        assert resolve("bf16", "cpu") == torch.bfloat16
 
 
 def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,19 +40,16 @@ def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bf16_is_hidden_with_the_instructions_that_onednn_may_not_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("flags : avx2 avx512f avx512_bf16 amx_bf16", encoding="utf-8")
-    monkeypatch.setattr(precision, "Path", lambda _: cpuinfo)
+    monkeypatch.setattr(precision, "cpuinfo", lambda: "flags : avx2 avx512f avx512_bf16 amx_bf16")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    found = precision.has_bf16.__wrapped__
-    assert found("cpu")
+    assert has_bf16("cpu")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core_bf16")
-    assert found("cpu")
+    assert has_bf16("cpu")
     for older in ("AVX512_CORE_VNNI", "avx2"):
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", older)
-        assert not found("cpu")
+        assert not has_bf16("cpu")
 
 
 def test_a_device_is_there_or_named() -> None:

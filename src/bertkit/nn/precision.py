@@ -1,4 +1,4 @@
-"""What to compute on, and in what numbers: fp32, or bf16 where there are instructions for it."""
+"""What to compute on, and in what numbers: fp32, or bf16 where it is faster."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE
 
 
 @cache
+def cpuinfo() -> str:
+    """What Linux says of the processor; elsewhere nothing."""
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
+
+
 def has_bf16(device: str) -> bool:
     """Whether the device multiplies bf16 in hardware; where it is emulated it is 100 × slower.
 
@@ -35,14 +41,21 @@ def has_bf16(device: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_BF16:
         return False
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text() if cpuinfo.exists() else ""
-    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))
+    return any(flag in cpuinfo() for flag in ("avx512_bf16", "amx_bf16", " bf16"))
+
+
+def gains_by_bf16(device: str) -> bool:
+    """Whether bf16 is faster than fp32 on the device: where it is, auto takes it.
+
+    Intel's processors without AMX do half as many products a second in bf16 (docs/log.md).
+    """
+    without_amx = "GenuineIntel" in cpuinfo() and "amx_bf16" not in cpuinfo()
+    return has_bf16(device) and not (device.startswith("cpu") and without_amx)
 
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
     """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated."""
-    if precision == "fp32" or (precision == "auto" and not has_bf16(device)):
+    if precision == "fp32" or (precision == "auto" and not gains_by_bf16(device)):
         return torch.float32
     if not has_bf16(device):
         raise DeviceError(

@@ -138,9 +138,9 @@ def pipeline(
 
     `task` is embed, rerank, fill-mask, generate or next-sentence, words or fill-gap (of an ELMo's
     folder), one that models are fine-tuned for (classify, tag, answer, ...) or a class of your own.
-    `model` is a folder, a hub id or an opened folder. `precision` bf16 (or auto) is faster where
-    the machine has the instructions, int8 of a model that writes, and of others where `bertkit
-    quantize` made the folder; `pooling` (mean, cls or max) and `batch_invariant` (the same bits
+    `model` is a folder, a hub id or an opened folder. `precision` auto takes bf16 where it is
+    faster; int8 is for models that write, and for others where `bertkit quantize` made the folder;
+    `pooling` (mean, cls or max) and `batch_invariant` (the same bits
     whatever a text is embedded with, and slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """

@@ -18,7 +18,7 @@ from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
 from bertkit.engine.quantize import Int8
 from bertkit.errors import CheckpointError
-from bertkit.nn.precision import Inference, has_bf16
+from bertkit.nn.precision import Inference, gains_by_bf16
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, averaged, encode
 
@@ -91,7 +91,7 @@ def open_engine(
                 "threads, as tuned on this machine"
             )
         else:
-            say(f"precision: {'bf16' if has_bf16(device) else 'fp32'}")
+            say(f"precision: {'bf16' if gains_by_bf16(device) else 'fp32'}")
     if precision == "int8" and "lm" in loaded.model.heads:
         # a few tokens of a model that writes have states a thousand times as large as the others
         int8, precision = "rows", "fp32"

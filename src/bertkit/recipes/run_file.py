@@ -56,8 +56,8 @@ class Train(Settings, frozen=True):
     """Largest norm of the gradient."""
     seed: Seed = 0
     precision: Precision = "auto"
-    """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where the machine has
-    the instructions."""
+    """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where it is faster:
+    on GPUs, AMD and ARM that have the instructions, and Intel with AMX."""
     device: str = "auto"
     log_every: Count = 10
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
