@@ -13,7 +13,18 @@ import sys
 from pathlib import Path
 
 HELPERS = {
-    *("__init__", "__main__", "graphs", "harness", "joey", "kept", "marian", "text", "trainer")
+    *(
+        "__init__",
+        "__main__",
+        "accelerated",
+        "graphs",
+        "harness",
+        "joey",
+        "kept",
+        "marian",
+        "text",
+        "trainer",
+    )
 }
 TAKES = {"finetune": {"tasks", "seeds", "speed"}, "distill": {"tasks", "seeds", "rows"}}
 """Options of these benchmarks alone."""

@@ -273,6 +273,8 @@ class Batch:
     example: Tensor | None = None
     source: Batch | None = None
     source_order: Tensor | None = None
+    part: int = 0
+    """Of its step, where one is cut into parts that several processes share."""
 
     @property
     def tokens(self) -> int:

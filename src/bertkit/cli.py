@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from cyclopts import App, CycloptsError
 
 from bertkit import __version__
 from bertkit.commands.table import register
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, ConfigError
 
 app = App(
     name="bertkit",
@@ -30,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
         words = _with_task(list(arguments))
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and words[:1] != ["pretrain"]:
+            raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
         print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)

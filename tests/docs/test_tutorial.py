@@ -35,6 +35,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((DOCS / "tutorial").glob("*.md")),
     DOCS / "guide" / "elmo.md",
+    DOCS / "guide" / "scale.md",
     DOCS / "guide" / "window.md",
     DOCS / "guide" / "words.md",
 ]

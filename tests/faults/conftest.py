@@ -99,14 +99,20 @@ class Forker:
         self.process, self.errors = process, errors
 
     def __call__(self, *argv: object, **job: Any) -> int:
+        (code,) = self.together(1, *argv, **job)
+        return code
+
+    def together(self, world: int, *argv: object, **job: Any) -> list[int]:
+        """The exit codes of so many processes, by rank."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        job = {"argv": [str(word) for word in argv], **job}
+        job = {"argv": [str(word) for word in argv], "world": world, **job}
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, "the forking process ended"
-        return int(json.loads(answer))
+        codes: list[int] = json.loads(answer)
+        return codes
 
     @property
     def said(self) -> str:

@@ -3,8 +3,9 @@
 Reads a job a line from stdin, as JSON: `argv`; and to end it early either `at_write`, the number
 of the file operation before which it kills itself, or `signal` with `journal` and `lines`, sent
 when the journal has that many lines and `delay` seconds have passed; `file_bytes` limits the size
-of a file, which then fails as on a full disk. Answers with the exit code
-(negative for a signal) and where stderr went.
+of a file, which then fails as on a full disk. With `world` so many processes run the command as
+torchrun would start them, `more` says what a rank's command has besides, and what ends one early
+befalls the one of `rank`. Answers with the exit codes, negative for a signal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -47,7 +49,7 @@ def die_at_write(number: int) -> None:
 
 
 def child(job: dict[str, Any], errors: str) -> int:
-    handle = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    handle = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     torch.set_num_threads(1)  # tiny models: a second thread only waits
@@ -57,6 +59,39 @@ def child(job: dict[str, Any], errors: str) -> int:
     if job.get("at_write"):
         die_at_write(job["at_write"])
     return cli.run(job["argv"])
+
+
+SPARED = {"at_write": None, "file_bytes": None}
+"""Of a job, for the ranks that nothing befalls."""
+
+
+def fork(job: dict[str, Any], errors: str, rank: int, world: int, port: int) -> int:
+    """Run the job in a process of its own; its number."""
+    process = os.fork()
+    if process:
+        return process
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if world > 1:
+        named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in named.items()})
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        job["argv"] += job.get("more", {}).get(str(rank), [])
+    code = 70
+    try:
+        code = child(job, errors)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def free_port() -> int:
+    with socket.socket() as open_socket:
+        open_socket.bind(("127.0.0.1", 0))
+        port: int = open_socket.getsockname()[1]
+        return port
 
 
 def lines(path: str) -> int:
@@ -70,26 +105,26 @@ def main() -> None:
     errors = sys.argv[1]
     for line in sys.stdin:
         job = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            code = 70
-            try:
-                code = child(job, errors)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        ended, status = 0, 0
+        Path(errors).write_text("", encoding="utf-8")
+        world, chosen = job.get("world", 1), job.get("rank", 0)
+        port = free_port() if world > 1 else 0
+        processes = [
+            fork({**job, **({} if rank == chosen else SPARED)}, errors, rank, world, port)
+            for rank in range(world)
+        ]
+        codes: dict[int, int] = {}
         sent = "signal" not in job
-        while not ended:
+        while len(codes) < world:
             if not sent and lines(job["journal"]) >= job["lines"]:
                 time.sleep(job.get("delay", 0.0))
-                os.kill(process, job["signal"])
+                os.kill(processes[chosen], job["signal"])
                 sent = True
-            ended, status = os.waitpid(process, 0 if sent else os.WNOHANG)
+            ended, status = os.waitpid(-1, 0 if sent else os.WNOHANG)
+            if ended:
+                codes[ended] = os.waitstatus_to_exitcode(status)
+                sent = sent or ended == processes[chosen]
             time.sleep(0 if sent else 0.001)
-        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+        print(json.dumps([codes[process] for process in processes]), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,3 +31,10 @@ def test_another_thread_goes_without() -> None:
     thread.start()
     thread.join()
     assert asked == [False]
+
+
+def test_a_patient_one_takes_a_second_signal_for_the_same() -> None:
+    with Interrupt(patient=True) as stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+            assert stop.asked

@@ -129,6 +129,8 @@ def _typed(hint: Any) -> Any:
     """Of a type the part that words can be: a path of a path or an open model."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
+        if arguments[0] is bool and get_origin(arguments[1]) is Literal:
+            return hint  # a flag behind which a word may stand
         kinds = [kind for one in arguments if (kind := _typed(one)) is not None]
         kinds = [kind for kind in kinds if kind is not NoneType][:1]
         return kinds[0] | None if kinds and NoneType in arguments else next(iter(kinds), None)

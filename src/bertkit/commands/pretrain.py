@@ -15,12 +15,13 @@ from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.pretrain import pretrain as pretrain_model
 from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
 from bertkit.recipes.variants import find_run_file
+from bertkit.training.run import Resume
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
 
 def pretrain(
-    config: Path, /, *settings: Word, corpus: Path, out: Path, resume: bool = False
+    config: Path, /, *settings: Word, corpus: Path, out: Path, resume: Resume = False
 ) -> None:
     """Pretrain a model from a run file.
 
@@ -29,7 +30,8 @@ def pretrain(
             families`. Any setting of it can be replaced: --train.learning_rate 3e-4.
         corpus: A prepared corpus.
         out: The run's folder; it is a model folder from the start.
-        resume: Go on after the newest complete checkpoint.
+        resume: Go on after the newest complete checkpoint. `--resume auto` begins where there is
+            none yet, so that the same command can always be given again.
     """
     data = override(read_toml(find_run_file(config)), list(_settings(settings)))
     learn = pretrain_elmo if data.get("family") == FAMILY else pretrain_model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,8 +44,11 @@ class HeldOut:
     written: Callable[[], str] | None = None
 
     def scores(self, step: int) -> dict[str, float]:
-        """Losses and accuracies after `step`; none where it is not one that is scored."""
-        if not self.batches or not (step in (0, self.run.total) or step % self.every == 0):
+        """Losses and accuracies after `step`; none where it is not one that is scored, or another
+        process does."""
+        if not (self.batches and self.run.ranks.first) or not (
+            step in (0, self.run.total) or step % self.every == 0
+        ):
             return {}
         journal = self.run.journal
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
@@ -79,7 +82,8 @@ def learn(
 
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
-    writer = tensorboard(train)
+    ranks = run.ranks
+    writer = tensorboard(train) if ranks.first else None
     scores = held_out.scores(start)
     board = writer(str(run.out / "tensorboard")) if writer is not None else None
     masters, optimizer = run.state.masters, run.state.optimizer
@@ -93,23 +97,43 @@ def learn(
             max_grad_norm=train.max_grad_norm,
             seed=train.seed,
             start=start,
+            ranks=ranks,
+            stopping=lambda: run.stopping,
         ):
             number, last = step.number, step.number == train.steps
             log = last or number % train.log_every == 0
             run.show(number, _note(step), line=log)
-            if log:
-                _log(step, run.journal, board)
-            stopping = run.stopping and not last
-            if last or number % train.save_every == 0 or stopping:
-                folder.show(run.save(number, keep=train.keep))
+            stopping = step.stopping and not last
+            if ranks.first:
+                if log:
+                    _log(step, run.journal, board)
+                if last or number % train.save_every == 0 or stopping:
+                    folder.show(run.save(number, keep=train.keep))
+                if stopping:
+                    draw(run.out)
             if stopping:
-                draw(run.out)
                 run.stop(number)
             scores = held_out.scores(number) or scores
     if board is not None:
         board.close()
-    draw(run.out)
+    if ranks.first:
+        draw(run.out)
     return scores
+
+
+def batches_of_steps(
+    train: Train, parts: range, start: int, batches: Callable[[int, int, int], list[Batch]]
+) -> Iterator[list[Batch]]:
+    """The batches of these parts of each step after `start`.
+
+    `batches` are those of a step's samples: of so many, from an index of the endless order on.
+    """
+    for step in range(start, train.steps):
+        yield [
+            replace(batch, part=part)
+            for part in parts
+            for batch in batches(step, *train.samples_of(step, part))
+        ]
 
 
 def optimization(train: Train, masters: Masters) -> tuple[Any, Schedule]:

@@ -38,7 +38,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
-from bertkit.recipes.learn import HeldOut, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_steps, learn, optimization, tensorboard, warn
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -50,7 +50,8 @@ from bertkit.recipes.run_file import (
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.masters import Masters
-from bertkit.training.run import Run
+from bertkit.training.ranks import Ranks, joined
+from bertkit.training.run import Resume, Run
 from bertkit.training.state import State
 from bertkit.training.teacher import begin_as
 
@@ -60,19 +61,26 @@ def pretrain(
     *,
     corpus: Path,
     out: Path,
-    resume: bool = False,
+    resume: Resume = False,
     start_from: Loaded | None = None,
 ) -> dict[str, float]:
     """Run (or go on with) a pretraining and return the held-out scores at its end.
 
     It begins with fresh weights, or with those of a model that is open, whose shape the settings
-    have to name.
+    have to name. Processes that torchrun started learn together; the scores are the first one's.
     `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
     a journal and a loss curve beside.
     Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
     fault can be seen then.
     """
-    run = Run(out, resume=resume)
+    with joined() as ranks:
+        run = Run(out, resume=resume, ranks=ranks)
+        return _pretrain(run, settings, corpus, start_from)
+
+
+def _pretrain(
+    run: Run, settings: Mapping[str, Any], corpus: Path, start_from: Loaded | None
+) -> dict[str, float]:
     text = open_text(corpus, settings)
     tokenizer = text.tokenizer()
     if start_from is not None:
@@ -84,7 +92,7 @@ def pretrain(
     warn(train)
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     _check_record(run, config, corpus, tokenizer)
-    samples = _Samples(text, tokenizer, config)
+    samples = _Samples(text, tokenizer, config, run.ranks)
     tensorboard(train)
 
     torch.manual_seed(train.seed)
@@ -243,6 +251,8 @@ class _Folder:
 
     def begin(self) -> None:
         """Write it, or mend that of a run that goes on, whatever has happened to its files."""
+        if not self.run.ranks.first:
+            return
         if self.run.checkpoint is None:
             self.write()
         else:
@@ -304,9 +314,9 @@ class _Samples:
     """The batches of every step, from the step's number alone, and the held-out ones."""
 
     def __init__(
-        self, corpus: Corpus | Pairs, tokenizer: Tokenizer, config: PretrainConfig
+        self, corpus: Corpus | Pairs, tokenizer: Tokenizer, config: PretrainConfig, ranks: Ranks
     ) -> None:
-        self.config = config
+        self.config, self.parts = config, ranks.share(config.train.parts)
         self.head = next((head for head in heads_of(config) if head != "mlm"), None)
         sampling, seed = config.sampling, config.train.seed
         share = sampling.held_out
@@ -341,12 +351,14 @@ class _Samples:
         return Samples(text, tokenizer, sampling, masking, **shared)
 
     def groups(self, start: int) -> Iterator[list[Batch]]:
-        """The batches of each step after `start`."""
+        """The batches of each step after `start` that are this process's."""
         train = self.config.train
-        for step in range(start, train.steps):
-            samples = self.first if step < self.until else self.main
-            drawn = samples.batch(*train.samples(step))
-            yield collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
+
+        def batches(step: int, first: int, count: int) -> list[Batch]:
+            drawn = (self.first if step < self.until else self.main).batch(first, count)
+            return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
+
+        return batches_of_steps(train, self.parts, start, batches)
 
     def evaluation(self) -> list[Batch]:
         """Held-out batches whose masks are always 15 % tokens, so that losses compare."""

@@ -24,13 +24,14 @@ from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import HeldOut, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_steps, learn, optimization, tensorboard, warn
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
 from bertkit.text.characters import CHARACTERS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.masters import Masters
-from bertkit.training.run import Run
+from bertkit.training.ranks import joined
+from bertkit.training.run import Resume, Run
 from bertkit.training.state import OurNames, State
 
 FAMILY = "elmo"
@@ -75,7 +76,7 @@ def _refuse_unknown(given: Any, known: Any, path: str) -> None:
 
 
 def pretrain_elmo(
-    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: bool = False
+    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: Resume = False
 ) -> dict[str, float]:
     """Run (or go on with) the pretraining of an ELMo and return the held-out scores at its end.
 
@@ -84,8 +85,12 @@ def pretrain_elmo(
     Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
     fault can be seen then.
     """
-    run = Run(out, resume=resume)
-    hdf5(out)
+    with joined() as ranks:
+        return _pretrain(Run(out, resume=resume, ranks=ranks), settings, corpus)
+
+
+def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path) -> dict[str, float]:
+    hdf5(run.out)
     text = Corpus.open(corpus)
     tokenizer = text.tokenizer()
     if not isinstance(tokenizer.core.model, models.WordLevel):
@@ -103,7 +108,8 @@ def pretrain_elmo(
     _check_record(run, config, corpus, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     words = names[: config.softmax.words]
-    samples = _Samples(text, tokenizer, names, len(words), config)
+    parts = run.ranks.share(train.parts)
+    samples = _Samples(text, tokenizer, names, len(words), config, parts)
 
     torch.manual_seed(train.seed)
     model = new_bilm(config.model, CHARACTERS, len(words)).to(device)
@@ -113,7 +119,8 @@ def pretrain_elmo(
     state = State(masters, optimizer, OurNames())
     start = run.begin(state, train.steps)
     folder = _Folder(run, words)
-    folder.write()
+    if run.ranks.first:
+        folder.write()
     if start == 0:
         say(
             f"{sum(w.numel() for w in masters.weights.values()):,} parameters, "
@@ -162,9 +169,15 @@ class _Samples:
     """The batches of every step, from the step's number alone, and the held-out ones."""
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Tokenizer, names: list[str], size: int, config: ElmoRun
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        names: list[str],
+        size: int,
+        config: ElmoRun,
+        parts: range,
     ) -> None:
-        self.train = config.train
+        self.train, self.parts = config.train, parts
         learned, self.held_out = split_documents(corpus, config.held_out)
         marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
         characters = config.model.char_cnn.max_characters_per_token
@@ -179,10 +192,12 @@ class _Samples:
         self._evaluated = of(self.held_out, 0) if len(self.held_out) else None
 
     def groups(self, start: int) -> Iterator[list[Batch]]:
-        """The batches of each step after `start`."""
-        train = self.train
-        for step in range(start, train.steps):
-            yield sentence_batches(self.main.batch(*train.samples(step)), train.max_batch_tokens)
+        """The batches of each step after `start` that are this process's."""
+
+        def batches(step: int, first: int, count: int) -> list[Batch]:
+            return sentence_batches(self.main.batch(first, count), self.train.max_batch_tokens)
+
+        return batches_of_steps(self.train, self.parts, start, batches)
 
     def evaluation(self) -> list[Batch]:
         if self._evaluated is None or not self.train.evaluate_samples:

@@ -38,6 +38,10 @@ class Train(Settings, frozen=True):
     """Samples of the first step, where their number grows; `batch_size` by default."""
     batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps in which it grows, evenly."""
+    parts: Count = 1
+    """Into which a step's samples are cut, to be dealt to processes (guide "More than one
+    process"): any number of them that divides it learns from the same samples, masks and draws of
+    dropout."""
     max_batch_tokens: Count = 8192
     """Tokens that go through the model at a time; a step is cut into as many batches as that
     takes, whose gradients add up in fp32. It changes memory and speed, and of the result only the
@@ -83,6 +87,9 @@ class Train(Settings, frozen=True):
                 f"first_batch_size = {self.first_batch_size} is more than batch_size = "
                 f"{self.batch_size}, to which it grows"
             )
+        fewest = self.first_batch_size or self.batch_size
+        if fewest < self.parts:
+            raise ValueError(f"parts = {self.parts}: a step of {fewest} samples has not as many")
 
     def samples(self, step: int) -> tuple[int, int]:
         """Index of the step's first sample, and its batch size."""
@@ -92,6 +99,12 @@ class Train(Settings, frozen=True):
         sizes = self.first_batch_size + growth * np.arange(step + 1) // self.batch_warmup_steps
         sizes = np.minimum(sizes, self.batch_size)
         return int(sizes[:-1].sum()), int(sizes[-1])
+
+    def samples_of(self, step: int, part: int) -> tuple[int, int]:
+        """Index of the first sample of a part of a step, and how many it has."""
+        first, size = self.samples(step)
+        begin, end = (size * number // self.parts for number in (part, part + 1))
+        return first + begin, end - begin
 
 
 class Teacher(Settings, frozen=True):

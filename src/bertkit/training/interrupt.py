@@ -7,10 +7,14 @@ from types import FrameType
 
 
 class Interrupt:
-    """Ctrl-C and SIGTERM ask for a stop at the end of the step; a second one does not wait."""
+    """Ctrl-C and SIGTERM ask for a stop at the end of the step; a second one does not wait.
 
-    def __init__(self) -> None:
-        self.asked = False
+    A `patient` one always does: what started the process passes a signal on, so that it may come
+    twice, and kills by itself what takes too long.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self.asked, self.patient = False, patient
 
     def __enter__(self) -> Interrupt:
         self._before = {}
@@ -22,7 +26,7 @@ class Interrupt:
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and not self.patient:
             raise KeyboardInterrupt("stopped at once; the last checkpoint stands")
         self.asked = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from bertkit import memory
 from bertkit.batch import Batch
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
-from bertkit.objectives.loss import Objective, totals
+from bertkit.objectives.loss import Objective, Totals, totals
 from bertkit.training.masters import Masters
+from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.schedule import Schedule
 
 
@@ -34,6 +35,8 @@ class Step:
     learning_rate: float
     tokens: int
     seconds: float
+    stopping: bool = False
+    """Whether a signal has asked one of the processes to stop."""
 
     @property
     def record(self) -> dict[str, float]:
@@ -60,11 +63,15 @@ def steps(
     max_grad_norm: float,
     seed: int,
     start: int = 0,
+    ranks: Ranks = ALONE,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
     """Take one optimizer step for each group of batches and yield it.
 
-    Gradients of a group add up, in fp32, before the step. Dropout's numbers depend on (seed, step)
-    alone, so a run resumed at `start` goes on as if it had never stopped.
+    Gradients of a group add up, in fp32, before the step, and so do those of all processes, each
+    of which has the batches of its own parts. Dropout's numbers depend on (seed, step, part)
+    alone: a run resumed at `start`, by as many processes or others, goes on as if it had never
+    stopped.
     Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
@@ -73,12 +80,14 @@ def steps(
     model.train()
     for number, group in enumerate(groups, start + 1):
         began = time.perf_counter()
-        # mixed: torch's generator on the CPU takes only the low 32 bits
-        torch.manual_seed(int(np.random.SeedSequence((seed, number)).generate_state(1)[0]))
-        counts = totals(group)
+        counts = _over(ranks, totals(group))
         parts: dict[str, float] = {}
-        correct: dict[str, int] = {}
+        correct: dict[str, float] = {}
+        part_of_step = None
         for batch in group:
+            if batch.part != part_of_step:
+                part_of_step = batch.part
+                _seed(seed, number, part_of_step)
             loss = model(batch.to(device), partial(objective, totals=counts))
             loss.total.backward()
             masters.receive_gradients()
@@ -86,6 +95,9 @@ def steps(
                 parts[name] = parts.get(name, 0.0) + part.item()
             for name, right in loss.correct.items():
                 correct[name] = correct.get(name, 0) + int(right.item())
+        tokens, stop = sum(batch.tokens for batch in group), stopping()
+        if ranks.world > 1:
+            tokens, stop = _added_up(ranks, masters, parts, correct, tokens, stop)
         norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm).item()
         total = sum(parts.values())
         if not (torch.isfinite(torch.tensor([total, norm])).all()):
@@ -107,10 +119,49 @@ def steps(
             accuracy={name: right / max(counts[name], 1) for name, right in correct.items()},
             gradient_norm=norm,
             learning_rate=rates[0] * factor,
-            tokens=sum(batch.tokens for batch in group),
+            tokens=tokens,
             seconds=time.perf_counter() - began,
+            stopping=stop,
         )
         model.train()
+
+
+def _seed(seed: int, step: int, part: int) -> None:
+    """Seed the draws of a part; the first one's are those of a step that was not cut."""
+    draws = np.random.SeedSequence((seed, step), spawn_key=(part,) if part else ())
+    # mixed: torch's generator on the CPU takes only the low 32 bits
+    torch.manual_seed(int(draws.generate_state(1)[0]))
+
+
+def _over(ranks: Ranks, counts: Totals) -> Totals:
+    """Of the same step in all processes."""
+    if ranks.world == 1:
+        return counts
+    told = ranks.sum([*counts.values(), counts.tokens, counts.sequences, counts.places])
+    *own, tokens, sequences, places = map(int, told)
+    whole = Totals([])
+    whole.update(zip(counts, own, strict=True))
+    whole.tokens, whole.sequences, whole.places = tokens, sequences, places
+    return whole
+
+
+def _added_up(
+    ranks: Ranks,
+    masters: Masters,
+    parts: dict[str, float],
+    correct: dict[str, float],
+    tokens: int,
+    stop: bool,
+) -> tuple[int, bool]:
+    """Add up what all processes have of a step, gradients too; its tokens, and whether to stop."""
+    weights = [w for w in masters.weights.values() if w.requires_grad]
+    moved = [w.grad is not None for w in weights]
+    told = ranks.sum([*parts.values(), *correct.values(), tokens, stop, *moved])
+    for numbers in (parts, correct):
+        for name in numbers:
+            numbers[name] = told.pop(0)
+    ranks.sum_gradients(w for w, anywhere in zip(weights, told[2:], strict=True) if anywhere)
+    return int(told[0]), told[1] > 0
 
 
 def evaluate(

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -38,7 +38,11 @@ from bertkit.storage import (
 )
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import RUN, Journal, left_out
+from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.state import State, damage
+
+Resume = bool | Literal["auto"]
+"""Whether a run goes on; auto: where there is one, else it begins."""
 
 CHECKPOINTS = "checkpoints"
 SETTINGS = (".json", ".txt")
@@ -53,21 +57,27 @@ class Run:
     """Steps from begin to end."""
     _saved: float
 
-    def __init__(self, out: Path | str, *, resume: bool) -> None:
-        """Raises: ConfigError when `out` is in use, or holds no run to resume."""
-        self.out, self.resumed = Path(out), resume
+    def __init__(self, out: Path | str, *, resume: Resume, ranks: Ranks = ALONE) -> None:
+        """Of several processes the first alone writes to the folder.
+
+        Raises: ConfigError when `out` is in use, or holds no run to resume.
+        """
+        self.out, self.ranks = Path(out), ranks
+        there = bool(ranks.of_first((self.out / RUN).exists()))
+        self.resumed = there if resume == "auto" else resume
         self.journal = Journal(self.out)
         self.record: Mapping[str, Any] = {}
         self.checkpoint: Path | None = None
         """The newest that is complete."""
         self.best: str | None = None
         """A sentence on the best model that the folder holds, where one is chosen."""
-        self.interrupt = Interrupt()
-        if self.out.is_dir():
+        self.interrupt = Interrupt(patient=ranks.world > 1)
+        if ranks.first and self.out.is_dir():
             sweep(self.out)
-        if not resume:
-            refuse_used(self.out, resumable=True)
-        elif not (self.out / RUN).exists():
+        if not self.resumed:
+            if ranks.first:
+                refuse_used(self.out, resumable=True)
+        elif not there:
             raise ConfigError(f"{self.out}: no run to resume here; leave out --resume")
 
     # ---- before work starts
@@ -87,7 +97,8 @@ class Run:
         Raises: ConfigError for a damaged record or changed settings, or one of `refusals`.
         """
         self.record = record
-        if not self.resumed:
+        self.ranks.agree({name: v for name, v in record.items() if name != "corpus_folder"})
+        if not (self.resumed and self.ranks.first):
             return
         place, remedy = self.out / RUN, "start over in another --out"
         before = read_json(place, ConfigError, remedy)
@@ -121,18 +132,29 @@ class Run:
         Raises: CheckpointError when there are checkpoints and none is complete.
         """
         self.state, self.total, self._saved = state, total, time.monotonic()
-        self.out.mkdir(parents=True, exist_ok=True)
-        write_json(self.out / RUN, self.record)
+        if self.ranks.first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(self.out / RUN, self.record)
         start = 0
         if self.resumed:
+            start = self._restore()
+            say(f"going on after step {start} of {total}")
+        if self.ranks.first and (damaged := self.journal.rewind(start)):
+            say(left_out(self.journal.path, damaged))
+        return start
+
+    def _restore(self) -> int:
+        """Put the newest complete checkpoint back, the same in all processes; its step."""
+        step = 0
+        if self.ranks.first:
             self.checkpoint, sentences = recover(self.out)
             for sentence in sentences:
                 say(sentence)
-            start = state.restore(self.checkpoint) if self.checkpoint else 0
-            say(f"going on after step {start} of {total}")
-        if damaged := self.journal.rewind(start):
-            say(left_out(self.journal.path, damaged))
-        return start
+            step = _step(self.checkpoint) if self.checkpoint else 0
+        if step := self.ranks.of_first(step):
+            self.checkpoint = _checkpoint(self.out, step)
+            self.state.restore(self.checkpoint)
+        return step
 
     # ---- the loop
 
@@ -188,7 +210,7 @@ class Run:
 
         Older ones go only after the new one is complete. Raises: StorageError; nothing is lost.
         """
-        folder = self.out / CHECKPOINTS / f"step-{step:08d}"
+        folder = _checkpoint(self.out, step)
         if not folder.exists():
             with new_folder(folder) as partial:
                 self.state.write(partial, step)
@@ -252,6 +274,14 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
         used = "the one before it is used" if newer else "a newer one is used"
         sentences.append(f"{folder}: {reason}; {used}, this one is now {aside}")
     return good, sentences
+
+
+def _checkpoint(out: Path, step: int) -> Path:
+    return out / CHECKPOINTS / f"step-{step:08d}"
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _folders(out: Path) -> list[Path]:

@@ -1,0 +1,260 @@
+"""Several processes beside one, on this machine: what is learned, how fast, and what a kill costs.
+
+`torchrun` starts `bertkit pretrain` on gloo, and beside it the same shape in accelerate's DDP on
+samples of the same corpus (`benchmarks/accelerated.py`), grouped by length. Tokens/s are those of
+the steps' own clocks, medians of all steps but the first few, of runs that take turns. Kills are
+SIGKILLs of a process of the run, chosen by chance, under `--max-restarts`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks import kept, pretrain
+from benchmarks.harness import Options, bf16_here
+from bertkit.data.corpus import Corpus
+from bertkit.memory import cores
+from bertkit.storage import sha256
+
+SAMPLES, BATCH, STEPS, FIRST = 128, 32, 12, 3
+"""Of a step; of a batch of the peer; of a run; steps that are not counted."""
+
+ROUNDS, KILLS = 3, 20
+
+WORLDS = "largest difference of the loss over worlds of 1, 2 and 4, 20 steps, dropout on, fp32"
+SPEED = "bert-mini, two processes on two cores"
+KILLED = "runs of 20 that end with the same weights after a kill"
+BACK = "from SIGKILL to the first new step"
+
+ONE, ACCELERATE = "one process, two threads", "accelerate, DDP, two processes"
+
+
+def main(options: Options) -> None:
+    book = options.book("scale")
+    config = "bert-tiny" if options.quick else "bert-mini"
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        corpus = pretrain.make_corpus(folder / "running", pretrain.TEXTS[0])
+        rows: dict[tuple[str, ...], Callable[[], Iterator[kept.Row]]] = {
+            (WORLDS, kept.LIMIT): lambda: worlds(folder, corpus),
+            (SPEED, ONE, ACCELERATE): lambda: speed(folder, corpus, config, quick=options.quick),
+            (KILLED, kept.LIMIT): lambda: kills(folder, corpus, 2 if options.quick else KILLS),
+            (BACK, ACCELERATE): lambda: back(folder, corpus, 1 if options.quick else ROUNDS),
+        }
+        for key, measure in rows.items():
+            if book.wanted(*key) and not options.late:
+                book.add(*measure())
+    book.close()
+
+
+# ---- what is learned
+
+
+def worlds(folder: Path, corpus: Corpus) -> Iterator[kept.Row]:
+    found = []
+    for world in (1, 2, 4):
+        out = folder / f"world-{world}"
+        with ours("bert-mini", corpus, out, world, steps=20, samples=32, parts=4, **FP32) as run:
+            finish(run, out)
+        found.append([r["loss"] for r in records(out)])
+        assert len(found[-1]) == 20
+    largest = max(max(at) - min(at) for at in zip(*found, strict=True))
+    yield kept.row(
+        WORLDS, max(largest, 1e-12), 1e-6, peer_name=kept.LIMIT, unit="nats", target=1.0,
+        better="lower",
+        how=(kept.How("bert-mini, 32 samples a step in 4 parts, dropout 0.1"), kept.How()),
+    )  # fmt: skip
+
+
+FP32 = {"train.precision": "fp32", "train.save_every": "1000"}
+
+
+def speed(folder: Path, corpus: Corpus, config: str, *, quick: bool) -> Iterator[kept.Row]:
+    rates: dict[str, list[float]] = {"ours": [], ONE: [], ACCELERATE: []}
+    steps = 6 if quick else STEPS
+    for number in range(1 if quick else ROUNDS):
+        for name in rates:
+            out = folder / f"speed-{number}-{name.split(',')[0].replace(' ', '-')}"
+            if name == ACCELERATE:
+                run = accelerated(config, corpus, out, steps)
+            else:
+                world = 2 if name == "ours" else 1
+                run = ours(
+                    config, corpus, out, world, steps=steps, samples=SAMPLES, parts=2,
+                    **{"train.save_every": "1000"},
+                )  # fmt: skip
+            with run as process:
+                finish(process, out)
+            rates[name].append(median(r["tokens_per_second"] for r in records(out)[FIRST:]))
+    numbers = "bf16" if bf16_here() else "fp32"
+    step = f"{numbers}, a step of {SAMPLES} samples"
+    threads = "one thread each"
+    for peer, target, how in (
+        (ONE, 0.95, f"{step}, {cores()} threads"),
+        (ACCELERATE, 2.0, f"{step}, {BATCH} at a time, grouped by length, {threads}"),
+    ):
+        yield kept.row(
+            SPEED, median(rates["ours"]), median(rates[peer]), peer_name=peer, unit="tokens/s",
+            target=target, better="higher",
+            how=(kept.How(f"{step} in 2 parts, {threads}"), kept.How(how)),
+        )  # fmt: skip
+
+
+# ---- kills
+
+
+def kills(folder: Path, corpus: Corpus, count: int) -> Iterator[kept.Row]:
+    chance, same = random.Random(0), 0
+    given: dict[str, Any] = {
+        "steps": 24, "samples": 16, "parts": 2, "train.precision": "fp32", "train.save_every": "4",
+    }  # fmt: skip
+    with ours("bert-tiny", corpus, folder / "undisturbed", 2, **given) as run:
+        finish(run, folder / "undisturbed")
+    whole = sha256(folder / "undisturbed" / "model.safetensors")
+    for number in range(count):
+        out = folder / f"killed-{number}"
+        with ours("bert-tiny", corpus, out, 2, **given) as run:
+            wait_for(out, chance.randrange(2, 22), run)
+            os.kill(chance.choice(learners(run.pid)), signal.SIGKILL)
+            ended = run.wait()
+        same += ended == 0 and sha256(out / "model.safetensors") == whole
+    yield kept.row(
+        KILLED, same, count, peer_name=kept.LIMIT, unit="runs", target=1.0, better="higher",
+        how=(kept.How("bert-tiny, 24 steps, fp32, one of 2, by chance"), kept.How()),
+    )  # fmt: skip
+
+
+def back(folder: Path, corpus: Corpus, rounds: int) -> Iterator[kept.Row]:
+    seconds: dict[str, list[float]] = {"ours": [], ACCELERATE: []}
+    for number in range(rounds):
+        for name in seconds:
+            out = folder / f"back-{number}-{name.split(',')[0]}"
+            if name == ACCELERATE:
+                run = accelerated("bert-tiny", corpus, out, 100_000)
+            else:
+                run = ours(
+                    "bert-tiny", corpus, out, 2, steps=100_000, samples=SAMPLES, parts=2,
+                    **{"train.save_every": "5"},
+                )  # fmt: skip
+            with run as process:
+                wait_for(out, 11, process)
+                os.kill(learners(process.pid)[1], signal.SIGKILL)
+                killed = time.perf_counter()
+                next_line(out / "journal.jsonl")
+                seconds[name].append(time.perf_counter() - killed)
+    yield kept.row(
+        BACK, median(seconds["ours"]), median(seconds[ACCELERATE]), peer_name=ACCELERATE, unit="s",
+        target=1.0, better="lower",
+        how=(
+            kept.How("bert-tiny, torchrun --max-restarts, saved every 5 steps"),
+            kept.How("the same, save_state"),
+        ),
+    )  # fmt: skip
+
+
+def next_line(journal: Path) -> None:
+    """Wait for a line that is written from half a second on; a run that goes on may first write the
+    file anew, without lines that are ahead of its checkpoint."""
+    time.sleep(0.5)
+    before = journal.stat()
+    while True:
+        now = journal.stat()
+        if now.st_ino == before.st_ino and now.st_size > before.st_size:
+            return
+        before = now
+        time.sleep(0.005)
+
+
+# ---- runs
+
+
+@contextmanager
+def started(command: Sequence[str], out: Path, world: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A run, which ends with the block."""
+    threads = 1 if world > 1 else cores()
+    torchrun = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "5",
+        f"--nproc-per-node={world}", "-m",
+    ]  # fmt: skip
+    words = [*torchrun, *command] if world > 1 else [sys.executable, "-m", *command]
+    log = out.with_suffix(".log")
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            words, stdout=said, stderr=said, env={**os.environ, "OMP_NUM_THREADS": str(threads)}
+        )
+        try:
+            yield process
+        finally:
+            stop(process)
+
+
+def ours(
+    config: str, corpus: Corpus, out: Path, world: int, *, steps: int, samples: int, parts: int,
+    **more: str,
+) -> Any:  # fmt: skip
+    settings = {
+        "train.steps": str(steps), "train.warmup_steps": "2", "train.batch_size": str(samples),
+        "train.parts": str(parts), "train.log_every": "1", "train.evaluate_samples": "0",
+        "sampling.length": str(pretrain.LENGTH), **more,
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    return started(
+        ["bertkit", "pretrain", config, "--corpus", str(corpus.folder), "--out", str(out),
+         "--resume", "auto", *words],
+        out, world,
+    )  # fmt: skip
+
+
+def accelerated(config: str, corpus: Corpus, out: Path, steps: int) -> Any:
+    out.mkdir()
+    file = pretrain.CONFIGS / f"{config}.toml"
+    numbers = [str(number) for number in (steps, SAMPLES, BATCH)]
+    command = ["benchmarks.accelerated", str(file), str(corpus.folder), str(out), *numbers]
+    return started(command, out, 2)
+
+
+def finish(process: subprocess.Popen[bytes], out: Path) -> None:
+    """Wait for its end, which must be a good one."""
+    assert process.wait() == 0, out.with_suffix(".log").read_text(encoding="utf-8")[-3000:]
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End it; torchrun ends those it started."""
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
+
+
+def learners(pid: int) -> list[int]:
+    """The processes that torchrun started."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """Of the steps that the journal has."""
+    path = out / "journal.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    return [r for r in map(json.loads, whole) if "tokens_per_second" in r]
+
+
+def lines(out: Path) -> int:
+    return len(records(out))
+
+
+def wait_for(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
+    while lines(out) < count:
+        assert run.poll() is None, out.with_suffix(".log").read_text(encoding="utf-8")[-2000:]
+        time.sleep(0.01)

@@ -1,0 +1,170 @@
+"""Several processes learn what one learns; what befalls one of them costs no step and no file."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertkit import cli
+from bertkit.storage import sha256
+
+STEPS = 12
+
+
+def words(world: Any, run: Path, *more: object) -> list[object]:
+    parts = ("--train.parts", 4, "--model.dropout", 0.1, "--train.batch_size", 10)
+    return ["pretrain", world.config, "--corpus", world.corpus, "--out", run, *parts, *more]
+
+
+def losses(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [r["step"] for r in records if "loss" in r] == list(range(1, STEPS + 1))
+    assert [r["step"] for r in records if "held_out" in r] == [0, 6, 12]
+    return [r for r in records if "loss" in r]
+
+
+def nearly(run: Path, whole: Path, most: float = 1e-6) -> None:
+    """Losses and weights that differ in the last digits alone."""
+    for ours, theirs in zip(losses(run), losses(whole), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=most)
+        assert ours["tokens"] == theirs["tokens"]
+        assert ours["mlm_accuracy"] == theirs["mlm_accuracy"]
+    weights = load_file(run / "model.safetensors")
+    for name, weight in load_file(whole / "model.safetensors").items():
+        torch.testing.assert_close(weights[name], weight, atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def alone(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    assert forker(*words(world, run)) == 0, forker.said
+    return run
+
+
+@pytest.fixture(scope="module")
+def two(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("two") / "run"
+    assert forker.together(2, *words(world, run)) == [0, 0], forker.said
+    assert forker.said.count(": done") == 1  # the first process speaks
+    return run
+
+
+def test_two_and_four_learn_as_one(
+    world: Any, forker: Any, alone: Path, two: Path, tmp_path: Path
+) -> None:
+    nearly(two, alone)
+    assert forker.together(4, *words(world, tmp_path / "run")) == [0] * 4, forker.said
+    nearly(tmp_path / "run", alone)
+
+
+def test_another_cut_of_a_step_draws_other_dropout(
+    world: Any, forker: Any, alone: Path, tmp_path: Path
+) -> None:
+    """The control: what is equal above is not equal by itself."""
+    assert forker(*words(world, tmp_path / "run", "--train.parts", 2)) == 0, forker.said
+    with pytest.raises(AssertionError):
+        nearly(tmp_path / "run", alone)
+
+
+def test_a_signal_to_one_stops_all_after_the_same_step_and_others_go_on(
+    world: Any, forker: Any, alone: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
+    assert forker.together(2, *words(world, run), **at) == [0, 0], forker.said
+    assert "which is saved; go on with --resume" in forker.said.splitlines()[-1]
+    (newest, *_) = sorted((run / "checkpoints").iterdir(), reverse=True)
+    assert f"stopped after step {int(newest.name.removeprefix('step-'))}" in forker.said
+    at["lines"] = 8
+    codes = forker.together(4, *words(world, run, "--resume", "auto"), **at)
+    assert codes == [0] * 4, forker.said
+    assert forker(*words(world, run, "--resume")) == 0, forker.said
+    nearly(run, alone)
+
+
+def test_a_killed_process_ends_the_others_and_the_same_command_goes_on(
+    world: Any, forker: Any, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = words(world, run, "--resume", "auto")
+    for rank, lines in ((1, 4), (0, 7)):
+        at = {"journal": str(run / "journal.jsonl"), "lines": lines, "rank": rank}
+        codes = forker.together(2, *command, **at, signal=signal.SIGKILL)
+        assert codes[rank] == -signal.SIGKILL
+        assert codes[1 - rank] == 2, forker.said
+        assert "another process of the run has ended" in forker.said
+        assert "Traceback" not in forker.said
+    assert forker.together(2, *command) == [0, 0], forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
+    assert len(losses(run)) == STEPS
+
+
+def test_a_loss_that_is_no_number_in_one_process_is_told_by_all(
+    world: Any, forker: Any, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    codes = forker.together(2, *words(world, run, "--train.learning_rate", 1e30))
+    assert codes == [2, 2], forker.said
+    told = [line for line in forker.said.splitlines() if "the loss is" in line]
+    assert len(told) == 2
+    assert len({line.removeprefix("bertkit: ").removeprefix("rank 1: ") for line in told}) == 1
+
+
+def test_processes_that_were_told_differently_are_refused(
+    world: Any, forker: Any, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    more = {"2": ["--train.seed", "3"]}
+    codes = forker.together(4, *words(world, run), more=more)
+    assert codes == [2] * 4
+    assert "rank 2: other settings or another corpus than rank 0" in forker.said
+    assert not run.exists()
+
+
+def test_a_world_that_does_not_divide_the_parts_is_refused(
+    world: Any, forker: Any, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert forker.together(3, *words(world, run)) == [2] * 3
+    assert (
+        "train.parts = 4: cannot be dealt evenly to 3 processes; start 2, or begin a run with "
+        "train.parts = 6"
+    ) in forker.said
+    assert not run.exists()
+
+
+def test_a_full_disk_of_the_first_ends_all(
+    world: Any, forker: Any, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    codes = forker.together(2, *words(world, run), file_bytes=60_000)
+    assert codes == [2, 2], forker.said
+    assert "Traceback" not in forker.said
+    assert forker.together(2, *words(world, run, "--resume", "auto")) == [0, 0], forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
+
+
+def test_a_folder_in_use_is_refused_by_all(world: Any, forker: Any, two: Path) -> None:
+    codes = forker.together(2, *words(world, two))
+    assert codes == [2, 2]
+    assert "Traceback" not in forker.said
+
+
+def test_other_commands_do_not_run_under_torchrun(
+    refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "only `bertkit pretrain` runs under torchrun" in refused("families")
+
+
+def test_more_parts_than_samples(world: Any, refused: Any, tmp_path: Path) -> None:
+    said = refused(*words(world, tmp_path / "run", "--train.batch_size", 3))
+    assert "parts = 4: a step of 3 samples has not as many" in said
+    assert cli.run([str(w) for w in words(world, tmp_path / "run", "--train.steps", 4)]) == 0
