@@ -31,6 +31,7 @@ COMMANDS = {
     "pretrain": "commands.pretrain:pretrain",
     "adapt": "commands.pretrain:adapt",
     "average": "recipes.average:average",
+    "scale": "recipes.scale:scale",
     "families": "recipes.variants:families",
     "demo": "recipes.demo:demo",
     **{f"finetune {name}": f"tasks.{name}:{name.capitalize()}" for name in TASKS},
