@@ -171,6 +171,63 @@ def test_any_number_of_processes_gives_the_same_bytes(
     assert found[0] == found[1]
 
 
+def test_parts_done_by_others_give_the_same_bytes(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"tokenizer": tokenizer, "shard_tokens": 5000, "processes": 1}
+    whole = prepare([texts], out=tmp_path / "whole", **given)
+    out = tmp_path / "parts"
+    for part in ("3/3", "1/3", "1/3"):  # what is done is not done again
+        assert prepare([texts], out=out, part=part, **given) is None
+    told = capsys.readouterr().err
+    assert "part 1/3 is done" in told
+    assert "without --part makes the corpus" in told
+    assert not (out / "manifest.json").exists()
+    made = inodes(out, ".work/[0-9]*.tokens")
+    prepare([texts], out=out, **given)  # and does the part that nobody did
+    assert made < inodes(out, "shard-*.tokens")
+    assert content(out) == content(whole.folder)
+
+
+def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
+    texts: Path, vocab: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    for i in range(8):  # enough work to be killed in
+        shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
+    whole = prepare(
+        [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1
+    )
+    script, out = tmp_path / "run.py", tmp_path / "b"
+    script.write_text(SCRIPT)
+
+    def start(number: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, script, texts, vocab, out, "1", f"{number}/8"]
+        return subprocess.Popen(command)
+
+    runs = {number: start(number) for number in range(1, 9)}
+    for number in (2, 5):
+        wait_for(lambda n=number: (out / f".work/{n - 1:06d}.json").exists(), runs[number])
+        runs[number].kill()
+    for number, run in runs.items():
+        assert run.wait() == (-signal.SIGKILL if number in (2, 5) else 0)
+    for run in [start(2), start(5)]:
+        assert run.wait() == 0
+    before = inodes(out, ".work/[0-9]*.tokens")
+    corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=1)
+    assert inodes(out, "shard-*.tokens") == before  # nothing was left to do
+    assert content(out) == content(whole.folder)
+    corpus.verify()
+
+
+@pytest.mark.parametrize("part", ["0/8", "9/8", "3", "a/b", "-1/8", "/"])
+def test_a_part_that_is_none_is_refused(
+    part: str, texts: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"part: .* is none; write for instance 3/8"):
+        prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", part=part)
+    assert not (tmp_path / "c").exists()
+
+
 def test_long_documents_are_cut_and_counted(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -191,7 +248,7 @@ from bertkit.text.tokenizer import Tokenizer
 if __name__ == "__main__":
     texts, vocab, out = map(Path, sys.argv[1:4])
     prepare([texts], tokenizer=Tokenizer.load(vocab), out=out, shard_tokens=4000,
-            processes=int(sys.argv[4]))
+            processes=int(sys.argv[4]), part=(sys.argv[5:] or [None])[0])
 """
 
 
@@ -411,7 +468,7 @@ class _Dies:
     """A worker killed by the system, as for want of memory."""
 
     def __init__(self, work: Path) -> None:
-        self.work = work
+        self.lock = work
 
     def __call__(self, *_: object) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -422,10 +479,34 @@ class _Fails(_Dies):
         raise ZeroDivisionError("a mistake of ours")
 
 
-def test_a_dead_worker_is_noticed(tmp_path: Path) -> None:
+class _DiesOnce(_Dies):
+    """In the middle of a unit, the first time."""
+
+    def __call__(self, step: object, number: int, unit: workers.Unit) -> Any:
+        yield 10
+        if not (self.lock / f"died-{number}").exists() and number == 1:
+            (self.lock / f"died-{number}").touch()
+            time.sleep(0.2)  # so that the message gets there
+            super().__call__()
+        yield unit
+
+
+def test_a_unit_whose_workers_die_again_and_again_is_given_up(tmp_path: Path) -> None:
     pool = workers.Pool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
-    with pool, pytest.raises(StorageError, match="a worker process died"):
+    with pool, pytest.raises(StorageError, match="a worker process died, 3 times at one piece"):
         list(pool.run("check", {0: workers.Unit([])}))
+
+
+def test_a_dead_workers_unit_is_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = {number: workers.Unit([("text", number, number + 1)]) for number in range(4)}
+    with workers.Pool(_DiesOnce(tmp_path), 2) as pool:  # type: ignore[arg-type]
+        told = list(pool.run("check", units))
+    assert {n: m for n, m in told if isinstance(m, workers.Unit)} == units
+    assert sum(m for _, m in told if isinstance(m, int)) == 40
+    assert (1, -10) in told
+    assert "another begins its piece of text again" in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Literal, cast
 import msgspec
 
 from bertkit import storage
+from bertkit.console import say
 from bertkit.data.corpus import Made, Shards
 from bertkit.data.readers import BlankLines, Document, Span, read
 from bertkit.data.sentences import Encoder, split
@@ -65,9 +66,11 @@ def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
 class Worker:
     """Runs units, in a process of its own or in this one."""
 
-    def __init__(self, out: Path, settings: Settings) -> None:
+    def __init__(self, out: Path, settings: Settings, lock: str = "workers") -> None:
         self._out, self._settings = out, settings
         self.work = out / ".work"
+        self.lock = self.work / lock
+        """Held while a unit is made, so that what comes after waits for a worker without owner."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
         """Yield characters done as they grow, and at the end the checked unit or its shards."""
@@ -110,20 +113,29 @@ class Worker:
         return Encoder(Tokenizer.load(self._out / "tokenizer"))
 
 
+TRIES = 3
+"""How often a unit is begun whose workers die."""
+
+
 class Pool:
-    """Workers that take units in turn; a dead one is an error, and none outlives its owner."""
+    """Workers that take units in turn. Another takes the place of one that dies, and begins its
+    unit again; none outlives the owner."""
 
     def __init__(self, worker: Worker, processes: int) -> None:
         self._worker = worker
         self._processes: dict[Connection, BaseProcess] = {}
         if processes > 1:
-            context = multiprocessing.get_context("spawn")
             for _ in range(processes):
-                here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(there, worker), daemon=True)
-                process.start()
-                there.close()  # so that only the worker holds it, and its death is an end of file
-                self._processes[here] = process
+                self._start()
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(there, self._worker), daemon=True)
+        process.start()
+        there.close()  # so that only the worker holds it, and its death is an end of file
+        self._processes[here] = process
+        return here
 
     def __enter__(self) -> Pool:
         return self
@@ -136,7 +148,8 @@ class Pool:
     def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
         """Run a step for all units and yield the workers' messages, with the unit's number.
 
-        Raises: a worker's error, or StorageError if one died.
+        What was done of a unit that is begun again is taken back by a negative number.
+        Raises: a worker's error, or StorageError where a unit's workers die again and again.
         """
         if not self._processes:
             for number, unit in units.items():
@@ -146,6 +159,7 @@ class Pool:
             return
         left = iter(units.items())
         busy: dict[Connection, int] = {}
+        done, deaths = dict.fromkeys(units, 0), dict.fromkeys(units, 0)
         for pipe in self._processes:
             _hand(pipe, step, left, busy)
         while busy:
@@ -154,15 +168,26 @@ class Pool:
                 try:
                     message = pipe.recv()
                 except EOFError:
-                    raise StorageError(
-                        "a worker process died (out of memory? or a script without the usual "
-                        'if __name__ == "__main__":); finished work is kept: run it again, '
-                        "perhaps with fewer processes"
-                    ) from None
+                    number = busy.pop(pipe)
+                    self._processes.pop(pipe).join()
+                    deaths[number] += 1
+                    if deaths[number] == TRIES:
+                        raise StorageError(
+                            f"a worker process died, {TRIES} times at one piece of text (out of "
+                            'memory? or a script without the usual if __name__ == "__main__":); '
+                            "finished work is kept: run it again, perhaps with fewer processes"
+                        ) from None
+                    say("a worker process died; another begins its piece of text again")
+                    yield number, -done[number]
+                    done[number] = 0
+                    _hand(self._start(), step, iter([(number, units[number])]), busy)
+                    continue
                 if isinstance(message, Exception):
                     raise message
                 yield busy[pipe], message
-                if not isinstance(message, int):
+                if isinstance(message, int):
+                    done[busy[pipe]] += message
+                else:
                     _hand(pipe, step, left, busy)
 
 
@@ -185,7 +210,7 @@ def _serve(pipe: Connection, worker: Worker) -> None:
     try:
         while True:
             task = pipe.recv()
-            with _alive(worker.work if task[0] == "make" else None):
+            with _alive(worker.lock if task[0] == "make" else None):
                 try:
                     with plainly():
                         for message in worker(*task):
@@ -214,11 +239,11 @@ def plainly() -> Iterator[None]:
 
 
 @contextmanager
-def _alive(work: Path | None) -> Iterator[None]:
+def _alive(lock: Path | None) -> Iterator[None]:
     """Hold a lock that tells the next `prepare` that this worker may still write."""
-    if work is None:
+    if lock is None:
         yield
     else:
-        with (work / "workers").open("w") as workers:
+        with lock.open("w") as workers:
             fcntl.flock(workers, fcntl.LOCK_SH)
             yield

@@ -2,8 +2,9 @@
 
 The input is divided into units of about equal size: a piece of a large file, or a run of small
 ones. The division follows from the input alone, and each unit becomes shards of its own, so any
-number of processes gives the same bytes. A unit counts once its own small manifest is written; a
-rerun takes up what counts. All text is read and checked before anything is written.
+number of processes, on one machine or on many, gives the same bytes. A unit counts once its own
+small manifest is written; a rerun takes up what counts. All text is read and checked before
+anything is written.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import overload
 
 import msgspec
 from rich.progress import Progress
@@ -64,6 +66,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: list[Unit]
 
 
+@overload
 def prepare(
     texts: Sequence[Path],
     /,
@@ -73,13 +76,46 @@ def prepare(
     field: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
+    part: None = None,
     language: str = "en",
     shard_tokens: int = SHARD_TOKENS,
-) -> Corpus:
+) -> Corpus: ...
+
+
+@overload
+def prepare(
+    texts: Sequence[Path],
+    /,
+    *,
+    tokenizer: Path | Tokenizer,
+    out: Path,
+    field: str = "text",
+    blank_lines: BlankLines = "paragraphs",
+    processes: int | None = None,
+    part: str,
+    language: str = "en",
+    shard_tokens: int = SHARD_TOKENS,
+) -> None: ...
+
+
+def prepare(
+    texts: Sequence[Path],
+    /,
+    *,
+    tokenizer: Path | Tokenizer,
+    out: Path,
+    field: str = "text",
+    blank_lines: BlankLines = "paragraphs",
+    processes: int | None = None,
+    part: str | None = None,
+    language: str = "en",
+    shard_tokens: int = SHARD_TOKENS,
+) -> Corpus | None:
     """Turn text into a corpus of token ids that pretraining reads from disk.
 
     The same call goes on after a kill. `language` is for the sentence splitter. With several
     processes, a script that calls this needs the usual `if __name__ == "__main__":`.
+    Returns: the corpus; nothing where a part of the work was asked for.
     Raises: ConfigError for an `out` in use, DataError for unusable text or too small a disk,
     before anything is written; StorageError if writing fails: finished shards are then kept.
 
@@ -90,6 +126,8 @@ def prepare(
         field: The field of .jsonl rows that holds the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
         processes: How many work at once; by default one for each core.
+        part: The share of the work to do, as 3/8. Machines that see the same disk do one each; the
+            same command without it then makes the corpus of all.
     """
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
@@ -108,19 +146,30 @@ def prepare(
     if begun is not None:
         _same(begun, Plan(settings, inputs, []), out)
     units = begun.units if begun else _divide(sources, shard_tokens)
-    processes = min(processes or cores(), len(units))
-    with Pool(Worker(out, settings), processes) as pool, progress() as bar:
-        if begun is None:
-            units = _check(pool, units, bar)
-        _weigh(units, tokenizer, settings, work)
-        with _locked(work, out):
+    own = range(len(units)) if part is None else _share(part, len(units))
+    todo = {number: units[number] for number in own if not _made(work, number)}
+    processes = min(processes or cores(), max(len(todo), 1))
+    lock = "workers" if part is None else f"workers-{own.start}"
+    with Pool(Worker(out, settings, lock), processes) as pool, progress() as bar:
+        todo |= _check(pool, {n: unit for n, unit in todo.items() if not unit.characters}, bar)
+        for number, unit in todo.items():
+            units[number] = unit
+        _weigh([units[number] for number in own], todo, tokenizer, settings, work)
+        with _locked(work, out, lock, alone=part is None):
             if begun is None:
                 tokenizer.save(out / "tokenizer")
                 plan = Plan(settings, inputs, units)
                 storage.write_text(work / "plan.json", msgspec.json.encode(plan).decode())
             if not (work / "complete").exists():
-                _make(pool, units, work, bar)
-                storage.write_text(work / "complete", "")
+                _make(pool, [units[number] for number in own], todo, bar)
+            if part is not None:
+                made = sum(_made(work, number) for number in range(len(units)))
+                say(
+                    f"{out}: part {part} is done, {made} of {len(units)} pieces; when all are, "
+                    "the same command without --part makes the corpus"
+                )
+                return None
+            storage.write_text(work / "complete", "")
             return _finish(out, work, tokenizer, inputs, len(units))
 
 
@@ -153,19 +202,35 @@ def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
     return [Unit([(str(s.file), s.start, s.end) for s in unit]) for unit in units]
 
 
-def _check(pool: Pool, units: list[Unit], bar: Progress) -> list[Unit]:
+def _share(part: str, units: int) -> range:
+    """The numbers of the units that are a part's. Raises: ConfigError."""
+    number, slash, parts = part.partition("/")
+    if not (slash and number.isdigit() and parts.isdigit() and 0 < int(number) <= int(parts)):
+        raise ConfigError(f"part: {part!r} is none; write for instance 3/8, of 1/8 to 8/8")
+    return range(int(number) - 1, units, int(parts))
+
+
+def _check(pool: Pool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
     """Read everything once, so that bad input is refused before it costs anything."""
-    task = bar.add_task("checking", total=sum(unit.bytes for unit in units), note="")
-    checked = list(units)
-    for number, message in pool.run("check", dict(enumerate(units))):
+    task = bar.add_task("checking", total=sum(unit.bytes for unit in units.values()), note="")
+    checked = dict(units)
+    for number, message in pool.run("check", units):
         if isinstance(message, Unit):
             checked[number] = message
             bar.advance(task, message.bytes)
     return checked
 
 
-def _weigh(units: list[Unit], tokenizer: Tokenizer, settings: Settings, work: Path) -> None:
+def _weigh(
+    units: list[Unit],
+    left_to_do: dict[int, Unit],
+    tokenizer: Tokenizer,
+    settings: Settings,
+    work: Path,
+) -> None:
     """Estimate the corpus's size from samples. Raises: DataError if the disk is too small."""
+    if not left_to_do:
+        return
     encode = Encoder(tokenizer)
     characters = tokens = size = 0
     for unit in units[:: -(-len(units) // SAMPLES)]:
@@ -180,7 +245,7 @@ def _weigh(units: list[Unit], tokenizer: Tokenizer, settings: Settings, work: Pa
             if left <= 0:
                 break
     rate = size / max(characters, 1) * 1.02
-    todo = sum(u.characters for i, u in enumerate(units) if not _made(work, i))
+    todo = sum(unit.characters for unit in left_to_do.values())
     total = sum(u.characters for u in units)
     place = next(p for p in (work, *work.absolute().parents) if p.exists())
     needed, free = int(todo * rate) + (1 << 20), shutil.disk_usage(place).free
@@ -199,13 +264,12 @@ def _weigh(units: list[Unit], tokenizer: Tokenizer, settings: Settings, work: Pa
 # ---- making
 
 
-def _make(pool: Pool, units: list[Unit], work: Path, bar: Progress) -> None:
-    todo = {i: unit for i, unit in enumerate(units) if not _made(work, i)}
-    done = sum(unit.characters for i, unit in enumerate(units) if i not in todo)
+def _make(pool: Pool, units: list[Unit], todo: dict[int, Unit], bar: Progress) -> None:
     total = sum(unit.characters for unit in units)
+    done = total - sum(unit.characters for unit in todo.values())
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
     # the largest first, so that no process is left with one at the end
-    order = sorted(todo, key=lambda i: -units[i].characters)
+    order = sorted(todo, key=lambda i: -todo[i].characters)
     for _, message in pool.run("make", {i: todo[i] for i in order}):
         if isinstance(message, int):
             bar.advance(task, message)
@@ -293,17 +357,22 @@ def _same(begun: Plan, now: Plan, out: Path) -> None:
 
 
 @contextmanager
-def _locked(work: Path, out: Path) -> Iterator[None]:
-    """One prepare at a time; and none before the last worker of a killed one is gone."""
+def _locked(work: Path, out: Path, workers: str, *, alone: bool) -> Iterator[None]:
+    """One prepare at a time, or one of each part; and none before the last worker of a killed one
+    is gone."""
     with plainly():
         work.mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as lock:
+    with ExitStack() as stack:
+        own = stack.enter_context((work / f"lock-of-{workers}").open("w"))
+        common = stack.enter_context((work / "lock").open("w"))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(common, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(f"{out}: another prepare is at work there; let it finish") from None
-        with (work / "workers").open("w") as workers:
-            fcntl.flock(workers, fcntl.LOCK_EX)
+        for name in {workers, *(path.name for path in work.glob("workers*") if alone)}:
+            with (work / name).open("w") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 

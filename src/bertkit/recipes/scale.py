@@ -144,7 +144,7 @@ def measured_of(run: Path) -> Measured:
     """What a run's folder says of its steps. Raises: ConfigError, TrainingError."""
     record = read_json(run / RUN, ConfigError, "name the folder of a pretraining")
     try:
-        train = msgspec.convert(record["config"]["train"], Train)  # type: ignore[index,call-overload]
+        train = msgspec.convert(record["config"]["train"], Train)
     except (msgspec.ValidationError, KeyError, TypeError):
         raise ConfigError(f"{run / RUN}: not of a pretraining; name the folder of one") from None
     lines: list[dict[str, Any]] = [r for r in Journal(run).records() if "tokens_per_second" in r]

@@ -121,7 +121,7 @@ def joined() -> Iterator[Ranks]:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            store=dist.PrefixStore(f"attempt {attempt} of {world}", store),
+            store=dist.PrefixStore(f"{attempt} of {world}", store),  # type: ignore[attr-defined]
             rank=rank,
             world_size=world,
         )
