@@ -23,6 +23,17 @@ print(faults() - before)
 """
 
 
+def test_the_peak_is_that_of_what_was_held() -> None:
+    program = (
+        "import numpy as np; from bertkit import memory; before = memory.peak(); "
+        "held = np.ones(40_000_000); del held; print(memory.peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(40e6 * 8 / 2**30, rel=0.15)
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
 def test_memory_is_held() -> None:
     def faults(which: str) -> int:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
+import resource
+import sys
 from functools import cache
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Of malloc.h."""
@@ -41,6 +45,18 @@ def give_back() -> None:
     except (AttributeError, OSError, TypeError):
         return
     trim(0)
+
+
+def peak() -> float:
+    """GiB that this process has held at most, or its GPU where it has used one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return float(torch.cuda.max_memory_allocated()) / 2**30
+    status = Path("/proc/self/status")  # getrusage counts what the parent held before it began us
+    if status.exists() and (held := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(held[1]) / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 2 ** (30 if sys.platform == "darwin" else 20)
 
 
 def limit_onednn_cache() -> None:

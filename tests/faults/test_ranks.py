@@ -60,6 +60,8 @@ def test_two_and_four_learn_as_one(
     world: Any, forker: Any, alone: Path, two: Path, tmp_path: Path
 ) -> None:
     nearly(two, alone)
+    assert {r["slowest_rank"] for r in losses(two)} <= {0, 1}
+    assert all("slowest_rank" not in r for r in losses(alone))
     assert forker.together(4, *words(world, tmp_path / "run")) == [0] * 4, forker.said
     nearly(tmp_path / "run", alone)
 

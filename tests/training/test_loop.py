@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from bertkit.errors import TrainingError
 from bertkit.models.model import Model
 from bertkit.nn.embedding import Table
 from bertkit.nn.norm import LayerNorm
-from bertkit.objectives.loss import Loss
+from bertkit.objectives.loss import Loss, totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import Step, evaluate, prefetched, steps
 from bertkit.training.masters import Masters
@@ -162,6 +164,49 @@ def test_training_goes_through_the_models_forward() -> None:
     network.register_forward_hook(count)
     train(network, groups(64))
     assert calls == sum(map(len, groups(64)))
+
+
+def test_a_part_of_a_step_has_dropouts_draws_of_its_own() -> None:
+    """However the others are dealt: a step of two parts is that of each alone, added up."""
+    batches = [replace(batch, part=part) for part in (0, 1) for batch in groups(10**6, 2)[part]]
+    assert [batch.part for batch in batches] == [0, 1]
+
+    def losses(given: Sequence[Batch]) -> list[float]:
+        seen: list[float] = []
+
+        def watched(model: Model, batch: Batch, totals: object) -> Loss:
+            loss = pretrain(model, batch, counts)
+            seen.append(loss.total.item())
+            return loss
+
+        masters = Masters(model(dropout=0.5), torch.float32)
+        optimizer = torch.optim.SGD(masters.weights.values(), lr=0.0)
+        list(steps(masters, watched, [given], optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0))
+        return seen
+
+    counts = totals(batches)
+    both = losses(batches)
+    assert both == [losses([batch])[0] for batch in batches]
+    assert losses(batches[::-1]) == both[::-1]
+    other = losses([replace(batch, part=batch.part + 1) for batch in batches])
+    assert other[0] != both[0]
+
+
+def test_a_step_says_how_long_its_batches_took() -> None:
+    def slow() -> Iterator[list[Batch]]:
+        for group in groups(64, 2):
+            time.sleep(0.05)
+            yield group
+
+    network = model()
+    masters = Masters(network, torch.float32)
+    optimizer = torch.optim.SGD(masters.weights.values(), lr=0.0)
+    found = steps(masters, pretrain, slow(), optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0)
+    for step in found:
+        assert step.waited >= 0.05
+        time.sleep(0.2)  # what is done with a step is no wait for the next
+        assert step.record["data_wait"] == step.waited < 0.2
+        assert "slowest_rank" not in step.record
 
 
 def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:

@@ -142,6 +142,8 @@ def scale(
 
 def measured_of(run: Path) -> Measured:
     """What a run's folder says of its steps. Raises: ConfigError, TrainingError."""
+    if not (run / RUN).exists():
+        raise ConfigError(f"{run}: no {RUN} here; name the folder of a pretraining")
     record = read_json(run / RUN, ConfigError, "name the folder of a pretraining")
     try:
         train = msgspec.convert(record["config"]["train"], Train)

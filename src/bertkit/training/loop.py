@@ -35,8 +35,12 @@ class Step:
     learning_rate: float
     tokens: int
     seconds: float
+    waited: float
+    """Seconds before it, until its batches were there."""
     stopping: bool = False
     """Whether a signal has asked one of the processes to stop."""
+    slowest: int | None = None
+    """Of several processes the one whose batches took longest."""
 
     @property
     def record(self) -> dict[str, float]:
@@ -50,6 +54,9 @@ class Step:
             "learning_rate": self.learning_rate,
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / self.seconds,
+            "data_wait": self.waited,
+            "peak_memory": memory.peak(),
+            **({} if self.slowest is None else {"slowest_rank": self.slowest}),
         }
 
 
@@ -78,7 +85,7 @@ def steps(
     memory.retain_freed()
     rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
-    for number, group in enumerate(groups, start + 1):
+    for number, (group, waited) in enumerate(_timed(groups), start + 1):
         began = time.perf_counter()
         counts = _over(ranks, totals(group))
         parts: dict[str, float] = {}
@@ -95,9 +102,10 @@ def steps(
                 parts[name] = parts.get(name, 0.0) + part.item()
             for name, right in loss.correct.items():
                 correct[name] = correct.get(name, 0) + int(right.item())
-        tokens, stop = sum(batch.tokens for batch in group), stopping()
+        tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None
         if ranks.world > 1:
-            tokens, stop = _added_up(ranks, masters, parts, correct, tokens, stop)
+            took = time.perf_counter() - began
+            tokens, stop, slowest = _added_up(ranks, masters, parts, correct, tokens, stop, took)
         norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm).item()
         total = sum(parts.values())
         if not (torch.isfinite(torch.tensor([total, norm])).all()):
@@ -121,7 +129,9 @@ def steps(
             learning_rate=rates[0] * factor,
             tokens=tokens,
             seconds=time.perf_counter() - began,
+            waited=waited,
             stopping=stop,
+            slowest=slowest,
         )
         model.train()
 
@@ -152,16 +162,32 @@ def _added_up(
     correct: dict[str, float],
     tokens: int,
     stop: bool,
-) -> tuple[int, bool]:
-    """Add up what all processes have of a step, gradients too; its tokens, and whether to stop."""
+    seconds: float,
+) -> tuple[int, bool, int]:
+    """Add up what all processes have of a step, gradients too; its tokens, whether to stop, and
+    whose batches took longest."""
     weights = [w for w in masters.weights.values() if w.requires_grad]
     moved = [w.grad is not None for w in weights]
-    told = ranks.sum([*parts.values(), *correct.values(), tokens, stop, *moved])
+    times = [seconds if rank == ranks.rank else 0.0 for rank in range(ranks.world)]
+    told = ranks.sum([*parts.values(), *correct.values(), tokens, stop, *times, *moved])
     for numbers in (parts, correct):
         for name in numbers:
             numbers[name] = told.pop(0)
-    ranks.sum_gradients(w for w, anywhere in zip(weights, told[2:], strict=True) if anywhere)
-    return int(told[0]), told[1] > 0
+    tokens, stop, times = int(told[0]), told[1] > 0, told[2 : 2 + ranks.world]
+    anywhere = told[2 + ranks.world :]
+    ranks.sum_gradients(w for w, there in zip(weights, anywhere, strict=True) if there)
+    return tokens, stop, times.index(max(times))
+
+
+def _timed(groups: Iterable[Sequence[Batch]]) -> Iterator[tuple[Sequence[Batch], float]]:
+    """Each, with the seconds that it took to come."""
+    each = iter(groups)
+    while True:
+        asked = time.perf_counter()
+        group = next(each, None)
+        if group is None:
+            return
+        yield group, time.perf_counter() - asked
 
 
 def evaluate(
