@@ -107,6 +107,30 @@ def test_each_way_learns_what_is_easy(base: Path, vectors: Path, tmp_path: Path)
     assert load(out / "pretrained" / "seed-1").labels == ("doing", "thing")
 
 
+def test_what_is_scored_is_test_and_what_chooses_is_dev(
+    base: Path, vectors: Path, others: dict[str, Path], tmp_path: Path
+) -> None:
+    """Labels of test are turned around: a way that is right about dev is wrong about all of it."""
+    train, dev, test = (tsv(tmp_path / f"{n}.tsv", n) for n in (48, 20, 16))
+    turned = {"thing": "doing", "doing": "thing", "label": "label"}
+    rows = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()]
+    test.write_text("".join(f"{text}\t{turned[label]}\n" for text, label in rows), "utf-8")
+    out = tmp_path / "out"
+    found = compare(
+        base, train=train, dev=dev, test=test, vectors=vectors, elmo=others["elmo"], out=out,
+        settings=EASY,
+    )  # fmt: skip
+    for way, scores in found["scores"].items():
+        assert scores["accuracy"]["mean"] < 0.1, way
+    page = html.unescape((out / "compare.html").read_text(encoding="utf-8"))
+    assert f"16 of {test} to score on." in " ".join(page.split())
+    unknown = tmp_path / "unknown.tsv"
+    unknown.write_text("the cat\tneither\n", encoding="utf-8")
+    with pytest.raises(DataError, match="neither"):
+        compare(base, train=train, dev=dev, test=unknown, out=tmp_path / "more", settings=EASY)
+    assert not (tmp_path / "more").exists()
+
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("others")
@@ -123,9 +147,12 @@ def test_every_way_learns_what_is_easy(
     base: Path, vectors: Path, others: dict[str, Path], tmp_path: Path
 ) -> None:
     """All that may be given, in the order of the story; each with its reason on the page."""
-    train, dev = tsv(tmp_path / "train.tsv", 48), tsv(tmp_path / "dev.tsv", 20)
+    train, dev, test = (tsv(tmp_path / f"{n}.tsv", n) for n in (48, 20, 16))
     out = tmp_path / "out"
-    found = compare(base, train=train, dev=dev, vectors=vectors, out=out, settings=EASY, **others)
+    found = compare(
+        base, train=train, dev=dev, test=test, vectors=vectors, out=out, settings=EASY, **others
+    )
+    assert found["test"] == {"file": str(test), "rows": 16}
     assert list(found["scores"]) == [RANDOM, VECTORS, LSTM, ELMO, GPT, PRETRAINED] == list(REASONS)
     for way, scores in found["scores"].items():
         assert scores["accuracy"]["mean"] > 0.9, way  # half are right by chance

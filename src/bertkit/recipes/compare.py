@@ -7,7 +7,7 @@ usual before: word vectors, language models of LSTMs, a frozen ELMo, GPT.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from bertkit.metrics import spread
 from bertkit.models.features import MeanHead
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
+from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.study import Way, study
 from bertkit.recipes.word_network import (
@@ -39,7 +40,7 @@ from bertkit.tasks.classify import Classify
 from bertkit.tasks.classify import Options as ClassifyOptions
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
-from bertkit.training.fit import fit
+from bertkit.training.fit import fit, judge
 from bertkit.view.chart import score_bars, write_svg
 from bertkit.view.figures import Table, score_table
 from bertkit.view.page import write_report
@@ -92,7 +93,7 @@ LearningRate = Annotated[float, Meta(gt=0.0)]
 
 
 class Compare(Settings, frozen=True):
-    """Each way has the settings that are usual for it, and is scored at its best epoch on dev."""
+    """Each way has the settings that are usual for it, and is scored after its best epoch."""
 
     seeds: Count = 3
     """Runs of each way, from `seed` on."""
@@ -141,6 +142,7 @@ def compare(
     *,
     train: Path | str,
     dev: Path | str,
+    test: Path | str | None = None,
     out: Path | str,
     vectors: Path | str | None = None,
     elmo: Path | str | None = None,
@@ -164,7 +166,9 @@ def compare(
     Args:
         model: A model folder or hub id.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score.
+        dev: The same, to choose the best epoch by.
+        test: The same, to score. Without it dev is scored, whose rows chose the epoch: all scores
+            are then a little too high.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors: GloVe or word2vec text, also .gz.
         elmo: The folder of an ELMo.
@@ -175,7 +179,8 @@ def compare(
     refuse_used(out)
     asked = {VECTORS: vectors, LSTM: lstm, ELMO: elmo, GPT: gpt}
     given = {way: str(path) for way, path in asked.items() if path is not None}
-    trial = _Trial(str(model), train, dev, given, out, settings, reading)
+    files = {"train": train, "dev": dev, **({} if test is None else {"test": test})}
+    trial = _Trial(str(model), files, given, out, settings, reading)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     try:
         scores = study(trial.ways(), seeds, trial.task.metric)
@@ -191,8 +196,9 @@ def compare(
         shutil.rmtree(out / START, ignore_errors=True)
     result = {
         "model": str(model),
-        "train": {"file": str(train), "rows": len(trial.learn)},
-        "dev": {"file": str(dev), "rows": len(trial.check)},
+        **{
+            name: {"file": str(file), "rows": len(trial.rows[name])} for name, file in files.items()
+        },
         **trial.record(),
         "labels": list(trial.task.labels),
         "settings": plain(settings),
@@ -216,23 +222,23 @@ class _Trial:
     def __init__(
         self,
         model: str,
-        train: Path | str,
-        dev: Path | str,
+        files: Mapping[str, Path | str],
         given: dict[str, str],
         out: Path,
         settings: Compare,
         reading: Reading | None,
     ) -> None:
         self.model, self.given, self.out, self.settings = model, given, out, settings
-        self.learn, self.check = (read_examples(Classify, file, reading) for file in (train, dev))
-        self.task = Classify.from_examples(self.learn, ClassifyOptions())
-        self.task.check(self.check)
+        rows = {name: read_examples(Classify, file, reading) for name, file in files.items()}
+        self.rows, self.reading = rows, reading
+        self.task = Classify.from_examples(rows["train"], ClassifyOptions())
+        for name in files:
+            self.task.check(rows[name])
         self.loaded = load(model, heads=())
         causal = {way: load(given[way], heads=()) for way in (LSTM, GPT) if way in given}
         for way, loaded in causal.items():
             _check_kind(way, loaded)
         self.length = _length(settings, [self.loaded, *causal.values()])
-        rows = {"train": self.learn, "dev": self.check}
         self.known: dict[str, KnownWords] = {}
         self.coverage: dict[str, float] = {}
         if VECTORS in given:
@@ -242,7 +248,7 @@ class _Trial:
         if ELMO in given:
             self.known[ELMO] = known_by_elmo(given[ELMO], rows, self.length)
         self.mixtures: list[dict[str, float]] = []
-        self._files: dict[str, Any] = {"train": train, "dev": dev, "reading": reading}
+        self._files = files
 
     def ways(self) -> dict[str, Way]:
         """A run for a seed of each way that there is."""
@@ -283,15 +289,17 @@ class _Trial:
         """Scores of a network on what is known of words."""
         known, task, settings = self.known[way], self.task, self.settings
         torch.manual_seed(seed)
-        words, pairs = known.module(), self.learn[0].pair is not None
-        width, dropout = settings.width, settings.dropout
+        rows = self.rows
+        words, pairs = known.module(), rows["train"][0].pair is not None
+        states = WordStates(words, known.width, width=settings.width, dropout=settings.dropout)
+        head = MeanHead(2 * settings.width, len(task.labels), pairs=pairs)
         scores = fit(
-            WordStates(words, known.width, width=width, dropout=dropout),
-            MeanHead(2 * width, len(task.labels), pairs=pairs),
+            states,
+            head,
             task,
-            known.features(task, "train", self.learn, labelled=True),
-            known.features(task, "dev", self.check, labelled=False),
-            self.check,
+            known.features(task, "train", rows["train"], labelled=True),
+            known.features(task, "dev", rows["dev"], labelled=False),
+            rows["dev"],
             name=way,
             epochs=settings.vector_epochs,
             batch_size=settings.batch_size,
@@ -300,17 +308,23 @@ class _Trial:
         )
         if isinstance(words, MixedLayers):
             self.mixtures.append(words.mixture())
+        if "test" in rows:
+            asked = known.features(task, "test", rows["test"], labelled=False)
+            scores = judge(states, head, task, asked, rows["test"])
         return scores
 
     def _finetune(
         self, start: str | Path, way: str, seed: int, settings: Finetune
     ) -> dict[str, float]:
         precision = "fp32" if way == LSTM else self.settings.precision
+        out = self.out / way.replace(" ", "-").lower() / f"seed-{seed}"
         scores = finetune(
             "classify",
             start,
-            **self._files,
-            out=self.out / way.replace(" ", "-").lower() / f"seed-{seed}",
+            train=self._files["train"],
+            dev=self._files["dev"],
+            reading=self.reading,
+            out=out,
             settings=replace(
                 settings,
                 batch_size=self.settings.batch_size,
@@ -319,7 +333,10 @@ class _Trial:
                 precision=precision,
             ),
         )
-        return {name: value for name, value in scores.items() if name != "epoch"}
+        if "test" in self.rows:
+            scores = evaluate(str(out), self.rows["test"])
+        beside = ("epoch", "rows", "truncated")
+        return {name: value for name, value in scores.items() if name not in beside}
 
     def record(self) -> dict[str, Any]:
         """What each way began with, beside the model, and what a mixture of layers became."""
@@ -374,7 +391,7 @@ def _write_page(out: Path, result: dict[str, Any], chart: Markup) -> None:
     write_report(
         out / "compare.html",
         "compare.html",
-        **{"vectors": None, **result}
+        **{"vectors": None, "test": None, **result}
         | {
             "chart": chart,
             "table": Table("Scores", rows, ("way", *names)),

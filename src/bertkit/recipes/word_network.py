@@ -74,7 +74,7 @@ class KnownWords:
     """The words of the texts of train and of dev, numbered, and what is known of each."""
 
     ids: Mapping[str, Sequence[Sequence[Sequence[int]]]]
-    """For train and dev, for each example, the words of each of its texts."""
+    """For train, dev and perhaps test, for each example, the words of each of its texts."""
     width: int
     """D, of what is known of a word."""
     module: Callable[[], nn.Module]
@@ -83,7 +83,7 @@ class KnownWords:
     def features(
         self, task: Classify, name: str, examples: Sequence[Example], *, labelled: bool
     ) -> list[Feature]:
-        """The examples of train or of dev as the network reads them."""
+        """The examples of train, of dev or of test as the network reads them."""
         features = []
         for place, (parts, example) in enumerate(zip(self.ids[name], examples, strict=True)):
             words = np.array([word for part in parts for word in part])

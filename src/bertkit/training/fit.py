@@ -63,13 +63,24 @@ def fit(
             masters, task.loss, groups, optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=seed
         ):
             if step.number % per_epoch == 0:
-                model.eval()
-                engine = Engine(model, precision=None, max_batch_tokens=MAX_BATCH_TOKENS)
-                outputs = by_example(examples, group(dev), task.run(engine, dev))
-                scores = task.score(task.answers(outputs, head), examples)
+                scores = judge(states, head, task, dev, examples)
                 if not best or scores[task.metric] > best[task.metric]:
                     best = scores
                     kept = {name: weight.clone() for name, weight in model.state_dict().items()}
                 bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")
     model.load_state_dict(kept)
     return best
+
+
+def judge(
+    states: nn.Module,
+    head: nn.Module,
+    task: Task[Any, Any],
+    features: Sequence[Feature],
+    examples: Sequence[Any],
+) -> dict[str, float]:
+    """The scores of what `fit` trains on these examples, whose features are given."""
+    model = Model(cast(Transformer, states), {task.head: head}).eval()
+    engine = Engine(model, precision=None, max_batch_tokens=MAX_BATCH_TOKENS)
+    outputs = by_example(examples, group(features), task.run(engine, features))
+    return task.score(task.answers(outputs, head), examples)
