@@ -111,14 +111,14 @@ def last_states(writer: Generate, works: Sequence[Work]) -> NDArray[np.float32]:
 
 
 def growing_figure(name: str, grown: Growing) -> Figure:
-    """A strip of colors for each beginning, in one scale."""
+    """A strip of colors for each beginning, which its last word names, in one scale."""
     reach = max(abs(value) for vector in grown.vectors for value in vector)
-    columns = ["sentence", "vector", "cosine with the one before"]
+    columns = ["up to", "vector", "cosine with the one before"]
     columns += ["nearest", "its cosine"] if grown.nearest else []
     columns += ["written"] if grown.written else []
     rows: list[list[Cell]] = []
     for number, text in enumerate(grown.texts):
-        row: list[Cell] = [text, strip(grown.vectors[number], reach)]
+        row: list[Cell] = [text.split()[-1], strip(grown.vectors[number], reach)]
         row.append(grown.before[number] if number else "")
         if grown.nearest:
             other, cosine = grown.nearest[number]
