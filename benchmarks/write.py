@@ -28,7 +28,7 @@ from bertkit.tasks.task import Reading
 RUNS = Path("runs", "write")
 PIECES, STEPS, LENGTH, EPOCHS = 8000, 2000, 128, 6
 STRETCH = 64
-"""Tokens of a sample of pretraining: in stretches of 128 copying is not learned in as many steps."""
+"""Tokens of a sample of pretraining: of 128, copying is not learned in as many steps."""
 
 SHAPE = [
     ("model.layers", "3"),
