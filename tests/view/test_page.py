@@ -96,7 +96,8 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
         "errors.html": {"name": text, "wrong": 3, "of": 4, "errors": table(text)},
         "compare.html": {
             **scores,
-            "vectors": {"coverage": {"train": 0.5, "dev": 0.5}},
+            "test": {"file": text, "rows": 3},
+            "vectors": {"coverage": {"train": 0.5, "dev": 0.5, "test": 0.5}},
             "ways": table(text),
             "mixture": table(text),
         },
