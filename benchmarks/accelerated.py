@@ -24,9 +24,6 @@ from bertkit.config import override, read_toml
 from bertkit.data.corpus import Corpus
 from bertkit.recipes.run_file import read_config
 
-SAMPLES = 50
-"""Batches of a process among which samples are grouped."""
-
 
 def main(config: str, corpus: Path, out: Path, steps: int, samples: int, batch: int) -> None:
     from accelerate import Accelerator
@@ -36,7 +33,9 @@ def main(config: str, corpus: Path, out: Path, steps: int, samples: int, batch: 
     text = Corpus.open(corpus)
     changed = [("sampling.length", str(pretrain.LENGTH))]
     settings = read_config(override(read_toml(Path(config)), changed), text.tokenizer())
-    drawn = pretrain.samples(settings, text).batch(0, SAMPLES * batch * accelerator.num_processes)
+    drawn = pretrain.samples(settings, text).batch(
+        0, pretrain.MEGA * batch * accelerator.num_processes
+    )
     rows = [pretrain.row_of(sample, ("mlm", "nsp")) for sample in drawn]
     model = pretrain.bert(settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

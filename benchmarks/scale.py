@@ -100,15 +100,14 @@ def speed(folder: Path, corpus: Corpus, config: str, *, quick: bool) -> Iterator
             rates[name].append(median(r["tokens_per_second"] for r in records(out)[FIRST:]))
     numbers = "bf16" if bf16_here() else "fp32"
     step = f"{numbers}, a step of {SAMPLES} samples"
-    threads = "one thread each"
     for peer, target, how in (
         (ONE, 0.95, f"{step}, {cores()} threads"),
-        (ACCELERATE, 2.0, f"{step}, {BATCH} at a time, grouped by length, {threads}"),
+        (ACCELERATE, 2.0, f"{step}, {BATCH} at a time, grouped by length, one thread each"),
     ):
         yield kept.row(
             SPEED, median(rates["ours"]), median(rates[peer]), peer_name=peer, unit="tokens/s",
             target=target, better="higher",
-            how=(kept.How(f"{step} in 2 parts, {threads}"), kept.How(how)),
+            how=(kept.How(f"{step} in 2 parts, one thread each"), kept.How(how)),
         )  # fmt: skip
 
 
@@ -250,11 +249,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [r for r in map(json.loads, whole) if "tokens_per_second" in r]
 
 
-def lines(out: Path) -> int:
-    return len(records(out))
-
-
 def wait_for(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
-    while lines(out) < count:
+    while len(records(out)) < count:
         assert run.poll() is None, out.with_suffix(".log").read_text(encoding="utf-8")[-2000:]
         time.sleep(0.01)

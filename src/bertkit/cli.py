@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
         words = _with_task(list(arguments))
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and words[:1] != ["pretrain"]:
+        if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:

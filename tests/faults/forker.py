@@ -3,27 +3,30 @@
 Reads a job a line from stdin, as JSON: `argv`; and to end it early either `at_write`, the number
 of the file operation before which it kills itself, or `signal` with `journal` and `lines`, sent
 when the journal has that many lines and `delay` seconds have passed; `file_bytes` limits the size
-of a file, which then fails as on a full disk. With `world` so many processes run the command as
-torchrun would start them, `more` says what a rank's command has besides, and what ends one early
-befalls the one of `rank`. Answers with the exit codes, negative for a signal.
+of a file, which then fails as on a full disk; `nan_at` makes the loss of that batch no number.
+With `world` so many processes run the command as torchrun would start them, `more` says what a
+rank's command has besides, and what ends one early befalls the one of `rank`. Answers with the
+exit codes, negative for a signal.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertkit import cli
-from bertkit.recipes import finetune, pretrain  # noqa: F401
+from bertkit.recipes import finetune, pretrain  # noqa: F401 (imported once, for all forks)
 
 WRITES = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
@@ -48,6 +51,22 @@ def die_at_write(number: int) -> None:
         setattr(os, name, counted(name))
 
 
+def poison(number: int) -> None:
+    """Make the loss of the training batch of this number a NaN."""
+    original, done = pretrain.masked_words, 0
+
+    def objective(model: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal done
+        loss = original(model, *arguments, **options)
+        done += model.training
+        if not (model.training and done == number):
+            return loss
+        parts = {name: part * math.nan for name, part in loss.parts.items()}
+        return replace(loss, total=loss.total * math.nan, parts=parts)
+
+    pretrain.masked_words = objective  # type: ignore[assignment]
+
+
 def child(job: dict[str, Any], errors: str) -> int:
     handle = os.open(errors, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
@@ -58,10 +77,12 @@ def child(job: dict[str, Any], errors: str) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_bytes"], job["file_bytes"]))
     if job.get("at_write"):
         die_at_write(job["at_write"])
+    if job.get("nan_at"):
+        poison(job["nan_at"])
     return cli.run(job["argv"])
 
 
-SPARED = {"at_write": None, "file_bytes": None}
+SPARED = {"at_write": None, "file_bytes": None, "nan_at": None}
 """Of a job, for the ranks that nothing befalls."""
 
 

@@ -109,14 +109,18 @@ def test_a_killed_process_ends_the_others_and_the_same_command_goes_on(
 
 
 def test_a_loss_that_is_no_number_in_one_process_is_told_by_all(
-    world: Any, forker: Any, tmp_path: Path
+    world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    codes = forker.together(2, *words(world, run, "--train.learning_rate", 1e30))
+    codes = forker.together(2, *words(world, run), rank=1, nan_at=9)
     assert codes == [2, 2], forker.said
-    told = [line for line in forker.said.splitlines() if "the loss is" in line]
+    told = [line for line in forker.said.splitlines() if "the loss is nan" in line]
+    sentences = {line.removeprefix("bertkit: ").removeprefix("rank 1: ") for line in told}
     assert len(told) == 2
-    assert len({line.removeprefix("bertkit: ").removeprefix("rank 1: ") for line in told}) == 1
+    assert len({line.partition("; begin")[0] for line in sentences}) == 1  # the step is the same
+    assert any("is the last good checkpoint" in line for line in told)
+    assert forker.together(2, *words(world, run, "--resume")) == [0, 0], forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
 
 
 def test_processes_that_were_told_differently_are_refused(
@@ -156,14 +160,27 @@ def test_a_full_disk_of_the_first_ends_all(
 def test_a_folder_in_use_is_refused_by_all(world: Any, forker: Any, two: Path) -> None:
     codes = forker.together(2, *words(world, two))
     assert codes == [2, 2]
+    assert f"{two}: exists already; choose another --out" in forker.said
     assert "Traceback" not in forker.said
 
 
 def test_other_commands_do_not_run_under_torchrun(
     refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert "only `bertkit pretrain` runs under torchrun" in refused("families")
+
+
+def test_half_an_environment_of_several_processes_is_refused(
+    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue may say how many machines there are, and start nothing on them."""
+    monkeypatch.delenv("RANK", raising=False)
+    for size in ("2", "many"):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        said = refused(*words(world, tmp_path / "run"))
+        assert "start by torchrun, or unset WORLD_SIZE" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_parts_than_samples(world: Any, refused: Any, tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def test_more_gpus_are_faster_and_never_more_efficient(
     assert few.tokens_per_second > 0
 
 
-def journal(run: Path, steps: int) -> None:
+def journal(run: Path, steps: int, **more: int) -> None:
     lines = [
-        {"step": n, "loss": 5.0, "tokens": 1000 + 20 * (-1) ** n, "tokens_per_second": 500.0}
+        {"step": n, "tokens": 1000 + 20 * (-1) ** n, "tokens_per_second": 500.0, **more}
         for n in range(1, steps + 1)
     ]
     (run / "journal.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines), "utf-8")
@@ -87,7 +87,11 @@ def test_what_cannot_be_modelled_is_refused(run: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"gpus: .* is no list of numbers"):
             scale(run, gpus=text)
     journal(run, 7)
-    with pytest.raises(TrainingError, match="the journal has 4 steps to measure by, and 5 are"):
+    short = "the journal has 4 steps of one process to measure by, and 5 are"
+    with pytest.raises(TrainingError, match=short):
+        scale(run)
+    journal(run, 12, slowest_rank=1)  # the speed of several processes is not that of one device
+    with pytest.raises(TrainingError, match="has 0 steps of one process"):
         scale(run)
     (run / "run.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run.json: not of a pretraining"):

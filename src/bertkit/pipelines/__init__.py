@@ -140,8 +140,8 @@ def pipeline(
     folder), one that models are fine-tuned for (classify, tag, answer, ...) or a class of your own.
     `model` is a folder, a hub id or an opened folder. `precision` auto takes bf16 where it is
     faster; int8 is for models that write, and for others where `bertkit quantize` made the folder;
-    `pooling` (mean, cls or max) and `batch_invariant` (the same bits
-    whatever a text is embedded with, and slower) are for embed alone.
+    `pooling` (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded
+    with, and slower) are for embed alone.
     Raises: CheckpointError when the folder lacks the task's head.
     """
     if task in OF_ELMO:

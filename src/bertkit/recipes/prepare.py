@@ -3,8 +3,8 @@
 The input is divided into units of about equal size: a piece of a large file, or a run of small
 ones. The division follows from the input alone, and each unit becomes shards of its own, so any
 number of processes, on one machine or on many, gives the same bytes. A unit counts once its own
-small manifest is written; a rerun takes up what counts. All text is read and checked before
-anything is written.
+small manifest is written; a rerun takes up what counts. All text, or that of a part, is read and
+checked before anything is written.
 """
 
 from __future__ import annotations

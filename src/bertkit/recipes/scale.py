@@ -150,11 +150,16 @@ def measured_of(run: Path) -> Measured:
     except (msgspec.ValidationError, KeyError, TypeError):
         raise ConfigError(f"{run / RUN}: not of a pretraining; name the folder of one") from None
     lines: list[dict[str, Any]] = [r for r in Journal(run).records() if "tokens_per_second" in r]
-    lines = [r for r in lines[FIRST:] if train.samples(r["step"] - 1)[1] == train.batch_size]
+    lines = [
+        r
+        for r in lines[FIRST:]
+        if train.samples(r["step"] - 1)[1] == train.batch_size and "slowest_rank" not in r
+    ]
     if len(lines) < FEWEST:
         raise TrainingError(
-            f"{run}: the journal has {len(lines)} steps to measure by, and {FEWEST} are needed "
-            f"behind the first {FIRST}; let it run on, or log more often (train.log_every)"
+            f"{run}: the journal has {len(lines)} steps of one process to measure by, and {FEWEST} "
+            f"are needed behind the first {FIRST}; let it run on, or log more often "
+            "(train.log_every)"
         )
     tokens = [r["tokens"] for r in lines]
     return Measured(

@@ -107,15 +107,18 @@ def joined() -> Iterator[Ranks]:
     """Meet the other processes that torchrun has started; without it there are none.
 
     All but the first are silent from then on, but for errors, which say whose they are.
+    Raises: ConfigError where the environment names other processes, and not how to meet them.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield ALONE
         return
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with _others():
-        store, rank, world = next(rendezvous("env://"))
+        try:
+            store, rank, world = next(rendezvous("env://"))
+        except ValueError as error:
+            raise ConfigError(f"{error}; start by torchrun, or unset WORLD_SIZE") from None
         # torchrun keeps its store when it starts processes again, and in it where the ended ones
         # could be reached
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
