@@ -43,13 +43,12 @@ ONE, ACCELERATE = "one process, two threads", "accelerate, DDP, two processes"
 
 def main(options: Options) -> None:
     book = options.book("scale")
-    config = "bert-tiny" if options.quick else "bert-mini"
     with TemporaryDirectory() as place:
         folder = Path(place)
         corpus = pretrain.make_corpus(folder / "running", pretrain.TEXTS[0])
         rows: dict[tuple[str, ...], Callable[[], Iterator[kept.Row]]] = {
             (WORLDS, kept.LIMIT): lambda: worlds(folder, corpus),
-            (SPEED, ONE, ACCELERATE): lambda: speed(folder, corpus, config, quick=options.quick),
+            (SPEED, ONE, ACCELERATE): lambda: speed(folder, corpus, quick=options.quick),
             (KILLED, kept.LIMIT): lambda: kills(folder, corpus, 2 if options.quick else KILLS),
             (BACK, ACCELERATE): lambda: back(folder, corpus, 1 if options.quick else ROUNDS),
         }
@@ -81,18 +80,18 @@ def worlds(folder: Path, corpus: Corpus) -> Iterator[kept.Row]:
 FP32 = {"train.precision": "fp32", "train.save_every": "1000"}
 
 
-def speed(folder: Path, corpus: Corpus, config: str, *, quick: bool) -> Iterator[kept.Row]:
+def speed(folder: Path, corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
     rates: dict[str, list[float]] = {"ours": [], ONE: [], ACCELERATE: []}
     steps = 6 if quick else STEPS
     for number in range(1 if quick else ROUNDS):
         for name in rates:
             out = folder / f"speed-{number}-{name.split(',')[0].replace(' ', '-')}"
             if name == ACCELERATE:
-                run = accelerated(config, corpus, out, steps)
+                run = accelerated("bert-mini", corpus, out, steps)
             else:
                 world = 2 if name == "ours" else 1
                 run = ours(
-                    config, corpus, out, world, steps=steps, samples=SAMPLES, parts=2,
+                    "bert-mini", corpus, out, world, steps=steps, samples=SAMPLES, parts=2,
                     **{"train.save_every": "1000"},
                 )  # fmt: skip
             with run as process:
