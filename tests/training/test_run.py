@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Timer
 from typing import Any
 
 import pytest
 import torch
 from tests.factories import tiny_model
 
-from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import BERT
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.run import Run, recover
-from bertkit.training.state import State
+from bertkit.training.state import Snapshot, State
 
 RECORD: dict[str, Any] = {
     "config": {"rate": 1, "keep": 2, "teacher": None},
@@ -46,9 +49,13 @@ def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
     """Checkpoints of the first steps."""
     run = begun(out)
     folders = []
-    for step in range(1, steps + 1):
-        learn(run.state)
-        folders.append(run.save(step, keep=keep))
+    with run.learning("learning", start=0):
+        for step in range(1, steps + 1):
+            learn(run.state)
+            run.save(step, keep=keep)
+            run.saved()
+            assert run.checkpoint is not None
+            folders.append(run.checkpoint)
     return folders
 
 
@@ -110,11 +117,89 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
     run = begun(tmp_path)
     for step in range(1, 5):
         learn(run.state)
-        run.publish(run.save(step, keep=2))
+        run.save(step, keep=2, show=lambda checkpoint, weights: run.publish(checkpoint))
+        run.saved()
         kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
         assert kept == [f"step-{s:08d}" for s in range(max(1, step - 1), step + 1)]
         assert run.checkpoint == tmp_path / "checkpoints" / kept[-1]
         assert (run.checkpoint / "model.safetensors").samefile(tmp_path / "model.safetensors")
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None) -> Event:
+    """Make checkpoints wait for an event before they are written."""
+    go, write = Event(), Snapshot.write
+
+    def waiting(snapshot: Snapshot, folder: Path) -> None:
+        assert go.wait(60)
+        then()
+        write(snapshot, folder)
+
+    monkeypatch.setattr(Snapshot, "write", waiting)
+    return go
+
+
+def test_a_state_is_written_as_it_was_while_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = slowly(monkeypatch)
+    run = begun(tmp_path)
+    learn(run.state)
+    then = {name: weight.clone() for name, weight in run.state.learned.items()}
+    run.save(1, keep=1)
+    learn(run.state)
+    assert run.checkpoint is None
+    go.set()
+    run.saved()
+    assert run.state.restore(tmp_path / "checkpoints" / "step-00000001") == 1
+    assert all(torch.equal(weight, then[name]) for name, weight in run.state.learned.items())
+
+
+@pytest.mark.parametrize("when", ["the next step", "the end", "the next save"])
+def test_a_save_that_fails_is_told(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    (first,) = saved(tmp_path, 1, keep=2)
+    run = Run(tmp_path, resume=True)
+    run.check(RECORD)
+    run.begin(state(), 9)
+    go = slowly(monkeypatch, full)
+
+    def on() -> None:
+        with run.learning("learning", start=1):
+            run.save(2, keep=2)
+            go.set()
+            if when == "the next save":
+                run.save(3, keep=2)
+            while when == "the next step":
+                run.show(3, "")
+
+    with pytest.raises(StorageError, match=f"the disk is full.*; {first} is the last good"):
+        on()
+    assert recover(tmp_path) == (first, [])
+
+
+def test_a_stop_waits_for_its_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = slowly(monkeypatch)
+    run = begun(tmp_path)
+    run.save(1, keep=1)
+    Timer(0.1, go.set).start()
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 1, which is saved"):
+        run.stop(1)
+    assert recover(tmp_path)[0] == run.checkpoint
+
+
+def test_one_process_learns_in_a_folder(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    other = Run(tmp_path, resume=True)
+    other.check(RECORD)
+    with pytest.raises(ConfigError, match="another process learns there"):
+        other.begin(state(), 9)
+    with run.learning("learning", start=0):
+        pass
+    assert other.begin(state(), 9) == 0
 
 
 def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
@@ -131,7 +216,9 @@ def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
     again = Run(tmp_path, resume=True)
     again.check(RECORD)
     assert again.begin(state(), 9) == 1
-    assert again.save(3, keep=1) == folders[2]
+    again.save(3, keep=1)
+    again.saved()
+    assert again.checkpoint == folders[2]
 
 
 def test_without_a_complete_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
@@ -160,7 +247,9 @@ def test_an_error_says_what_is_kept(
     error: Exception, kind: type[Exception], message: str, tmp_path: Path
 ) -> None:
     run = begun(tmp_path / "run")
-    folder = run.save(1, keep=1)
+    run.save(1, keep=1)
+    run.saved()
+    folder = run.checkpoint
     with pytest.raises(kind, match=message.format(folder)), run.learning("learning", start=0):
         raise error
     run.best = "the folder holds epoch 2"

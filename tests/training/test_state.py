@@ -42,7 +42,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_restored_goes_on_as_if_never_stopped(dtype: torch.dtype, tmp_path: Path) -> None:
     state = fresh(dtype)
     learn(state, range(3))
-    state.write(tmp_path, 3)
+    state.snapshot(3).write(tmp_path)
     learn(state, range(3, 6))
 
     other = fresh(dtype, seed=1)
@@ -60,7 +60,7 @@ def test_restored_goes_on_as_if_never_stopped(dtype: torch.dtype, tmp_path: Path
 
 
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
-    fresh().write(tmp_path, 0)
+    fresh().snapshot(0).write(tmp_path)
     other = fresh(hidden=16)
     with pytest.raises(CheckpointError, match="is missing or of another shape"):
         other.restore(tmp_path)
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "step-00000003"
     folder.mkdir()
-    fresh().write(folder, 3)
+    fresh().snapshot(3).write(folder)
     assert damage(folder) is None
     assert damage(folder.rename(tmp_path / "step-00000004")) == "manifest.json is damaged"
     folder = (tmp_path / "step-00000004").rename(folder)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.console import say
@@ -25,8 +27,8 @@ from bertkit.view.runs import draw
 class RunFolder(Protocol):
     """The model folder that a run makes."""
 
-    def show(self, checkpoint: Path) -> None:
-        """Make a checkpoint's weights those of the folder."""
+    def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
+        """Make a checkpoint's weights those of the folder; `weights` are these, by our names."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def learn(
                 if log:
                     _log(step, run.journal, board)
                 if last or number % train.save_every == 0 or stopping:
-                    folder.show(run.save(number, keep=train.keep))
+                    run.save(number, keep=train.keep, show=folder.show)
                 if stopping:
                     draw(run.out)
             if stopping:

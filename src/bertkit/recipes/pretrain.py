@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -258,15 +259,19 @@ class _Folder:
         else:
             with self.run.mending():
                 self.write()
-                self.show(self.run.checkpoint)
+                self.show(self.run.checkpoint, {})
 
-    def write(self) -> None:
-        """Write the whole folder, without what only the objective needs; a generator's inside."""
+    def write(self, learned: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        """Write the whole folder, without what only the objective needs; a generator's inside.
+
+        Weights that are not in `learned` are written as they are.
+        """
         masters, family = self.run.state.masters, self.family
         pooling = length = None
         if self.start_from is not None and self.start_from.pooling is not None:
             pooling, length = self.start_from.pooling, self.start_from.length
-        by_id = {id(weight): masters.weights[n] for n, weight in masters.model.named_parameters()}
+        all_of_them = {**masters.weights, **learned}
+        by_id = {id(weight): all_of_them[n] for n, weight in masters.model.named_parameters()}
 
         def weights(model: Model) -> dict[str, Tensor]:
             return {name: by_id[id(weight)] for name, weight in model.named_parameters()}
@@ -284,12 +289,12 @@ class _Folder:
         if generator is not None:
             save(out / GENERATOR, generator, self.tokenizer, family, weights=weights(generator))
 
-    def show(self, checkpoint: Path) -> None:
+    def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
         """Make a checkpoint's weights those of the folder."""
         if len(self.learner.model.heads) == len(self.learner.published.heads):
             self.run.publish(checkpoint)
         else:
-            self.write()
+            self.write(weights)
 
 
 def _held_out(

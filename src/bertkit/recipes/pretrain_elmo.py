@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import msgspec
 import torch
 from tokenizers import models
+from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.elmo import Softmax, hdf5, save_elmo
@@ -120,7 +121,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path) -> dict[str, 
     start = run.begin(state, train.steps)
     folder = _Folder(run, words)
     if run.ranks.first:
-        folder.write()
+        folder.write(masters.weights)
     if start == 0:
         say(
             f"{sum(w.numel() for w in masters.weights.values()):,} parameters, "
@@ -213,12 +214,12 @@ class _Folder:
     run: Run
     words: list[str]
 
-    def show(self, checkpoint: Path) -> None:
+    def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the weights that were just saved."""
-        self.write()
+        self.write(weights)
 
-    def write(self) -> None:
-        weights, model = self.run.state.masters.weights, self.run.state.masters.model
+    def write(self, weights: Mapping[str, Tensor]) -> None:
+        model = self.run.state.masters.model
         prefix = "elmo."
         own = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
         save_elmo(self.run.out, cast(BiLM, model).config, own)

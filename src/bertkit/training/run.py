@@ -9,19 +9,25 @@
             run.save(step.number, keep=2)
 
 A checkpoint is a folder `checkpoints/step-00000200`, written under another name, synced and
-renamed, so that a kill leaves either all of it or nothing.
+renamed, so that a kill leaves either all of it or nothing. A thread writes it, from a copy of the
+state, while training goes on: it computes nothing, and waits for the disk without Python's lock.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE
 from bertkit.console import progress, say
@@ -39,10 +45,13 @@ from bertkit.storage import (
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import RUN, Journal, left_out
 from bertkit.training.ranks import ALONE, Ranks
-from bertkit.training.state import State, damage
+from bertkit.training.state import Snapshot, State, damage
 
 Resume = bool | Literal["auto"]
 """Whether a run goes on; auto: where there is one, else it begins."""
+
+Show = Callable[[Path, Mapping[str, Tensor]], None]
+"""Makes a checkpoint's weights those of the run's model folder; it gets them by our names, too."""
 
 CHECKPOINTS = "checkpoints"
 SETTINGS = (".json", ".txt")
@@ -72,6 +81,8 @@ class Run:
         self.best: str | None = None
         """A sentence on the best model that the folder holds, where one is chosen."""
         self.interrupt = Interrupt(patient=ranks.world > 1)
+        self._writer = ThreadPoolExecutor(1)
+        self._saving: Future[None] | None = None
         if ranks.first and self.out.is_dir():
             sweep(self.out)
         if not self.resumed:
@@ -129,11 +140,14 @@ class Run:
     def begin(self, state: State, total: int) -> int:
         """Write the record and return the last step that was taken, whose state it restores.
 
-        Raises: CheckpointError when there are checkpoints and none is complete.
+        From here to the end of `learning` no other process learns in this folder.
+        Raises: ConfigError where one does, CheckpointError when there are checkpoints and none is
+        complete.
         """
         self.state, self.total, self._saved = state, total, time.monotonic()
         if self.ranks.first:
             self.out.mkdir(parents=True, exist_ok=True)
+            self._let_go = weakref.finalize(self, os.close, _held(self.out))
             write_json(self.out / RUN, self.record)
         start = 0
         if self.resumed:
@@ -168,7 +182,10 @@ class Run:
             self._task = self._bar.add_task(name, total=self.total, completed=start, note="")
             try:
                 yield
+                self.saved()
             except BaseException as error:
+                with suppress(BertkitError):  # what is kept is then older
+                    self.saved()
                 kept = self.best
                 if kept is None and self.checkpoint is not None:
                     kept = f"{self.checkpoint} is the last good checkpoint"
@@ -183,9 +200,17 @@ class Run:
                         f"change; {kept}"
                     ) from None
                 raise
+            finally:
+                if self.ranks.first:
+                    self._let_go()
 
     def show(self, step: int, note: str, *, line: bool = False) -> None:
-        """Move the bar to a step; where nobody watches a bar, `line` prints one instead."""
+        """Move the bar to a step; where nobody watches a bar, `line` prints one instead.
+
+        Raises: StorageError where the last save has failed meanwhile.
+        """
+        if self._saving is not None and self._saving.done():
+            self.saved()
         self._bar.update(self._task, completed=step, note=note)
         if line and self._bar.disable:
             say(f"step {step}/{self.total}  {note}")
@@ -201,23 +226,40 @@ class Run:
 
     def stop(self, step: int) -> None:
         """Raises: KeyboardInterrupt that says how to go on."""
+        self.saved()
         raise KeyboardInterrupt(f"stopped after step {step}, which is saved; go on with --resume")
 
     # ---- checkpoints
 
-    def save(self, step: int, *, keep: int) -> Path:
-        """Write the state after `step` and drop all but the `keep` newest checkpoints.
+    def save(self, step: int, *, keep: int, show: Show | None = None) -> None:
+        """Copy the state after `step`, and begin to write it; training may go on.
 
-        Older ones go only after the new one is complete. Raises: StorageError; nothing is lost.
+        Once it is complete `show` gets the checkpoint and its weights, and all but the `keep`
+        newest checkpoints go. A save that is not done is waited for first.
+        Raises: StorageError of the save before; nothing is lost.
         """
-        folder = _checkpoint(self.out, step)
+        self.saved()
+        self._saved = time.monotonic()
+        snapshot = self.state.snapshot(step)
+        self._saving = self._writer.submit(self._write, snapshot, keep, show)
+
+    def _write(self, snapshot: Snapshot, keep: int, show: Show | None) -> None:
+        folder = _checkpoint(self.out, snapshot.step)
         if not folder.exists():
             with new_folder(folder) as partial:
-                self.state.write(partial, step)
-        self.checkpoint, self._saved = folder, time.monotonic()
+                snapshot.write(partial)
+        self.checkpoint = folder
+        if show is not None:
+            show(folder, snapshot.weights)
         for old in _folders(self.out)[:-keep]:
             shutil.rmtree(old)
-        return folder
+
+    def saved(self) -> None:
+        """Wait until the state that was last to be saved is. Raises: StorageError where it is
+        not."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
 
     def publish(self, checkpoint: Path) -> None:
         """Make a checkpoint's weights those of the run's model folder."""
@@ -274,6 +316,21 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
         used = "the one before it is used" if newer else "a newer one is used"
         sentences.append(f"{folder}: {reason}; {used}, this one is now {aside}")
     return good, sentences
+
+
+def _held(folder: Path) -> int:
+    """The open folder, locked. Raises: ConfigError where another process has it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ConfigError(
+            f"{folder}: another process learns there; let it finish, or choose another --out"
+        ) from None
+    except OSError:  # a file system that has no locks
+        pass
+    return handle
 
 
 def _checkpoint(out: Path, step: int) -> Path:

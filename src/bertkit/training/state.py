@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,27 @@ class OurNames:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """A state as it was after a step, on the CPU."""
+
+    step: int
+    weights: dict[str, Tensor]
+    """Those that learn, by our names."""
+    optimizer: dict[str, Tensor]
+    frozen: str | None
+    named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    """Gives weights the names that they have in files."""
+
+    def write(self, folder: Path) -> None:
+        """Write it, and a manifest with the hash of every file."""
+        write_tensors(folder / FILE, self.named(self.weights))
+        write_tensors(folder / OPTIMIZER, self.optimizer)
+        hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
+        frozen = {} if self.frozen is None else {"frozen": self.frozen}
+        write_json(folder / MANIFEST, {"step": self.step, "sha256": hashes, **frozen})
+
+
+@dataclass(frozen=True)
 class State:
     """The weights that learn and their optimizer; `names` are those of weights in files.
 
@@ -74,22 +95,21 @@ class State:
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest() if still else None
 
-    def write(self, folder: Path, step: int) -> None:
-        """Write the state after `step`, and a manifest with the hash of every file."""
-        weights = {name: w.detach().cpu() for name, w in self.learned.items()}
+    def snapshot(self, step: int) -> Snapshot:
+        """A copy of the state after `step`, which may be written while training goes on."""
         optimizer = {"step": torch.tensor(float(step))}
         for name, w in self.learned.items():
             kept = self.optimizer.state[w]
             for moment in MOMENTS:
                 if moment in kept:
-                    optimizer[f"{moment}.{name}"] = kept[moment].cpu()
+                    optimizer[f"{moment}.{name}"] = _copy(kept[moment])
             if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
-                optimizer[f"step.{name}"] = kept["step"].cpu()
-        write_tensors(folder / FILE, self.names.write(weights, self.masters.model.config))
-        write_tensors(folder / OPTIMIZER, optimizer)
-        hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
-        frozen = {} if self.frozen is None else {"frozen": self.frozen}
-        write_json(folder / MANIFEST, {"step": step, "sha256": hashes, **frozen})
+                optimizer[f"step.{name}"] = _copy(kept["step"])
+        weights = {name: _copy(w) for name, w in self.learned.items()}
+        config = self.masters.model.config
+        return Snapshot(
+            step, weights, optimizer, self.frozen, partial(self.names.write, config=config)
+        )
 
     def restore(self, folder: Path) -> int:
         """Put a checkpoint back and return its step.
@@ -134,6 +154,10 @@ class State:
                 f"{folder}: the model that the run began with has other weights now, which do not "
                 "learn and are not in the checkpoint; give it back, or start another run"
             )
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 def damage(folder: Path) -> str | None:
