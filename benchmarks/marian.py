@@ -30,7 +30,8 @@ from bertkit.models.model import build
 from bertkit.nn.precision import resolve
 from bertkit.objectives.pretrain import pretrain as next_words
 from bertkit.recipes.run_file import PretrainConfig, Train, heads_of, read_config
-from bertkit.training.loop import prefetched, steps
+from bertkit.training.loader import prefetched
+from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.schedule import schedule
@@ -93,13 +94,12 @@ def ours(settings: dict[str, Any], folder: Path, warm: int, counted: int) -> tup
     masters = Masters(model, resolve(train.precision, "cpu"))
     tokens: list[int] = []
 
-    def groups() -> Iterator[list[Batch]]:
-        for number in range(warm + counted):
-            drawn = source.batch(*train.samples(number))
-            tokens.append(sum(len(pair.labels) for pair in drawn))
-            yield collate(drawn, head="lm", max_batch_tokens=train.max_batch_tokens)
+    def group(number: int) -> list[Batch]:
+        drawn = source.batch(*train.samples(number))
+        tokens.append(sum(len(pair.labels) for pair in drawn))
+        return collate(drawn, head="lm", max_batch_tokens=train.max_batch_tokens)
 
-    with prefetched(groups()) as each:
+    with prefetched(group, range(warm + counted)) as each:
         learning = steps(
             masters,
             partial(next_words, smoothing=train.label_smoothing),

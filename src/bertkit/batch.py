@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+Change = Callable[[Any], Any]
+"""Of a tensor, into another or an array."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,15 @@ class Packed:
         return layout, self.first[order][layout.sequence_ids] + layout.positions
 
     def to(self, device: torch.device | str) -> Packed:
-        return Packed(
-            self.cu_seqlens.to(device),
-            self.sequence_ids.to(device),
-            self.positions.to(device),
-            self.lengths,
+        return self.each(partial(_moved, device=device))
+
+    def each(self, change: Change) -> Packed:
+        """The same with every tensor changed."""
+        return replace(
+            self,
+            cu_seqlens=change(self.cu_seqlens),
+            sequence_ids=change(self.sequence_ids),
+            positions=change(self.positions),
         )
 
 
@@ -317,17 +324,32 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
+        """There, without waiting for the copy where it comes from pinned memory."""
+        return self.each(partial(_moved, device=device))
+
+    def each(self, change: Change) -> Batch:
+        """The same with every tensor changed: moved, pinned, or made an array and back."""
+
+        def where_there(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
         return replace(
             self,
-            ids=self.ids.to(device),
-            types=self.types.to(device),
-            layout=self.layout.to(device),
-            token_indices=None if self.token_indices is None else self.token_indices.to(device),
-            example=None if self.example is None else self.example.to(device),
-            targets={name: t.to(device) for name, t in self.targets.items()},
-            source=None if self.source is None else self.source.to(device),
-            source_order=None if self.source_order is None else self.source_order.to(device),
+            ids=change(self.ids),
+            types=change(self.types),
+            layout=self.layout.each(change),
+            token_indices=where_there(self.token_indices),
+            example=where_there(self.example),
+            targets={name: change(t) for name, t in self.targets.items()},
+            source=None if self.source is None else self.source.each(change),
+            source_order=where_there(self.source_order),
         )
+
+
+def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    return tensor.to(
+        device, non_blocking=tensor.device.type == "cpu"
+    )  # back, it must be waited for
 
 
 def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:

@@ -15,6 +15,7 @@ import bertkit.recipes.pretrain as recipe
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.config import override
+from bertkit.data import corpus as corpora
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
@@ -529,6 +530,45 @@ def test_a_run_in_two_parts_is_the_run_in_one(
         if "step-00000004" not in file.parts:
             other = out / file.relative_to(tmp_path / "one")
             assert file.read_bytes() == other.read_bytes(), file
+
+
+@pytest.mark.parametrize("way", ["by processes", "from elsewhere", "in two parts"])
+def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
+    way: str,
+    corpus: Path,
+    english: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "text.txt").write_text("\n\n".join(english[:60]), encoding="utf-8")
+    large = prepare(
+        [tmp_path / "text.txt"], tokenizer=corpus / "tokenizer", out=tmp_path / "large",
+        blank_lines="documents", shard_tokens=500, processes=1,
+    )  # fmt: skip
+    monkeypatch.setattr(corpora, "VOLUME", large.tokens // 4)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    assert len(Corpus.open(large.folder).volumes) > 3
+    settings = override(SETTINGS, [("train.steps", "8"), ("train.save_every", "4")])
+    pretrain(settings, corpus=large.folder, out=tmp_path / "one")
+    text: Path | str = large.folder
+    if way == "by processes":
+        settings = override(settings, [("train.loader_processes", "2")])
+    elif way == "from elsewhere":
+        text = f"file://{large.folder}"
+    else:
+        save = Run.save
+
+        def stopped(run: Run, step: int, **rest: Any) -> None:
+            save(run, step, **rest)
+            run.stop(step)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "save", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                pretrain(settings, corpus=text, out=tmp_path / "two")
+    pretrain(settings, corpus=text, out=tmp_path / "two", resume="auto")
+    one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.parametrize(

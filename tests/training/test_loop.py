@@ -22,7 +22,7 @@ from bertkit.nn.embedding import Table
 from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss, totals
 from bertkit.objectives.pretrain import pretrain
-from bertkit.training.loop import Step, evaluate, prefetched, steps
+from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 
@@ -254,15 +254,3 @@ def test_evaluation_averages_over_targets_and_learns_nothing() -> None:
     assert accuracy == same
     assert set(whole) == {"mlm", "nsp"}
     assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
-
-
-def test_what_is_prepared_ahead_comes_in_order_and_says_what_failed() -> None:
-    def source(fails: bool) -> Iterator[list[Batch]]:
-        yield from groups(64, 3)
-        if fails:
-            raise ValueError("the third")
-
-    with prefetched(source(False)) as found:
-        assert [len(group) for group in found] == [len(group) for group in groups(64, 3)]
-    with prefetched(source(True)) as found, pytest.raises(ValueError, match="the third"):
-        list(found)

@@ -21,14 +21,15 @@ Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
 
 def pretrain(
-    config: Path, /, *settings: Word, corpus: Path, out: Path, resume: Resume = False
+    config: Path, /, *settings: Word, corpus: str, out: Path, resume: Resume = False
 ) -> None:
     """Pretrain a model from a run file.
 
     Args:
         config: The run file: a path, or the name of one that comes with bertkit: see `bertkit
             families`. Any setting of it can be replaced: --train.learning_rate 3e-4.
-        corpus: A prepared corpus.
+        corpus: A prepared corpus: its folder, or an address such as s3://bucket/corpus, of which
+            shards are copied here when they are needed.
         out: The run's folder; it is a model folder from the start.
         resume: Go on after the newest complete checkpoint. `--resume auto` begins where there is
             none yet, so that the same command can always be given again.
@@ -40,7 +41,7 @@ def pretrain(
 
 
 def adapt(
-    model: str, /, *settings: Word, corpus: Path, out: Path, resume: bool = False
+    model: str, /, *settings: Word, corpus: str, out: Path, resume: bool = False
 ) -> dict[str, dict[str, float]]:
     """Go on pretraining a model on text of your own field.
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import storage
+from bertkit.data.order import Permutation
+from bertkit.data.store import Kept, Store, is_url
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
+
+VOLUME = 1 << 28
+"""Tokens of a corpus that are read together: some 200 MB of memory where samples have 128."""
 
 SENTENCE_LIMIT = 128
 """Tokens a sentence may have; longer ones are cut into even pieces (perhaps within a word), so
@@ -73,42 +78,86 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus. Sentences and documents are numbered from 0 over all shards."""
+    """A prepared corpus, or some shards of one.
+
+    Sentences and documents are numbered from 0 over these shards.
+    """
 
     folder: Path
     manifest: Manifest
+    numbers: tuple[int, ...]
+    """Of the shards."""
+    store: Store | None = None
+    """Where its files come from, if they are elsewhere; else they are all in the folder."""
 
     @staticmethod
     def open(folder: str | Path) -> Corpus:
-        """Raises: DataError if anything is missing or of another size than the manifest says."""
-        folder = Path(folder)
+        """A folder, or the address of one that fsspec reads, as s3://bucket/corpus.
+
+        Raises: DataError if anything is missing or of another size than the manifest says.
+        """
+        store = Store.open(str(folder)) if is_url(folder) else None
+        folder = store.folder if store else Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
             raise DataError(
                 f"{folder}: no corpus here (no manifest.json); make one with `bertkit prepare`"
             )
         manifest = _read_manifest(path)
-        for file, _, size in _files(folder, manifest):
+        corpus = Corpus(folder, manifest, tuple(range(len(manifest.shards))), store)
+        for name, kept in corpus.files().items() if store is None else ():
+            file = folder / name
             if not file.is_file():
                 raise DataError(f"{file}: missing; prepare the corpus again")
-            if file.stat().st_size != size:
+            if file.stat().st_size != kept.bytes:
                 raise DataError(
-                    f"{file}: {file.stat().st_size} bytes where the manifest says {size}; "
+                    f"{file}: {file.stat().st_size} bytes where the manifest says {kept.bytes}; "
                     "prepare the corpus again"
                 )
-        return Corpus(folder, manifest)
+        return corpus
+
+    def part(self, numbers: Sequence[int]) -> Corpus:
+        """Some of its shards."""
+        return replace(self, numbers=tuple(numbers))
+
+    @cached_property
+    def volumes(self) -> list[tuple[int, ...]]:
+        """The shards in sets that are read together, of about `VOLUME` tokens each.
+
+        A corpus that has no more is one volume. The shards of one are drawn from everywhere, always
+        the same, and there are as many in each as can be.
+        """
+        count = -(-self.tokens // VOLUME)
+        if count <= 1:
+            return [self.numbers]
+        order = Permutation(len(self.numbers), 0, 0)(np.arange(len(self.numbers)))
+        parts = np.array_split(np.array(self.numbers)[order], min(count, len(order)))
+        return [tuple(map(int, sorted(part))) for part in parts]
+
+    @property
+    def first_volume(self) -> Corpus:
+        return self if len(self.volumes) == 1 else self.part(self.volumes[0])
+
+    @property
+    def place(self) -> str:
+        """Where it is, for who opens it again."""
+        return self.store.url if self.store else str(self.folder.resolve())
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [self.manifest.shards[number] for number in self.numbers]
 
     @property
     def tokens(self) -> int:
-        return sum(shard.tokens for shard in self.manifest.shards)
+        return sum(shard.tokens for shard in self.shards)
 
     @property
     def sentences(self) -> int:
-        return sum(shard.sentences for shard in self.manifest.shards)
+        return sum(shard.sentences for shard in self.shards)
 
     @property
     def documents(self) -> int:
-        return sum(shard.documents for shard in self.manifest.shards)
+        return sum(shard.documents for shard in self.shards)
 
     @property
     def bytes(self) -> int:
@@ -153,31 +202,51 @@ class Corpus:
 
     def verify(self) -> None:
         """Compare every file with its hash. Raises: DataError naming the damaged one."""
-        for file, sha256, _ in _files(self.folder, self.manifest):
-            if storage.sha256(file) != sha256:
+        self.fetch()
+        for name, kept in self.files().items():
+            if storage.sha256(self.folder / name) != kept.sha256:
                 raise DataError(
-                    f"{file}: damaged (its hash is not the manifest's); prepare the corpus again"
+                    f"{self.folder / name}: damaged (its hash is not the manifest's); prepare the "
+                    "corpus again"
                 )
+
+    def files(self) -> dict[str, Kept]:
+        """Those of its shards, with their sizes and hashes."""
+        types = {**TYPES, "tokens": np.dtype(self.manifest.dtype)}
+        return {
+            shard_name(number, part): Kept(
+                getattr(shard, part) * types[part].itemsize, shard.sha256[part]
+            )
+            for number, shard in zip(self.numbers, self.shards, strict=True)
+            for part in PARTS
+        }
+
+    def fetch(self) -> None:
+        """Bring its files here, where they are elsewhere. Raises: DataError."""
+        if self.store is not None:
+            self.store.fetch(self.files())
 
     @cached_property
     def _tokens(self) -> list[NDArray[Any]]:
+        self.fetch()
         dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        names = (shard_name(i, "tokens") for i in range(len(self.manifest.shards)))
+        names = (shard_name(number, "tokens") for number in self.numbers)
         return [np.memmap(self.folder / name, dtype, "r").view(np.ndarray) for name in names]
 
     @cached_property
     def _shard_sentences(self) -> NDArray[np.int64]:
-        return np.cumsum([0, *(shard.sentences for shard in self.manifest.shards)])
+        return np.cumsum([0, *(shard.sentences for shard in self.shards)])
 
     @cached_property
     def _shard_tokens(self) -> NDArray[np.int64]:
-        return np.cumsum([0, *(shard.tokens for shard in self.manifest.shards)])
+        return np.cumsum([0, *(shard.tokens for shard in self.shards)])
 
     def _cumulative(self, part: str, count: int) -> NDArray[np.int64]:
+        self.fetch()
         ends = np.zeros(count + 1, np.int64)
         at = 1
-        for i in range(len(self.manifest.shards)):
-            counts = np.fromfile(self.folder / shard_name(i, part), TYPES[part])
+        for number in self.numbers:
+            counts = np.fromfile(self.folder / shard_name(number, part), TYPES[part])
             ends[at : at + len(counts)] = counts
             at += len(counts)
         return np.cumsum(ends, out=ends)
@@ -313,15 +382,6 @@ def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     size, longer = np.divmod(counts, np.maximum(pieces, 1))
     return size[owner] + (place < longer[owner]), pieces
-
-
-def _files(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, str, int]]:
-    """Every file of the shards, with its hash and size."""
-    types = {**TYPES, "tokens": np.dtype(manifest.dtype)}
-    for i, shard in enumerate(manifest.shards):
-        for part in PARTS:
-            size = getattr(shard, part) * types[part].itemsize
-            yield folder / shard_name(i, part), shard.sha256[part], size
 
 
 def _read_manifest(path: Path) -> Manifest:

@@ -84,6 +84,11 @@ class Pairs:
         return pairs
 
     @property
+    def place(self) -> str:
+        """Where it is, for who opens it again."""
+        return str(self.folder.resolve())
+
+    @property
     def tokens(self) -> int:
         """Of both sides."""
         return self.manifest.source_tokens + self.manifest.target_tokens

@@ -24,7 +24,7 @@ def windows(
     begin, end = limits[documents], limits[documents + 1]
     if across and len(documents):
         # neighbors in a shard are read as one document
-        shards = np.cumsum([shard.documents for shard in corpus.manifest.shards])
+        shards = np.cumsum([shard.documents for shard in corpus.shards])
         breaks = np.flatnonzero((np.diff(documents) > 1) | np.isin(documents[1:], shards))
         begin = begin[np.concatenate([[0], breaks + 1])]
         end = end[np.concatenate([breaks, [len(end) - 1]])]

@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
 def adapt(
     model: str | Path,
     *,
-    corpus: Path,
+    corpus: Path | str,
     out: Path,
     settings: Iterable[tuple[str, str]] = (),
     resume: bool = False,

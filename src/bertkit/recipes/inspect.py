@@ -125,7 +125,7 @@ def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
     corpus = Path(record.get("corpus_folder", ""))
     if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
         return []
-    opened = Corpus.open(corpus)
+    opened = Corpus.open(corpus).first_volume
     tokenizer = opened.tokenizer()
     config = read_config(record["config"], tokenizer)
     samples, drawn = draw(

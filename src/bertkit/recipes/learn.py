@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,8 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import Train
 from bertkit.training.journal import Journal
-from bertkit.training.loop import Step, evaluate, prefetched, steps
+from bertkit.training.loader import prefetched, processes_for
+from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
@@ -72,7 +73,7 @@ class HeldOut:
 def learn(
     run: Run,
     objective: Objective,
-    groups: Iterator[list[Batch]],
+    batches: Callable[[int], list[Batch]],
     plan: Schedule,
     train: Train,
     *,
@@ -82,6 +83,8 @@ def learn(
 ) -> dict[str, float]:
     """Take the steps behind `start`, and return the held-out scores at the end.
 
+    `batches` are those of a step that are this process's.
+
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
     ranks = run.ranks
@@ -89,7 +92,11 @@ def learn(
     scores = held_out.scores(start)
     board = writer(str(run.out / "tensorboard")) if writer is not None else None
     masters, optimizer = run.state.masters, run.state.optimizer
-    with run.learning("pretraining", start=start), prefetched(groups) as coming:
+    loaders = train.loader_processes
+    if loaders is None:
+        loaders = processes_for(next(iter(masters.weights.values())).device.type)
+    ahead = prefetched(batches, range(start, train.steps), processes=loaders)
+    with run.learning("pretraining", start=start), ahead as coming:
         for step in steps(
             masters,
             objective,
@@ -123,19 +130,18 @@ def learn(
     return scores
 
 
-def batches_of_steps(
-    train: Train, parts: range, start: int, batches: Callable[[int, int, int], list[Batch]]
-) -> Iterator[list[Batch]]:
-    """The batches of these parts of each step after `start`.
+def batches_of_step(
+    train: Train, parts: range, step: int, batches: Callable[[int, int], list[Batch]]
+) -> list[Batch]:
+    """The batches of these parts of a step, the first step being 0.
 
-    `batches` are those of a step's samples: of so many, from an index of the endless order on.
+    `batches` are those of so many samples, from an index of the endless order on.
     """
-    for step in range(start, train.steps):
-        yield [
-            replace(batch, part=part)
-            for part in parts
-            for batch in batches(step, *train.samples_of(step, part))
-        ]
+    return [
+        replace(batch, part=part)
+        for part in parts
+        for batch in batches(*train.samples_of(step, part))
+    ]
 
 
 def optimization(train: Train, masters: Masters) -> tuple[Any, Schedule]:

@@ -40,8 +40,8 @@ from bertkit.memory import cores
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 
-SHARD_TOKENS = 1 << 27
-"""Tokens about which a shard is closed: 256 MiB of 2 bytes."""
+SHARD_TOKENS = 1 << 25
+"""Tokens about which a shard is closed: 64 MiB of 2 bytes."""
 
 SAMPLES, SAMPLE = 16, 1 << 15
 """Places looked at for the estimate of size, and characters read at each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from bertkit.data.masking import Masking
 from bertkit.data.order import Shuffled
 from bertkit.data.pairs import Pairs, PairSamples, split_pairs
 from bertkit.data.segments import DRAWS, Ids, Samples, split_documents
+from bertkit.data.volumes import draws_of, in_volumes
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
@@ -39,7 +40,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
-from bertkit.recipes.learn import HeldOut, batches_of_steps, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, tensorboard, warn
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -60,7 +61,7 @@ from bertkit.training.teacher import begin_as
 def pretrain(
     settings: Mapping[str, Any],
     *,
-    corpus: Path,
+    corpus: Path | str,
     out: Path,
     resume: Resume = False,
     start_from: Loaded | None = None,
@@ -80,7 +81,7 @@ def pretrain(
 
 
 def _pretrain(
-    run: Run, settings: Mapping[str, Any], corpus: Path, start_from: Loaded | None
+    run: Run, settings: Mapping[str, Any], corpus: Path | str, start_from: Loaded | None
 ) -> dict[str, float]:
     text = open_text(corpus, settings)
     tokenizer = text.tokenizer()
@@ -92,7 +93,7 @@ def _pretrain(
     dtype = resolve(train.precision, device)
     warn(train)
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
-    _check_record(run, config, corpus, tokenizer)
+    _check_record(run, config, text, tokenizer)
     samples = _Samples(text, tokenizer, config, run.ranks)
     tensorboard(train)
 
@@ -113,7 +114,7 @@ def _pretrain(
     return learn(
         run,
         learner.objective,
-        samples.groups(start),
+        samples.batches,
         plan,
         train,
         folder=folder,
@@ -122,12 +123,12 @@ def _pretrain(
     )
 
 
-def open_text(corpus: Path, settings: Mapping[str, Any]) -> Corpus | Pairs:
+def open_text(corpus: Path | str, settings: Mapping[str, Any]) -> Corpus | Pairs:
     """What there is to learn from: running text, or pairs of texts."""
     return (Pairs if settings.get("objective") == "translate" else Corpus).open(corpus)
 
 
-def _same_vocabulary(tokenizer: Tokenizer, corpus: Path, model: Loaded) -> None:
+def _same_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) -> None:
     """Raises: DataError for a model with another vocabulary than the corpus has."""
     if model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise DataError(
@@ -136,15 +137,18 @@ def _same_vocabulary(tokenizer: Tokenizer, corpus: Path, model: Loaded) -> None:
         )
 
 
-def _check_record(run: Run, config: PretrainConfig, corpus: Path, tokenizer: Tokenizer) -> None:
+def _check_record(
+    run: Run, config: PretrainConfig, text: Corpus | Pairs, tokenizer: Tokenizer
+) -> None:
     """Raises: ConfigError or DataError when the folder is another run's."""
+    corpus = text.place
     run.check(
         {
             "config": plain(config),
-            "corpus": sha256(corpus / "manifest.json"),
-            "corpus_folder": str(corpus.resolve()),
+            "corpus": sha256(text.folder / "manifest.json"),
+            "corpus_folder": corpus,
             "tokenizer": tokenizer.fingerprint,
-            "draws": DRAWS,
+            "draws": DRAWS if isinstance(text, Pairs) else draws_of(text),
         },
         renamed=renamed,
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
@@ -210,7 +214,7 @@ def _learner(
     return _Learner(model, published, objective, published, masked_words, None)
 
 
-def _teacher(settings: Teacher, corpus: Path, tokenizer: Tokenizer) -> Loaded:
+def _teacher(settings: Teacher, corpus: Path | str, tokenizer: Tokenizer) -> Loaded:
     """Raises: CheckpointError, ConfigError or DataError for one that cannot teach this corpus."""
     teacher = load(settings.model)
     if "mlm" not in teacher.model.heads:
@@ -323,26 +327,42 @@ class _Samples:
     ) -> None:
         self.config, self.parts = config, ranks.share(config.train.parts)
         self.head = next((head for head in heads_of(config) if head != "mlm"), None)
-        sampling, seed = config.sampling, config.train.seed
-        share = sampling.held_out
-        learned, self.held_out = (
-            split_pairs(corpus, share)
-            if isinstance(corpus, Pairs)
-            else split_documents(corpus, share)
-        )
+        sampling = config.sampling
         self._corpus, self._tokenizer = corpus, tokenizer
-        self.main = self._of(learned, config.masking, seed=seed)
+        self.main = self._learned(sampling.length)
         self.first, self.until = self.main, 0
         if sampling.first_length is not None:
-            self.first = self._of(learned, config.masking, seed=seed, length=sampling.first_length)
+            self.first = self._learned(sampling.first_length)
             self.until = round(sampling.first_share * config.train.steps)
 
+    def _learned(self, length: int) -> Shuffled[Any]:
+        """The samples that are learned from."""
+
+        def opened(text: Corpus | Pairs) -> Shuffled[Any]:
+            learned, _ = self._split(text)
+            return self._of(text, learned, config.masking, seed=seed, length=length)
+
+        config, seed = self.config, self.config.train.seed
+        if isinstance(self._corpus, Pairs):
+            return opened(self._corpus)
+        return in_volumes(self._corpus, opened, size=lambda v: -(-v.tokens // length), seed=seed)
+
+    def _split(self, text: Corpus | Pairs) -> tuple[Ids, Ids]:
+        """The numbers of documents, or pairs, to learn from, and of those held out."""
+        share = self.config.sampling.held_out
+        return split_pairs(text, share) if isinstance(text, Pairs) else split_documents(text, share)
+
     def _of(
-        self, documents: Ids, masking: Masking, *, seed: int = 0, length: int | None = None
+        self,
+        text: Corpus | Pairs,
+        documents: Ids,
+        masking: Masking,
+        *,
+        seed: int = 0,
+        length: int | None = None,
     ) -> Shuffled[Any]:
         """What these documents give to learn from."""
-        sampling = self.config.sampling
-        text, tokenizer = self._corpus, self._tokenizer
+        sampling, tokenizer = self.config.sampling, self._tokenizer
         shared: Any = {"documents": documents, "length": length or sampling.length, "seed": seed}
         if isinstance(text, Pairs):
             start = getattr(tokenizer, FAMILIES[self.config.family].start)
@@ -355,21 +375,25 @@ class _Samples:
             return Blocks(text, tokenizer, **shared)
         return Samples(text, tokenizer, sampling, masking, **shared)
 
-    def groups(self, start: int) -> Iterator[list[Batch]]:
-        """The batches of each step after `start` that are this process's."""
+    def batches(self, step: int) -> list[Batch]:
+        """Those of a step that are this process's."""
         train = self.config.train
+        samples = self.first if step < self.until else self.main
 
-        def batches(step: int, first: int, count: int) -> list[Batch]:
-            drawn = (self.first if step < self.until else self.main).batch(first, count)
+        def batches(first: int, count: int) -> list[Batch]:
+            drawn = samples.batch(first, count)
             return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
 
-        return batches_of_steps(train, self.parts, start, batches)
+        return batches_of_step(train, self.parts, step, batches)
 
     def evaluation(self) -> list[Batch]:
         """Held-out batches whose masks are always 15 % tokens, so that losses compare."""
-        train = self.config.train
-        if not len(self.held_out) or not train.evaluate_samples:
+        train, text = self.config.train, self._corpus
+        if not isinstance(text, Pairs):
+            text = text.first_volume
+        _, held_out = self._split(text)
+        if not len(held_out) or not train.evaluate_samples:
             return []
-        samples = self._of(self.held_out, Masking())
+        samples = self._of(text, held_out, Masking())
         drawn = samples.evaluation(train.evaluate_samples)
         return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,6 +18,7 @@ from bertkit.config import Count, Settings, decode, plain
 from bertkit.console import say
 from bertkit.data.corpus import Corpus
 from bertkit.data.segments import split_documents
+from bertkit.data.volumes import draws_of, in_volumes
 from bertkit.data.whole_words import Sentences, sentence_batches
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.bilm import BiLM, new_bilm
@@ -25,7 +26,7 @@ from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import HeldOut, batches_of_steps, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, tensorboard, warn
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
 from bertkit.text.characters import CHARACTERS
@@ -77,7 +78,7 @@ def _refuse_unknown(given: Any, known: Any, path: str) -> None:
 
 
 def pretrain_elmo(
-    settings: Mapping[str, Any], *, corpus: Path, out: Path, resume: Resume = False
+    settings: Mapping[str, Any], *, corpus: Path | str, out: Path, resume: Resume = False
 ) -> dict[str, float]:
     """Run (or go on with) the pretraining of an ELMo and return the held-out scores at its end.
 
@@ -90,7 +91,7 @@ def pretrain_elmo(
         return _pretrain(Run(out, resume=resume, ranks=ranks), settings, corpus)
 
 
-def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path) -> dict[str, float]:
+def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict[str, float]:
     hdf5(run.out)
     text = Corpus.open(corpus)
     tokenizer = text.tokenizer()
@@ -106,7 +107,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path) -> dict[str, 
     dtype = resolve(train.precision, device)
     warn(train)
     tensorboard(train)
-    _check_record(run, config, corpus, tokenizer)
+    _check_record(run, config, text, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     words = names[: config.softmax.words]
     parts = run.ranks.share(train.parts)
@@ -130,7 +131,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path) -> dict[str, 
         )
     held_out = HeldOut(run, as_model, both_ways, samples.evaluation(), train.evaluate_every)
     scores = learn(
-        run, both_ways, samples.groups(start), plan, train,
+        run, both_ways, samples.batches, plan, train,
         folder=folder, held_out=held_out, start=start,
     )  # fmt: skip
     return with_perplexity(scores)
@@ -146,15 +147,16 @@ def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
     return {**scores, **perplexities}
 
 
-def _check_record(run: Run, config: ElmoRun, corpus: Path, tokenizer: Tokenizer) -> None:
+def _check_record(run: Run, config: ElmoRun, text: Corpus, tokenizer: Tokenizer) -> None:
     """Raises: ConfigError or DataError when the folder is another run's."""
+    corpus = text.place
     run.check(
         {
             "config": plain(config),
-            "corpus": sha256(corpus / "manifest.json"),
-            "corpus_folder": str(corpus.resolve()),
+            "corpus": sha256(text.folder / "manifest.json"),
+            "corpus_folder": corpus,
             "tokenizer": tokenizer.fingerprint,
-            "draws": DRAWS,
+            "draws": draws_of(text),
         },
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
         refusals={
@@ -179,26 +181,32 @@ class _Samples:
         parts: range,
     ) -> None:
         self.train, self.parts = config.train, parts
-        learned, self.held_out = split_documents(corpus, config.held_out)
         marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
         characters = config.model.char_cnn.max_characters_per_token
 
-        def of(documents: Any, seed: int) -> Sentences:
+        def of(volume: Corpus, documents: Any, seed: int) -> Sentences:
             return Sentences(
-                corpus, names, marks=marks, size=size, characters=characters,
+                volume, names, marks=marks, size=size, characters=characters,
                 documents=documents, seed=seed,
             )  # fmt: skip
 
-        self.main = of(learned, config.train.seed)
-        self._evaluated = of(self.held_out, 0) if len(self.held_out) else None
+        def opened(volume: Corpus) -> Sentences:
+            learned, _ = split_documents(volume, config.held_out)
+            return of(volume, learned, seed)
 
-    def groups(self, start: int) -> Iterator[list[Batch]]:
-        """The batches of each step after `start` that are this process's."""
+        seed = config.train.seed
+        self.main = in_volumes(corpus, opened, size=lambda v: v.sentences, seed=seed)
+        volume = corpus.first_volume
+        _, held_out = split_documents(volume, config.held_out)
+        self._evaluated = of(volume, held_out, 0) if len(held_out) else None
 
-        def batches(step: int, first: int, count: int) -> list[Batch]:
+    def batches(self, step: int) -> list[Batch]:
+        """Those of a step that are this process's."""
+
+        def batches(first: int, count: int) -> list[Batch]:
             return sentence_batches(self.main.batch(first, count), self.train.max_batch_tokens)
 
-        return batches_of_steps(self.train, self.parts, start, batches)
+        return batches_of_step(self.train, self.parts, step, batches)
 
     def evaluation(self) -> list[Batch]:
         if self._evaluated is None or not self.train.evaluate_samples:

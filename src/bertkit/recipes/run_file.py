@@ -63,6 +63,8 @@ class Train(Settings, frozen=True):
     """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where it is faster:
     on GPUs, AMD and ARM that have the instructions, and Intel with AMX."""
     device: str = "auto"
+    loader_processes: Annotated[int, Meta(ge=0)] | None = None
+    """Processes that make batches ahead; 0 is a thread. By default up to 4 for a GPU, else none."""
     log_every: Count = 10
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """Share of each word's target that is spread over all pieces (0.1 in translation)."""
@@ -195,7 +197,15 @@ class PretrainConfig(Settings, frozen=True):
             )
 
 
-FREE = ("log_every", "evaluate_every", "save_every", "keep", "tensorboard", "max_batch_tokens")
+FREE = (
+    "loader_processes",
+    "log_every",
+    "evaluate_every",
+    "save_every",
+    "keep",
+    "tensorboard",
+    "max_batch_tokens",
+)
 """Settings of `train` that may differ when a run is resumed."""
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -207,20 +205,3 @@ def evaluate(
             for name, right in loss.correct.items():
                 correct[name] += int(right.item())
     return losses, {name: right / max(counts[name], 1) for name, right in correct.items()}
-
-
-@contextmanager
-def prefetched(items: Iterator[list[Batch]]) -> Iterator[Iterator[list[Batch]]]:
-    """Prepare the next item in a thread while the current one is used."""
-    pool = ThreadPoolExecutor(1)
-
-    def each() -> Iterator[list[Batch]]:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item
-
-    try:
-        yield each()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -321,6 +321,7 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
 def _held(folder: Path) -> int:
     """The open folder, locked. Raises: ConfigError where another process has it."""
     handle = os.open(folder, os.O_RDONLY)
+    os.register_at_fork(after_in_child=lambda: os.close(handle))  # which may outlive this process
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
