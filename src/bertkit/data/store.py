@@ -78,13 +78,13 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """A small file. Raises: DataError."""
-        found: bytes = self._asked(name, lambda place: self.files.cat_file(place))
-        if len(found) > storage.VOCABULARY:
+        content: bytes = self._asked(name, lambda place: self.files.cat_file(place))
+        if len(content) > storage.VOCABULARY:
             raise DataError(
-                f"{self.url}/{name}: {len(found):,} bytes, and a file of its kind has at most "
+                f"{self.url}/{name}: {len(content):,} bytes, and a file of its kind has at most "
                 f"{storage.VOCABULARY:,}; is this a corpus?"
             )
-        return found
+        return content
 
     def names(self, folder: str) -> list[str]:
         """Of the files in a folder. Raises: DataError."""
