@@ -78,7 +78,8 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """A small file. Raises: DataError."""
-        content: bytes = self._asked(name, lambda place: self.files.cat_file(place))
+        most = storage.VOCABULARY + 1
+        content: bytes = self._asked(name, lambda place: self.files.cat_file(place, 0, most))
         if len(content) > storage.VOCABULARY:
             raise DataError(
                 f"{self.url}/{name}: {len(content):,} bytes, and a file of its kind has at most "
