@@ -99,6 +99,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "bert-mini": (4, 256, 4, 11.2),
     "bert-small": (4, 512, 8, 28.8),
     "bert-base": (12, 768, 12, 109.5),
+    "bert-base-gpu": (12, 768, 12, 109.5),
     "bert-large": (24, 1024, 16, 335.1),
     "roberta-base": (12, 768, 12, 124.6),
     "albert-base": (12, 768, 12, 11.7),

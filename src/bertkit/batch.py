@@ -67,6 +67,11 @@ class Packed:
     def longest(self) -> int:
         return max(self.lengths)
 
+    @cached_property
+    def narrow_cu_seqlens(self) -> Tensor:
+        """The same in the 32 bits that kernels of GPUs want."""
+        return self.cu_seqlens.to(torch.int32)
+
     @property
     def first(self) -> Tensor:
         """(S,) where each sequence begins: its [CLS]."""

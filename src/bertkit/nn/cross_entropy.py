@@ -9,8 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.precision import add_up
 
-ROWS = 512
-"""Rows of logits that exist at one time, so that memory does not grow with a batch."""
+ROWS, ROWS_OF_GPU = 512, 8192
+"""Rows of logits that exist at one time, so that memory does not grow with a batch; few of them
+keep a GPU waiting for the next."""
 
 
 def linear_cross_entropy(
@@ -43,23 +44,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
-        for start in range(0, x.shape[0], ROWS):
-            rows, right = x[start : start + ROWS], targets[start : start + ROWS]
+        count = _rows(x)
+        for start in range(0, x.shape[0], count):
+            rows, right = x[start : start + count], targets[start : start + count]
             logits = F.linear(rows, weight, bias)  # (rows, V)
             p = torch.softmax(logits, -1)
             likely = p.gather(1, right[:, None])
             nats = likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
             if smoothing:
                 wide = logits.float()
-                every = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
-                nats = (1 - smoothing) * nats + smoothing * every
+                spread = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
+                nats = (1 - smoothing) * nats + smoothing * spread
             loss -= nats
             correct += (likely[:, 0] >= p.amax(-1)).sum()  # in bf16 five times faster than argmax
             if learns:
-                p[torch.arange(len(right)), right] -= 1.0 - smoothing  # softmax - one-hot
+                p[torch.arange(len(right), device=p.device), right] -= (
+                    1.0 - smoothing
+                )  # softmax - one-hot
                 if smoothing:
                     p -= smoothing / p.shape[1]
-                torch.mm(p, weight, out=grad_x[start : start + ROWS])
+                torch.mm(p, weight, out=grad_x[start : start + count])
                 if ctx.needs_input_grad[1]:
                     grad_weight = add_up(grad_weight, p.T @ rows)
                 if bias is not None and ctx.needs_input_grad[2]:
@@ -80,7 +84,8 @@ def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Ten
     Where gradients are wanted, logits are computed again on the way back, some rows at a time.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> (M,).
     """
-    parts = zip(x.split(ROWS), targets.split(ROWS), strict=True)
+    count = _rows(x)
+    parts = zip(x.split(count), targets.split(count), strict=True)
     if not torch.is_grad_enabled():
         return torch.cat([_logprobs(part, weight, bias, wanted) for part, wanted in parts])
     rows = [
@@ -95,3 +100,7 @@ def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Ten
 def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     logits = F.linear(x, weight, bias).float()
     return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def _rows(x: Tensor) -> int:
+    return ROWS_OF_GPU if x.is_cuda else ROWS

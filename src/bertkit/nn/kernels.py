@@ -149,8 +149,8 @@ class Varlen:
             q[: queries.total],
             k,
             v,
-            queries.cu_seqlens.to(torch.int32),
-            keys.cu_seqlens.to(torch.int32),
+            queries.narrow_cu_seqlens,
+            keys.narrow_cu_seqlens,
             queries.longest,
             keys.longest,
             scale=context.scale,
@@ -213,6 +213,8 @@ def _parted(
 
 def _behind(mixed: Tensor, q: Tensor) -> Tensor:
     """With zeros where queries are padding."""
+    if mixed.shape[0] == q.shape[0]:
+        return mixed  # padded by nothing it would be copied
     return F.pad(mixed, (0, 0, 0, 0, 0, q.shape[0] - mixed.shape[0]))
 
 

@@ -161,8 +161,13 @@ def optimization(train: Train, masters: Masters) -> tuple[Any, Schedule]:
     return optimizer, plan
 
 
-def warn(train: Train) -> None:
+def warn(train: Train, *, attention_dropout: float, device: str) -> None:
     """Say what of a plan is allowed and hardly meant."""
+    if device.startswith("cuda") and attention_dropout:
+        say(
+            f"model.attention_dropout = {attention_dropout:g}: a GPU's fast kernel has none, and a "
+            "slow one runs; set it to 0"
+        )
     if train.warmup_steps >= train.steps:
         say(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "

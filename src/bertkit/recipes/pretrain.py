@@ -51,6 +51,7 @@ from bertkit.recipes.run_file import (
 )
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.compiled import compile_blocks
 from bertkit.training.masters import Masters
 from bertkit.training.ranks import Ranks, joined
 from bertkit.training.run import Resume, Run
@@ -91,7 +92,7 @@ def _pretrain(
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    warn(train)
+    warn(train, attention_dropout=config.model.attention_dropout, device=device)
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     _check_record(run, config, text, tokenizer)
     samples = _Samples(text, tokenizer, config, run.ranks)
@@ -100,6 +101,8 @@ def _pretrain(
     torch.manual_seed(train.seed)
     learner = _learner(config, teacher, start_from, device, dtype)
     masters = Masters(learner.model, dtype)
+    if train.compile:
+        compile_blocks(learner.model)
     optimizer, plan = optimization(train, masters)
     state = State(masters, optimizer, FAMILIES[config.family])
     start = run.begin(state, train.steps)

@@ -105,7 +105,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    warn(train)
+    warn(train, attention_dropout=0.0, device=device)
     tensorboard(train)
     _check_record(run, config, text, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertkit import memory
 from bertkit.batch import Batch
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
-from bertkit.objectives.loss import Objective, Totals, totals
+from bertkit.objectives.loss import Loss, Objective, Totals, totals
 from bertkit.training.masters import Masters
 from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.schedule import Schedule
@@ -86,8 +88,7 @@ def steps(
     for number, (group, waited) in enumerate(_timed(groups), start + 1):
         began = time.perf_counter()
         counts = _over(ranks, totals(group))
-        parts: dict[str, float] = {}
-        correct: dict[str, float] = {}
+        found = _Found(counts)
         part_of_step = None
         for batch in group:
             if batch.part != part_of_step:
@@ -96,17 +97,15 @@ def steps(
             loss = model(batch.to(device), partial(objective, totals=counts))
             loss.total.backward()
             masters.receive_gradients()
-            for name, part in loss.parts.items():
-                parts[name] = parts.get(name, 0.0) + part.item()
-            for name, right in loss.correct.items():
-                correct[name] = correct.get(name, 0) + int(right.item())
+            found.add(loss)
         tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None
         if ranks.world > 1:
             took = time.perf_counter() - began
-            tokens, stop, slowest = _added_up(ranks, masters, parts, correct, tokens, stop, took)
-        norm = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm).item()
-        total = sum(parts.values())
-        if not (torch.isfinite(torch.tensor([total, norm])).all()):
+            tokens, stop, slowest = _added_up(ranks, masters, found, tokens, stop, took)
+        clipped = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
+        parts, accuracy = found.read()  # with the norm the one time that a device is waited for
+        total, norm = sum(parts.values()), clipped.item()
+        if not (math.isfinite(total) and math.isfinite(norm)):
             optimizer.zero_grad()
             raise TrainingError(
                 f"step {number}: the loss is {total:g} and the gradient's norm {norm:g}; begin "
@@ -122,7 +121,7 @@ def steps(
             number=number,
             loss=total,
             parts=parts,
-            accuracy={name: right / max(counts[name], 1) for name, right in correct.items()},
+            accuracy=accuracy,
             gradient_norm=norm,
             learning_rate=rates[0] * factor,
             tokens=tokens,
@@ -141,6 +140,38 @@ def _seed(seed: int, step: int, part: int) -> None:
     torch.manual_seed(int(draws.generate_state(1)[0]))
 
 
+class _Found:
+    """What the batches of a step say of it, on their device until it is read."""
+
+    def __init__(self, counts: Totals) -> None:
+        self._counts = counts
+        self._names: list[tuple[str, str]] = []
+        self._tensors: list[Tensor] = []
+        self._sums: dict[tuple[str, str], float] = {}
+
+    def add(self, loss: Loss) -> None:
+        for kind, numbers in (("loss", loss.parts), ("right", loss.correct)):
+            for name, number in numbers.items():
+                self._names.append((kind, name))
+                self._tensors.append(number)
+
+    def sums(self) -> dict[tuple[str, str], float]:
+        """Of the losses and the right answers of each head, in double precision."""
+        if self._tensors:
+            numbers = torch.stack([tensor.float() for tensor in self._tensors]).tolist()
+            for name, number in zip(self._names, numbers, strict=True):
+                self._sums[name] = self._sums.get(name, 0.0) + number
+            self._names, self._tensors = [], []
+        return self._sums
+
+    def read(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The loss and the accuracy of each head."""
+        sums = self.sums().items()
+        losses = {name: value for (kind, name), value in sums if kind == "loss"}
+        right = {name: value for (kind, name), value in sums if kind == "right"}
+        return losses, {name: value / max(self._counts[name], 1) for name, value in right.items()}
+
+
 def _over(ranks: Ranks, counts: Totals) -> Totals:
     """Of the same step in all processes."""
     if ranks.world == 1:
@@ -156,8 +187,7 @@ def _over(ranks: Ranks, counts: Totals) -> Totals:
 def _added_up(
     ranks: Ranks,
     masters: Masters,
-    parts: dict[str, float],
-    correct: dict[str, float],
+    found: _Found,
     tokens: int,
     stop: bool,
     seconds: float,
@@ -167,10 +197,10 @@ def _added_up(
     weights = [w for w in masters.weights.values() if w.requires_grad]
     moved = [w.grad is not None for w in weights]
     times = [seconds if rank == ranks.rank else 0.0 for rank in range(ranks.world)]
-    told = ranks.sum([*parts.values(), *correct.values(), tokens, stop, *times, *moved])
-    for numbers in (parts, correct):
-        for name in numbers:
-            numbers[name] = told.pop(0)
+    sums = found.sums()
+    told = ranks.sum([*sums.values(), tokens, stop, *times, *moved])
+    for name in sums:
+        sums[name] = told.pop(0)
     tokens, stop, times = int(told[0]), told[1] > 0, told[2 : 2 + ranks.world]
     anywhere = told[2 + ranks.world :]
     ranks.sum_gradients(w for w, there in zip(weights, anywhere, strict=True) if there)
@@ -194,14 +224,9 @@ def evaluate(
     """The mean loss and the accuracy of each head over these batches, without learning."""
     device = next(model.parameters()).device
     counts = totals(batches)
-    losses = dict.fromkeys(counts, 0.0)
-    correct = dict.fromkeys(counts, 0)
+    found = _Found(counts)
     model.eval()
     with torch.no_grad():
         for batch in batches:
-            loss = model(batch.to(device), partial(objective, totals=counts))
-            for name, part in loss.parts.items():
-                losses[name] += part.item()
-            for name, right in loss.correct.items():
-                correct[name] += int(right.item())
-    return losses, {name: right / max(counts[name], 1) for name, right in correct.items()}
+            found.add(model(batch.to(device), partial(objective, totals=counts)))
+    return found.read()
