@@ -22,6 +22,7 @@ HELPERS = {
         "joey",
         "kept",
         "marian",
+        "resume",
         "text",
         "trainer",
     )

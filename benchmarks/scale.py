@@ -3,7 +3,8 @@
 `torchrun` starts `bertkit pretrain` on gloo, and beside it the same shape in accelerate's DDP on
 samples of the same corpus (`benchmarks/accelerated.py`), grouped by length. Tokens/s are those of
 the steps' own clocks, medians of all steps but the first few, of runs that take turns. Kills are
-SIGKILLs of a process of the run, chosen by chance, under `--max-restarts`.
+SIGKILLs of a process of the run, chosen by chance, under `--max-restarts`. What saving costs is
+measured beside `torch.save`, and a resumption in a large corpus by `benchmarks/resume.py`.
 """
 
 from __future__ import annotations
@@ -17,28 +18,46 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import kept, pretrain
+import torch
+
+from benchmarks import kept, pretrain, resume
 from benchmarks.harness import Options, bf16_here
+from bertkit.config import read_toml
+from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
+from bertkit.data.segments import Samples
+from bertkit.families import BERT
 from bertkit.memory import cores
+from bertkit.models.model import build
+from bertkit.objectives.pretrain import pretrain as masked_words
+from bertkit.recipes.run_file import heads_of, read_config
 from bertkit.storage import sha256
+from bertkit.training.loop import steps
+from bertkit.training.masters import Masters
+from bertkit.training.optim import adamw
+from bertkit.training.run import Run
+from bertkit.training.state import State
 
 SAMPLES, BATCH, STEPS, FIRST = 128, 32, 12, 3
 """Of a step; of a batch of the peer; of a run; steps that are not counted."""
 
-ROUNDS, KILLS = 3, 20
+ROUNDS, KILLS, SAVE_EVERY = 3, 20, 20
 
 WORLDS = "largest difference of the loss over worlds of 1, 2 and 4, 20 steps, dropout on, fp32"
 SPEED = "bert-mini, two processes on two cores"
 KILLED = "runs of 20 that end with the same weights after a kill"
 BACK = "from SIGKILL to the first new step"
 
+SAVING = "bert-mini, time that saving takes from training, a checkpoint every 20 steps"
+
 ONE, ACCELERATE = "one process, two threads", "accelerate, DDP, two processes"
+TORCH_SAVE = "torch.save"
 
 
 def main(options: Options) -> None:
@@ -50,6 +69,10 @@ def main(options: Options) -> None:
             (WORLDS, kept.LIMIT): lambda: worlds(folder, corpus),
             (SPEED, ONE, ACCELERATE): lambda: speed(folder, corpus, quick=options.quick),
             (KILLED, kept.LIMIT): lambda: kills(folder, corpus, 2 if options.quick else KILLS),
+            (resume.WHAT, kept.LIMIT, resume.SKIPPED): lambda: resume.rows(
+                folder, corpus, quick=options.quick
+            ),
+            (SAVING, kept.LIMIT, TORCH_SAVE): lambda: saving(folder, corpus, quick=options.quick),
             (BACK, ACCELERATE): lambda: back(folder, corpus, 1 if options.quick else ROUNDS),
         }
         for key, measure in rows.items():
@@ -160,6 +183,65 @@ def back(folder: Path, corpus: Corpus, rounds: int) -> Iterator[kept.Row]:
             kept.How("the same, save_state"),
         ),
     )  # fmt: skip
+
+
+# ---- saving
+
+
+def saving(folder: Path, corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
+    rounds = 1 if quick else ROUNDS
+    found: dict[str, list[float]] = {"ours": [], TORCH_SAVE: []}
+    for number in range(rounds):
+        for name, shares in found.items():
+            shares += stalls(
+                folder / f"saving-{number}-{name}", corpus, name, saves=2 if quick else 4
+            )
+    ours, theirs = (100 * median(shares) for shares in found.values())
+    for peer, figure in ((kept.LIMIT, 1.0), (TORCH_SAVE, theirs)):
+        yield kept.row(
+            SAVING, max(ours, 1e-3), figure, peer_name=peer, unit="%", target=1.0, better="lower",
+            how=(kept.How(f"fp32, {SAMPLES} samples a step, hashed and synced"), kept.How()),
+        )  # fmt: skip
+
+
+def stalls(out: Path, corpus: Corpus, name: str, *, saves: int) -> Iterator[float]:
+    """Of each save the seconds until training goes on, and by which the next steps are slower, as a
+    share of the steps from one save to the next. All steps learn from the same batches."""
+    torch.manual_seed(0)
+    config = read_config(read_toml(pretrain.CONFIGS / "bert-mini.toml"), corpus.tokenizer())
+    masters = Masters(build(config.model, heads_of(config)), torch.float32)
+    optimizer = adamw(masters.weights, learning_rate=1e-4, weight_decay=0.01)
+    run = Run(out, resume=False)
+    run.check({})
+    total = SAVE_EVERY * (saves + 1)
+    run.begin(State(masters, optimizer, BERT), total)
+    samples = Samples(corpus, corpus.tokenizer(), config.sampling, config.masking, length=128)
+    group = collate(samples.batch(0, SAMPLES), head="nsp", max_batch_tokens=8192)
+    seconds, waited = [], {}
+    with run.learning("saving", start=0):
+        learning = steps(
+            masters, masked_words, repeat(group, total), optimizer, lambda _: 1.0,
+            max_grad_norm=1.0, seed=0,
+        )  # fmt: skip
+        began = time.perf_counter()
+        for step in learning:
+            seconds.append(time.perf_counter() - began)
+            if step.number % SAVE_EVERY == 0 and step.number < total:
+                began = time.perf_counter()
+                if name == TORCH_SAVE:
+                    state = {
+                        "model": masters.model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                    }
+                    torch.save(state, out / "state.pt")
+                else:
+                    run.save(step.number, keep=2)
+                waited[step.number] = time.perf_counter() - began
+            began = time.perf_counter()
+    usual = median(seconds[1:])
+    for number, wait in waited.items():
+        slower = sum(seconds[number : number + 3]) - 3 * usual
+        yield (wait + slower) / (SAVE_EVERY * usual)
 
 
 def next_line(journal: Path) -> None:
