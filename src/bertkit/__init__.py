@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertkit.models.model import Model, build
     from bertkit.nn.attention import Trace
     from bertkit.pipelines import pipeline
+    from bertkit.recipes.clean import clean
     from bertkit.recipes.finetune import finetune
     from bertkit.recipes.prepare import prepare
     from bertkit.recipes.pretrain import pretrain
@@ -42,6 +43,7 @@ _HOME = {
     "Trace": "nn.attention",
     "TransformerConfig": "models.config",
     "build": "models.model",
+    "clean": "recipes.clean",
     "explain": "view.explain",
     "finetune": "recipes.finetune",
     "load": "checkpoint.folder",
@@ -63,6 +65,7 @@ __all__ = [
     "Trace",
     "TransformerConfig",
     "build",
+    "clean",
     "explain",
     "finetune",
     "load",

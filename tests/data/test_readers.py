@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_a_file_of_one_language_is_text_where_it_is_named(tmp_path: Path) -> Non
         "A dog.\n",
         "Ein Hund.\n",
     ]
-    with pytest.raises(DataError, match=r"no \.txt or \.jsonl file in this folder"):
+    with pytest.raises(DataError, match=r"no \.txt or \.jsonl or \.parquet file in this folder"):
         files([tmp_path])
     with pytest.raises(DataError, match="unknown kind of file"):
         files([write(tmp_path / "train.bin", "A")])
@@ -76,7 +77,7 @@ def test_unusable_paths_are_named(tmp_path: Path) -> None:
     text = write(tmp_path / "a.txt", "A.")
     for paths, message in (
         ([tmp_path / "gone.txt"], r"gone\.txt: no such file"),
-        ([tmp_path / "empty"], r"empty: no \.txt or \.jsonl file"),
+        ([tmp_path / "empty"], r"empty: no \.txt or \.jsonl or \.parquet file"),
         ([tmp_path / "empty" / "x.md"], r"x\.md: unknown kind"),
         ([empty], r"nothing\.txt: the file is empty"),
         ([text, text], r"a\.txt: named twice"),
@@ -252,3 +253,46 @@ def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"a\.jsonl:2: a row of more than"):
         list(documents([path]))
     assert spans(path, 1 << 12) == [Span(path, 0, path.stat().st_size)]
+
+
+# ---- .parquet
+
+
+def test_rows_of_parquet_are_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    monkeypatch.setattr(readers, "ROWS", 2)
+    path = tmp_path / "a.parquet"
+    words = ["A", "B\n", "", "é", "E"]
+    table = pa.table({"id": range(5), "text": words, "wide": pa.array(words, pa.large_string())})
+    parquet.write_table(table, path, row_group_size=3)
+    found = list(documents([tmp_path]))
+    assert [(d.text, d.line) for d in found] == list(zip(words, range(1, 6), strict=True))
+    assert texts(path, field="wide") == words
+    assert spans(path, 10) == [Span(path, 0, path.stat().st_size)]
+
+
+def test_parquet_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["A", None], "n": [1, 2]}), path)
+    for field, message in (
+        ("txt", r"a\.parquet: no column 'txt'; did you mean 'text'\?"),
+        ("n", r"a\.parquet: column 'n' holds int64, not text"),
+        ("text", r"a\.parquet:2: column 'text' holds no text"),
+    ):
+        with pytest.raises(DataError, match=message):
+            texts(path, field=field)
+    whole = path.read_bytes()
+    for damaged in (whole[:-9], b"PAR1" + b"x" * 90 + b"PAR1", b"no such thing"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.parquet: damaged or no \.parquet"):
+            texts(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"needs pyarrow; pip install 'bertkit\[clean\]'"):
+        texts(path)

@@ -25,6 +25,7 @@ TASKS = (
 COMMANDS = {
     "vocab train": "recipes.vocabulary:train_vocabulary",
     "vocab extend": "recipes.extend:extend",
+    "clean": "recipes.clean:clean",
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "recipes.prepare_pairs:prepare_pairs",
     "inspect": "recipes.inspect:inspect",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.errors import DataError
 
-TEXT = (".txt", ".jsonl")
+TEXT = (".txt", ".jsonl", ".parquet")
 
 _CODES = (
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu "

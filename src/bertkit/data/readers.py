@@ -1,8 +1,8 @@
 """Raw text as documents.
 
 What is read: `.txt` and `.jsonl`, each also as `.gz`, in UTF-8, with or without a byte order
-mark. A file is read in blocks of about a mebibyte, so memory does not grow with it. Whatever is
-wrong is a DataError that names file and line.
+mark, and `.parquet`. A file is read in blocks of about a mebibyte, `.parquet` by its row groups, so
+memory does not grow with it. Whatever is wrong is a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ BlankLines = Literal["paragraphs", "documents"]
 BLOCK = 1 << 20
 """Bytes read at a time."""
 
+ROWS = 1 << 10
+"""Rows of `.parquet` decoded at a time."""
+
 LONGEST_LINE = 64 << 20
 """Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
 
@@ -51,7 +54,7 @@ class Document:
 class Span:
     """Bytes [start, end) of a file, cut at the end of a paragraph, or for `.jsonl` of a row.
 
-    A compressed file is always whole; `end` is then its compressed size.
+    A compressed file is always whole, as is `.parquet`; `end` is then its compressed size.
     """
 
     file: Path
@@ -65,7 +68,7 @@ def documents(
     """Every document of these files and folders, in order.
 
     A `.txt` file is one document, or with `blank_lines="documents"` one between each two blank
-    lines; long ones come in parts. A `.jsonl` row is one, its text in `field`.
+    lines; long ones come in parts. A row of `.jsonl` or `.parquet` is one, its text in `field`.
     Raises: DataError naming file and line.
     """
     for file in files(paths):
@@ -77,7 +80,7 @@ def spans(file: Path, size: int) -> list[Span]:
     """Cut a file into spans of about `size` bytes; a compressed file stays whole."""
     end = file.stat().st_size
     cuts = [0]
-    if file.suffix != ".gz":
+    if file.suffix != ".gz" and suffix(file) != ".parquet":
         with file.open("rb") as stream:
             while cuts[-1] + 1.5 * size < end:
                 start = cuts[-1] + size
@@ -96,6 +99,8 @@ def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[Documen
     """The documents that begin in a span; one cut by its beginning comes as `continues`."""
     if suffix(span.file) == ".jsonl":
         pieces = _json_documents(span, field)
+    elif suffix(span.file) == ".parquet":
+        pieces = _parquet_documents(span, field)
     elif blank_lines == "documents":
         pieces = _blank_line_documents(span)
     else:
@@ -318,6 +323,34 @@ def _json_documents(span: Span, field: str) -> Iterator[Document]:
                 _check_row(raw, field, f"{span.file}:{_line(span, block.line + i)}")
         for (i, _), row in zip(lines, rows, strict=True):
             yield Document(row.text, span.file, block.line + i)
+
+
+def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
+    """Rows of a column; `line` is the number of the row, from 1."""
+    try:
+        from pyarrow import ArrowException, parquet, types
+    except ImportError:
+        raise DataError(
+            f"{span.file}: reading .parquet needs pyarrow; pip install 'bertkit[clean]'"
+        ) from None
+    try:
+        with parquet.ParquetFile(span.file) as table:
+            columns = table.schema_arrow
+            if field not in columns.names:
+                near = did_you_mean(field, columns.names)
+                raise DataError(f"{span.file}: no column {field!r}; {near}")
+            kind = columns.field(field).type
+            if not (types.is_string(kind) or types.is_large_string(kind)):
+                raise DataError(f"{span.file}: column {field!r} holds {kind}, not text")
+            line = 0
+            for rows in table.iter_batches(ROWS, columns=[field]):
+                for text in rows.column(field).to_pylist():
+                    line += 1
+                    if text is None:
+                        raise DataError(f"{span.file}:{line}: column {field!r} holds no text")
+                    yield Document(text, span.file, line)
+    except (ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{span.file}: damaged or no .parquet ({error}); get it again") from None
 
 
 def _check_row(raw: bytes, field: str, where: str) -> None:

@@ -14,19 +14,20 @@ from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 import msgspec
 
 from bertkit import storage
 from bertkit.console import say
-from bertkit.data.corpus import Made, Shards
+from bertkit.data.corpus import Shards
 from bertkit.data.readers import BlankLines, Document, Span, read
 from bertkit.data.sentences import Encoder, split
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
 
-Step = Literal["check", "make"]
+Step = Literal["check", "make", "filter", "write"]
+"""Of preparing, and of cleaning."""
 
 BATCH = 1 << 18
 """Characters tokenized at a time."""
@@ -53,7 +54,16 @@ class Unit(msgspec.Struct, frozen=True):
         return sum(end - start for _, start, end in self.spans)
 
 
-Message = int | Unit | Made
+Message = int | msgspec.Struct
+"""Units of progress, or, at the end of a step, what came of it."""
+
+
+class Work(Protocol):
+    """What a pool's processes do; each is sent it once. `lock` is held during the step "make"."""
+
+    lock: Path
+
+    def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]: ...
 
 
 def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
@@ -121,7 +131,7 @@ class Pool:
     """Workers that take units in turn. Another takes the place of one that dies, and begins its
     unit again; none outlives the owner."""
 
-    def __init__(self, worker: Worker, processes: int) -> None:
+    def __init__(self, worker: Work, processes: int) -> None:
         self._worker = worker
         self._processes: dict[Connection, BaseProcess] = {}
         if processes > 1:
@@ -203,7 +213,7 @@ def _hand(
         pipe.send((step, number, unit))
 
 
-def _serve(pipe: Connection, worker: Worker) -> None:
+def _serve(pipe: Connection, worker: Work) -> None:
     """Main loop of a worker process; it ends with its owner."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already

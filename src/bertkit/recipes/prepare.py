@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import overload
@@ -31,7 +31,7 @@ from bertkit.data.corpus import (
     shard_name,
     write_manifest,
 )
-from bertkit.data.paths import files
+from bertkit.data.paths import files, suffix
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
@@ -133,7 +133,9 @@ def prepare(
         tokenizer = Tokenizer.load(tokenizer)
     out, sources = Path(out), files([Path(path) for path in texts])
     work = out / ".work"
-    _refuse(out, texts)
+    if (out / "manifest.json").exists() or not work.exists():
+        refuse_used(out)
+    refuse_within(out, texts)
     settings = Settings(
         tokenizer=tokenizer.fingerprint,
         field=field,
@@ -145,7 +147,7 @@ def prepare(
     begun = _begun(work)
     if begun is not None:
         _same(begun, Plan(settings, inputs, []), out)
-    units = begun.units if begun else _divide(sources, shard_tokens)
+    units = begun.units if begun else divide(sources, 4 * shard_tokens)  # 4 bytes a token
     own = range(len(units)) if part is None else _share(part, len(units))
     todo = {number: units[number] for number in own if not _made(work, number)}
     processes = min(processes or cores(), max(len(todo), 1))
@@ -176,23 +178,22 @@ def prepare(
 # ---- before anything is written
 
 
-def _refuse(out: Path, paths: Iterable[Path]) -> None:
-    """An `out` that would lose something, or feed on itself."""
-    if (out / "manifest.json").exists() or not (out / ".work").exists():
-        refuse_used(out)
+def refuse_within(out: Path, paths: Iterable[Path], option: str = "--out") -> None:
+    """Raises: ConfigError for an `out` that feeds on itself."""
     for path in map(Path, paths):
         if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-            raise ConfigError(f"{out}: lies within {path}, which is read; choose another --out")
+            raise ConfigError(f"{out}: lies within {path}, which is read; choose another {option}")
 
 
-def _divide(sources: Sequence[Path], shard_tokens: int) -> list[Unit]:
-    """Units of a 64th of all text, at least a mebibyte, at most a shard (4 bytes a token)."""
+def divide(sources: Sequence[Path], most: int, *, whole: Collection[str] = ()) -> list[Unit]:
+    """Units of a 64th of all text, at least a mebibyte, at most `most` bytes; files of the kinds
+    `whole` are not cut."""
     weights = {f: f.stat().st_size * (GZIP_RATIO if f.suffix == ".gz" else 1) for f in sources}
-    size = min(max(sum(weights.values()) // 64, 1 << 20), 4 * shard_tokens)
+    size = min(max(sum(weights.values()) // 64, 1 << 20), most)
     units: list[list[Span]] = [[]]
     filled = 0
     for file in sources:
-        for span in spans(file, size):
+        for span in spans(file, weights[file] if suffix(file) in whole else size):
             weight = weights[file] if file.suffix == ".gz" else span.end - span.start
             if filled and filled + weight > 1.5 * size:
                 units.append([])
