@@ -17,6 +17,7 @@ HELPERS = {
         "__init__",
         "__main__",
         "accelerated",
+        "clean",
         "graphs",
         "harness",
         "joey",

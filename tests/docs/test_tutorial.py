@@ -34,6 +34,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     *sorted((DOCS / "tutorial").glob("*.md")),
+    DOCS / "guide" / "corpus.md",
     DOCS / "guide" / "elmo.md",
     DOCS / "guide" / "scale.md",
     DOCS / "guide" / "window.md",

@@ -33,7 +33,7 @@ def extend(
 
     Args:
         model: A model folder or hub id with a WordPiece vocabulary.
-        texts: Files or folders of .txt or .jsonl, also .gz, of your field.
+        texts: Files or folders of .txt, .jsonl or .parquet, also .gz, of your field.
         out: The folder of the larger model, to be made.
         size: As many words: those that save most pieces on the text.
         words: Instead: a file with a word a line.

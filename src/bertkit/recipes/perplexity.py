@@ -42,7 +42,7 @@ def evaluate_text(model: str | Path | Loaded, texts: Sequence[Path], /) -> Perpl
 
     Args:
         model: A model folder or hub id with a language-model head.
-        texts: Files or folders of .txt or .jsonl, also .gz.
+        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     if "lm" not in loaded.model.heads:

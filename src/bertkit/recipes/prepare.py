@@ -120,7 +120,7 @@ def prepare(
     before anything is written; StorageError if writing fails: finished shards are then kept.
 
     Args:
-        texts: Files or folders of .txt or .jsonl, also .gz.
+        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
         tokenizer: Folder of the tokenizer.
         out: The corpus's folder. The same command goes on after a kill.
         field: The field of .jsonl rows that holds the text.

@@ -25,7 +25,7 @@ def train_vectors(
     frequent enough; TrainingError when the vectors diverge. Nothing is written then.
 
     Args:
-        texts: Files or folders of .txt or .jsonl, also .gz.
+        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
         out: The file to be made, in word2vec's text format: .txt, or .txt.gz.
     """
     settings = settings or Skipgram()

@@ -38,7 +38,7 @@ def train_vocabulary(
     cannot be read. Nothing is written then.
 
     Args:
-        texts: Files or folders of .txt or .jsonl, also .gz.
+        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
         out: The tokenizer's folder, to be made.
         kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's; words are whole
             ones, for an ELMo.
