@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,7 @@ def texts(tmp_path: Path, chapters: list[str]) -> Path:
         "  ",
         "Écrivez à jean.dupont@exemple.fr ou à 8.8.4.4.",
         changed(chapters[0], 2),
+        changed(chapters[5], 2),
     ]
     lines = [json.dumps({"id": f"r{i}", "text": text}) for i, text in enumerate(others)]
     (folder / "1.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -94,9 +98,10 @@ def test_the_first_of_each_kind_is_kept(texts: Path, chapters: list[str], tmp_pa
         (26, "near-duplicate", 5),
         (27, "empty", None),
         (29, "near-duplicate", 0),
+        (30, "exact duplicate", 5),  # of one that does not stay
     ]
     assert rows(removed)[1]["text"] == changed(chapters[5], 2)
-    assert report.read.documents == 30
+    assert report.read.documents == 31
     assert report.removed["near-duplicate"].documents == 3
     assert report.masked == {"mail addresses": 1, "IP addresses": 1}
     assert adds_up(report)
@@ -125,7 +130,7 @@ def test_filters_take_documents_and_lines(texts: Path, tmp_path: Path) -> None:
     for row in rows(out):
         assert all(line.endswith((".", "?", "!", '"', "'")) for line in row["text"].split("\n"))
     gone = {row["id"]: row for row in rows(removed)}
-    assert sorted([*gone, *(row["id"] for row in rows(out))]) == list(range(30))
+    assert sorted([*gone, *(row["id"] for row in rows(out))]) == list(range(31))
     assert gone[28]["text"].startswith("Écrivez à jean.dupont")  # as it was
     assert report.settings.filters == ("gopher-repetition", "c4")
 
@@ -172,7 +177,8 @@ def test_bad_input_is_refused_before_work_begins(
         (ConfigError, r"duplicates: 'fuzzy' is no way; known", {"duplicates": "fuzzy"}),
         (ConfigError, r"texts: exists already; choose another --out", {"out": texts}),
         (ConfigError, r"choose another --removed", {"removed": texts}),
-        (ConfigError, r"is --out too; choose another --removed", {"removed": out}),
+        (ConfigError, r"lies within --out, or --out in it", {"removed": out}),
+        (ConfigError, r"lies within --out, or --out in it", {"removed": out / "removed"}),
         (ConfigError, r"in: lies within .*texts, which is read", {"out": texts / "in"}),
         (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"field": "txt"}),
         (StorageError, r"cannot be written", {"out": tmp_path / "file" / "x"}),
@@ -230,6 +236,29 @@ def test_nothing_is_left_behind(
     left.mkdir()
     clean([texts], **given)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_that_is_stopped_leaves_nothing_that_looks_complete(
+    texts: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    row = (texts / "1.jsonl").read_text(encoding="utf-8").split("\n")[5]
+    (texts / "2.jsonl").write_text(f"{row}\n" * 2_000, encoding="utf-8")  # enough to be stopped in
+    out = tmp_path / "out"
+    words = ["clean", str(texts), "--out", str(out), "--processes", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertkit", *words], stderr=subprocess.DEVNULL
+    ) as run:
+        while not list(tmp_path.glob(".out.partial-*/.work/*.lines")):
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(number)
+        assert run.wait() == code
+    assert not out.exists()
+    assert bool(list(tmp_path.glob(".out.*"))) == (number == signal.SIGKILL)
+    report = clean([texts / "0.txt"], out=out, processes=1)
+    assert report.kept.documents == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"texts", "out"}
 
 
 def test_clean_is_public() -> None:

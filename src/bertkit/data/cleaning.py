@@ -15,9 +15,10 @@ from typing import IO, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.data.languages import Wanted
-from bertkit.data.near_duplicates import Keys, Signer, bucket_keys, text_key
+from bertkit.data.near_duplicates import BUCKETS, Keys, Signer, bucket_keys, text_key
 from bertkit.data.personal import mask
 from bertkit.data.quality import Filter, c4, gopher_quality, gopher_repetition, words_of
 from bertkit.data.readers import LONGEST_LINE, BlankLines, Span, read
@@ -28,7 +29,15 @@ from bertkit.errors import DataError
 Duplicates = Literal["near", "exact", "keep"]
 """Which duplicates are removed: near ones too, exact ones, or none."""
 
-EMPTY, EXACT, NEAR = "empty", "exact duplicate", "near-duplicate"
+KEYS: dict[Duplicates, int] = {"keep": 0, "exact": 1, "near": 1 + BUCKETS}
+"""How many keys there are of a document."""
+
+Signed = tuple[int, NDArray[np.uint32] | None]
+"""The key of a whole text, 0 if it is removed, and its signature, if it has one."""
+
+STARTS, FIRST, IS_EXACT = "starts.npy", "first.npy", "exact.npy"
+"""Of each unit its first document; of each document the first of its cluster, and whether an
+earlier one is the same."""
 
 BATCH = 1 << 10
 """Documents whose signatures are held at a time."""
@@ -48,7 +57,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         The order is FineWeb's, whatever that of `filters` is: language, repetition, quality, C4.
         """
         if not text.strip():
-            return text, EMPTY
+            return text, "empty"
         if self.language is not None and not self.language.matches(text):
             return text, f"not {self.language.code}"
         words = words_of(text) if {"gopher-repetition", "gopher-quality"} & {*self.filters} else []
@@ -125,16 +134,15 @@ class Cleaner:
         yield self._filter(number, unit) if step == "filter" else self._write(number)
 
     def _filter(self, number: int, unit: Unit) -> Tally:
-        tally, keys = Tally(), []
-        texts = self._texts(unit)
+        tally, texts = Tally(), self._texts(unit)
+        keys = [self._keys([])]
         with self._places.of_unit(number, "lines").open("wb") as lines:
-            while batch := list(islice(texts, BATCH)):
-                kept = [self._clean(text, tally, lines) for text in batch]
-                keys.append(self._keys(kept))
+            while signed := [self._clean(text, tally, lines) for text in islice(texts, BATCH)]:
+                keys.append(self._keys(signed))
         np.save(self._places.of_unit(number, "npy"), np.concatenate(keys, axis=1))
         return tally
 
-    def _clean(self, text: str, tally: Tally, lines: IO[bytes]) -> str | None:
+    def _clean(self, text: str, tally: Tally, lines: IO[bytes]) -> Signed:
         """Write a document's line: its text, or nothing but, if it is wanted, why it is removed."""
         tally.read.add(1, _bytes(text))
         kept, rule = self._rules.judge(text)
@@ -142,7 +150,7 @@ class Cleaner:
             tally.remove(rule, text)
             wanted = {"reason": rule, "text": text}
             lines.write((_json(wanted) if self._places.removed else b"") + b"\n")
-            return None
+            return 0, None
         tally.change("lines, by c4", text, kept)
         if self._rules.mask:
             masked, mails, ips = mask(kept)
@@ -151,19 +159,13 @@ class Cleaner:
             tally.ips += ips
             kept = masked
         lines.write(_json(kept) + b"\n")
-        return kept
+        return text_key(kept), self._signer(kept) if self._rules.duplicates == "near" else None
 
-    def _keys(self, texts: list[str | None]) -> Keys:
-        """By which duplicates are found, (keys, documents): of the whole text, and of buckets; 0
-        for a document that is removed already."""
-        rows = []
-        if self._rules.duplicates != "keep":
-            rows.append([0 if text is None else text_key(text) for text in texts])
-        keys = np.array(rows, np.uint64).reshape(-1, len(texts))
-        if self._rules.duplicates != "near":
-            return keys
-        signatures = [None if text is None else self._signer(text) for text in texts]
-        return np.concatenate([keys, bucket_keys(signatures)])
+    def _keys(self, signed: list[Signed]) -> Keys:
+        """By which duplicates are found, (keys, documents): of whole texts, then of buckets."""
+        exact = np.array([[key for key, _ in signed]], np.uint64)
+        near = bucket_keys([signature for _, signature in signed])
+        return np.concatenate([exact, near])[: KEYS[self._rules.duplicates]]
 
     @cached_property
     def _signer(self) -> Signer:
@@ -188,30 +190,31 @@ class Cleaner:
                 yield "".join(parts)
 
     def _write(self, number: int) -> Tally:
-        tally, places = Tally(), self._places
-        start = int(np.load(places.work / "starts.npy")[number])
-        exact, near = (np.load(places.work / f"{n}.npy", mmap_mode="r") for n in ("exact", "near"))
-        name = f"{number:05d}.jsonl"
+        tally, places, name = Tally(), self._places, f"{number:05d}.jsonl"
+        start = int(np.load(places.work / STARTS)[number])
+        first = np.load(places.work / FIRST, mmap_mode="r")
+        exact = np.load(places.work / IS_EXACT, mmap_mode="r")
+        stay, go = places.out / name, (places.removed or places.work) / name
         with (
             places.of_unit(number, "lines").open("rb") as lines,
-            (places.out / name).open("wb") as out,
-            ((places.removed or places.work) / name).open("wb") as removed,
+            stay.open("wb") as out,
+            go.open("wb") as removed,
         ):
             for place, line in enumerate(lines, start):
                 row = b'{"id":%d,' % place
-                if not line.startswith(b'"'):
-                    removed.write(row + line[1:] if len(line) > 1 else b"")
-                elif near[place] == place:
+                if not line.startswith(b'"'):  # removed before, and not blank if it is wanted
+                    removed.write(row + line[1:] if places.removed else b"")
+                elif first[place] == place:
                     out.write(row + b'"text":' + line[:-1] + b"}\n")
                 else:
                     text = msgspec.json.decode(line, type=str)
-                    rule, first = (EXACT, exact) if exact[place] != place else (NEAR, near)
+                    rule = "exact duplicate" if exact[place] else "near-duplicate"
                     tally.remove(rule, text)
                     if places.removed:
                         why = {"reason": rule, "of": int(first[place]), "text": text}
                         removed.write(row + _json(why)[1:] + b"\n")
-        for path in (places.out / name, (places.removed or places.work) / name):
-            if path.stat().st_size == 0:
+        for path in (stay, go):
+            if path.stat().st_size == 0:  # no reader takes an empty file
                 path.unlink()
         return tally
 

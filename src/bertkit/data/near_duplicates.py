@@ -69,10 +69,11 @@ class Signer:
         if len(self._words) > WORDS:
             self._words.clear()
         runs = max(len(hashes) - NGRAM + 1, 0)
-        mixed = np.zeros(runs, np.uint64)
-        for place in range(NGRAM):
-            mixed = mix(mixed + hashes[place : place + runs])
-        return (mixed >> np.uint64(32)).astype(np.uint32)
+        joined = np.zeros(runs, np.uint64)
+        for place in range(NGRAM):  # Horner's rule; the words' bits are random already
+            joined *= _MIX[0]
+            joined += hashes[place : place + runs]
+        return (joined >> np.uint64(32)).astype(np.uint32)
 
 
 class _WordHashes(dict[str, int]):
@@ -92,7 +93,7 @@ def text_key(text: str) -> int:
 
 
 def mix(values: Keys) -> Keys:
-    """Each bit of 64 changes about half of them."""
+    """64 bits each, every one of which depends on all 64 that were given."""
     values = (values ^ (values >> np.uint64(30))) * _MIX[0]
     values = (values ^ (values >> np.uint64(27))) * _MIX[1]
     return values ^ (values >> np.uint64(31))

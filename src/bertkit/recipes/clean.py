@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -21,7 +20,18 @@ from rich.table import Table
 
 from bertkit import storage
 from bertkit.console import CONSOLE, progress
-from bertkit.data.cleaning import Cleaner, Count, Duplicates, Places, Rules, Tally
+from bertkit.data.cleaning import (
+    FIRST,
+    IS_EXACT,
+    KEYS,
+    STARTS,
+    Cleaner,
+    Count,
+    Duplicates,
+    Places,
+    Rules,
+    Tally,
+)
 from bertkit.data.languages import wanted
 from bertkit.data.near_duplicates import Clusters
 from bertkit.data.paths import files
@@ -82,30 +92,14 @@ def clean(
         processes: How many work at once; by default one for each core.
     """
     out, removed = Path(out), None if removed is None else Path(removed)
-    for filter_ in filters:
-        if filter_ not in FILTERS:
-            raise ConfigError(f"filters: {filter_!r} is none; {did_you_mean(filter_, FILTERS)}")
-    if duplicates not in get_args(Duplicates):
-        near = did_you_mean(duplicates, get_args(Duplicates))
-        raise ConfigError(f"duplicates: {duplicates!r} is no way; {near}")
-    rules = Rules(
-        filters=tuple(name for name in FILTERS if name in filters),
-        language=None if language is None else wanted(language),
-        mask=mask,
-        duplicates=duplicates,
-    )
-    for folder, option in ((out, "--out"), (removed, "--removed")):
-        if folder is not None:
-            storage.refuse_used(folder, option=option)
-            refuse_within(folder, texts, option)
-    if removed is not None and (removed.resolve() == out.resolve()):
-        raise ConfigError(f"{removed}: is --out too; choose another --removed")
+    rules = _rules(filters, language, duplicates, mask)
+    _refuse(texts, out, removed)
     sources = files([Path(path) for path in texts])
-    units = dict(enumerate(divide(sources, UNIT, whole=(".txt",))))
     with plainly():
-        for source in sources:  # a wrong field is seen before work begins
+        for source in sources:  # a field of another name is seen before work begins
             whole = Span(source, 0, source.stat().st_size)
             next(read(whole, field=field, blank_lines=blank_lines), None)
+    units = dict(enumerate(divide(sources, UNIT, whole=(".txt",))))
     with ExitStack() as stack:
         places = _places(stack, out, removed)
         cleaner = Cleaner(places, rules, field=field, blank_lines=blank_lines)
@@ -121,6 +115,35 @@ def clean(
         storage.write_text(places.out / "report.json", _pretty(report))
     CONSOLE.print(_table(report))
     return report
+
+
+def _rules(
+    filters: Sequence[Filter], language: str | None, duplicates: Duplicates, mask: bool
+) -> Rules:
+    for name in filters:
+        if name not in FILTERS:
+            raise ConfigError(f"filters: {name!r} is none; {did_you_mean(name, FILTERS)}")
+    if duplicates not in KEYS:
+        raise ConfigError(f"duplicates: {duplicates!r} is no way; {did_you_mean(duplicates, KEYS)}")
+    return Rules(
+        filters=tuple(name for name in FILTERS if name in filters),
+        language=None if language is None else wanted(language),
+        mask=mask,
+        duplicates=duplicates,
+    )
+
+
+def _refuse(texts: Sequence[Path], out: Path, removed: Path | None) -> None:
+    """Raises: ConfigError for folders in use, or within what is read or each other."""
+    for folder, option in ((out, "--out"), (removed, "--removed")):
+        if folder is not None:
+            storage.refuse_used(folder, option=option)
+            refuse_within(folder, texts, option)
+    if removed is not None and (
+        removed.resolve().is_relative_to(out.resolve())
+        or out.resolve().is_relative_to(removed.resolve())
+    ):
+        raise ConfigError(f"{removed}: lies within --out, or --out in it; choose another --removed")
 
 
 def _places(stack: ExitStack, out: Path, removed: Path | None) -> Places:
@@ -160,17 +183,17 @@ def _run(cleaner: Cleaner, places: Places, units: dict[int, Unit], processes: in
 
 
 def _find_duplicates(places: Places, documents: list[int]) -> None:
-    """Leave in files where each unit starts, and of each document the first that is the same, and
-    the first of its cluster."""
-    np.save(places.work / "starts.npy", np.cumsum([0, *documents]))
+    """Leave the files by which documents are written: see `cleaning.STARTS`."""
     keys = [np.load(places.of_unit(n, "npy"), mmap_mode="r") for n in range(len(documents))]
     clusters = Clusters(sum(documents))
-    np.save(places.work / "exact.npy", clusters.first)
-    for kind in range(len(keys[0])):
+    exact = np.zeros(len(clusters.first), bool)
+    for kind in range(len(keys[0])):  # one at a time is in memory
         clusters.join(np.concatenate([of_unit[kind] for of_unit in keys]))
         if kind == 0:
-            np.save(places.work / "exact.npy", clusters.first)
-    np.save(places.work / "near.npy", clusters.first)
+            exact = clusters.first != np.arange(len(clusters.first))
+    np.save(places.work / STARTS, np.cumsum([0, *documents]))
+    np.save(places.work / FIRST, clusters.first)
+    np.save(places.work / IS_EXACT, exact)
 
 
 def _report(tally: Tally, rules: Rules) -> Report:
@@ -182,7 +205,7 @@ def _report(tally: Tally, rules: Rules) -> Report:
     return Report(
         read=tally.read,
         kept=kept,
-        removed=dict(sorted(tally.removed.items(), key=lambda item: -item[1].documents)),
+        removed=dict(sorted(tally.removed.items(), key=lambda item: (-item[1].documents, item[0]))),
         cut=tally.cut,
         masked={"mail addresses": tally.mails, "IP addresses": tally.ips},
         settings=rules,
