@@ -102,6 +102,8 @@ def test_on_datatroves_words_every_decision_is_its_own(theirs: Any, texts: list[
         assert c4(text, theirs.sentences) == theirs.c4(text)
         seen |= {quality, repetition, c4(text, theirs.sentences)[1]}
     assert len(seen) > 12, seen
+    control = [gopher_quality(text, text.split()) == theirs.quality(text)[1] for text in texts]
+    assert not all(control)
 
 
 def test_on_words_of_our_own_nearly_every_decision_is(theirs: Any, texts: list[str]) -> None:

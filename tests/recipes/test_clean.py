@@ -138,13 +138,16 @@ def test_filters_take_documents_and_lines(texts: Path, tmp_path: Path) -> None:
 def test_nothing_depends_on_the_number_of_processes(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe, "UNIT", 20_000)
-    for name, processes in (("one", 1), ("three", 3)):
+    (texts / "2.jsonl").write_text("\n" * 9_000 + '{"text": "The last."}\n', encoding="utf-8")
+    for name, processes, unit in (("one", 1, 1_000), ("three", 3, 1_000), ("whole", 1, 1 << 20)):
+        monkeypatch.setattr(recipe, "UNIT", unit)
         out, removed = tmp_path / name, tmp_path / f"{name}-removed"
         clean([texts], out=out, filters=["c4"], removed=removed, processes=processes)
-    assert len(content(tmp_path / "one")) > 5
-    assert content(tmp_path / "one") == content(tmp_path / "three")
-    assert content(tmp_path / "one-removed") == content(tmp_path / "three-removed")
+    assert len(content(tmp_path / "one")) > 10
+    assert len(content(tmp_path / "whole")) == 2
+    for kind in ("", "-removed"):
+        assert content(tmp_path / f"one{kind}") == content(tmp_path / f"three{kind}")
+        assert rows(tmp_path / f"one{kind}") == rows(tmp_path / f"whole{kind}")
 
 
 def test_what_is_kept_is_read_by_what_comes_next(texts: Path, tmp_path: Path) -> None:
