@@ -42,6 +42,7 @@ PACKAGES = (
     "accelerate",
     "ctranslate2",
     "sacrebleu",
+    "ray",
 )
 """Packages whose versions belong to a result, where they are installed."""
 

@@ -8,9 +8,10 @@ import multiprocessing
 import os
 import signal
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -91,7 +92,7 @@ class Worker:
         yield msgspec.structs.replace(unit, characters=characters)
 
     def _make(self, number: int, unit: Unit) -> Iterator[Message]:
-        encode = self._encoder
+        encode = _encoder(self._out / "tokenizer", self._settings.tokenizer)
         shards = Shards(self.work / f"{number:06d}", encode.dtype, self._settings.shard_tokens)
         sentences: list[str] = []
         documents: list[int] = []
@@ -118,13 +119,41 @@ class Worker:
         yield characters
         yield made
 
-    @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(Tokenizer.load(self._out / "tokenizer"))
+
+@lru_cache(maxsize=1)
+def _encoder(folder: Path, fingerprint: str) -> Encoder:
+    """Kept by the process, not by the worker, which Ray hands over anew with each unit."""
+    return Encoder(Tokenizer.load(folder))
 
 
 TRIES = 3
 """How often a unit is begun whose workers die."""
+
+
+class Tries:
+    """What was done of each unit since it was begun, and how often its workers died."""
+
+    def __init__(self) -> None:
+        self._done, self._deaths = Counter[int](), Counter[int]()
+
+    def add(self, number: int, characters: int) -> None:
+        """Count what was done of a unit."""
+        self._done[number] += characters
+
+    def again(self, number: int) -> int:
+        """Say that a unit whose worker died is begun again; returns what was done of it.
+
+        Raises: StorageError where it was begun often enough.
+        """
+        self._deaths[number] += 1
+        if self._deaths[number] == TRIES:
+            raise StorageError(
+                f"a worker process died, {TRIES} times at one piece of text (out of "
+                'memory? or a script without the usual if __name__ == "__main__":); '
+                "finished work is kept: run it again, perhaps with fewer processes"
+            ) from None
+        say("a worker process died; another begins its piece of text again")
+        return self._done.pop(number, 0)
 
 
 class Pool:
@@ -169,7 +198,7 @@ class Pool:
             return
         left = iter(units.items())
         busy: dict[Connection, int] = {}
-        done, deaths = dict.fromkeys(units, 0), dict.fromkeys(units, 0)
+        tries = Tries()
         for pipe in self._processes:
             _hand(pipe, step, left, busy)
         while busy:
@@ -180,23 +209,14 @@ class Pool:
                 except EOFError:
                     number = busy.pop(pipe)
                     self._processes.pop(pipe).join()
-                    deaths[number] += 1
-                    if deaths[number] == TRIES:
-                        raise StorageError(
-                            f"a worker process died, {TRIES} times at one piece of text (out of "
-                            'memory? or a script without the usual if __name__ == "__main__":); '
-                            "finished work is kept: run it again, perhaps with fewer processes"
-                        ) from None
-                    say("a worker process died; another begins its piece of text again")
-                    yield number, -done[number]
-                    done[number] = 0
+                    yield number, -tries.again(number)
                     _hand(self._start(), step, iter([(number, units[number])]), busy)
                     continue
                 if isinstance(message, Exception):
                     raise message
                 yield busy[pipe], message
                 if isinstance(message, int):
-                    done[busy[pipe]] += message
+                    tries.add(busy[pipe], message)
                 else:
                     _hand(pipe, step, left, busy)
 
@@ -219,18 +239,22 @@ def _serve(pipe: Connection, worker: Work) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
     try:
         while True:
-            task = pipe.recv()
-            with _alive(worker.lock if task[0] == "make" else None):
-                try:
-                    with plainly():
-                        for message in worker(*task):
-                            pipe.send(message)
-                except Exception as error:
-                    if not isinstance(error, BertkitError):
-                        error.add_note(traceback.format_exc())  # what pickling would lose
-                    pipe.send(error)
+            for message in messages(worker, *pipe.recv()):
+                pipe.send(message)
     except (EOFError, BrokenPipeError):
         return
+
+
+def messages(worker: Work, step: Step, number: int, unit: Unit) -> Iterator[Message | Exception]:
+    """What a worker says of a unit, in a process of its own: an error is its last word."""
+    with _alive(worker.lock if step == "make" else None):
+        try:
+            with plainly():
+                yield from worker(step, number, unit)
+        except Exception as error:
+            if not isinstance(error, BertkitError):
+                error.add_note(traceback.format_exc())  # what pickling would lose
+            yield error
 
 
 @contextmanager

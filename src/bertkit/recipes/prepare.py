@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import overload
+from typing import Any, Literal, get_args
 
 import msgspec
 from rich.progress import Progress
@@ -32,13 +32,16 @@ from bertkit.data.corpus import (
     write_manifest,
 )
 from bertkit.data.paths import files, suffix
+from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.memory import cores
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
+
+Engine = Literal["processes", "ray"]
 
 SHARD_TOKENS = 1 << 25
 """Tokens about which a shard is closed: 64 MiB of 2 bytes."""
@@ -66,7 +69,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: list[Unit]
 
 
-@overload
 def prepare(
     texts: Sequence[Path],
     /,
@@ -76,41 +78,11 @@ def prepare(
     field: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
-    part: None = None,
-    language: str = "en",
-    shard_tokens: int = SHARD_TOKENS,
-) -> Corpus: ...
-
-
-@overload
-def prepare(
-    texts: Sequence[Path],
-    /,
-    *,
-    tokenizer: Path | Tokenizer,
-    out: Path,
-    field: str = "text",
-    blank_lines: BlankLines = "paragraphs",
-    processes: int | None = None,
-    part: str,
-    language: str = "en",
-    shard_tokens: int = SHARD_TOKENS,
-) -> None: ...
-
-
-def prepare(
-    texts: Sequence[Path],
-    /,
-    *,
-    tokenizer: Path | Tokenizer,
-    out: Path,
-    field: str = "text",
-    blank_lines: BlankLines = "paragraphs",
-    processes: int | None = None,
+    engine: Engine = "processes",
     part: str | None = None,
     language: str = "en",
     shard_tokens: int = SHARD_TOKENS,
-) -> Corpus | None:
+) -> Corpus | Any:  # no None to be checked for by those who never ask for a part
     """Turn text into a corpus of token ids that pretraining reads from disk.
 
     The same call goes on after a kill. `language` is for the sentence splitter. With several
@@ -125,10 +97,14 @@ def prepare(
         out: The corpus's folder. The same command goes on after a kill.
         field: The field of .jsonl rows that holds the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
-        processes: How many work at once; by default one for each core.
+        processes: How many work at once; by default one for each core, or CPU of the Ray cluster.
+        engine: Processes of this machine, or tasks of the Ray cluster that RAY_ADDRESS names, whose
+            nodes see the same files; without one, of a Ray that is started here and ended again.
         part: The share of the work to do, as 3/8. Machines that see the same disk do one each; the
             same command without it then makes the corpus of all.
     """
+    if engine not in get_args(Engine):
+        raise ConfigError(f"engine: {engine!r} is none; {did_you_mean(engine, get_args(Engine))}")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     out, sources = Path(out), files([Path(path) for path in texts])
@@ -150,9 +126,9 @@ def prepare(
     units = begun.units if begun else divide(sources, 4 * shard_tokens)  # 4 bytes a token
     own = range(len(units)) if part is None else _share(part, len(units))
     todo = {number: units[number] for number in own if not _made(work, number)}
-    processes = min(processes or cores(), max(len(todo), 1))
     lock = "workers" if part is None else f"workers-{own.start}"
-    with Pool(Worker(out, settings, lock), processes) as pool, progress() as bar:
+    worker = Worker(out, settings, lock)
+    with _pool(engine, worker, processes, len(todo)) as pool, progress() as bar:
         todo |= _check(pool, {n: unit for n, unit in todo.items() if not unit.characters}, bar)
         for number, unit in todo.items():
             units[number] = unit
@@ -173,6 +149,13 @@ def prepare(
                 return None
             storage.write_text(work / "complete", "")
             return _finish(out, work, tokenizer, inputs, len(units))
+
+
+def _pool(engine: Engine, worker: Worker, processes: int | None, units: int) -> Pool | RayPool:
+    """What runs so many units."""
+    if engine == "ray" and units:  # it takes seconds to start
+        return RayPool(worker, processes)
+    return Pool(worker, min(processes or cores(), max(units, 1)))
 
 
 # ---- before anything is written
@@ -211,7 +194,7 @@ def _share(part: str, units: int) -> range:
     return range(int(number) - 1, units, int(parts))
 
 
-def _check(pool: Pool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
+def _check(pool: Pool | RayPool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
     """Read everything once, so that bad input is refused before it costs anything."""
     task = bar.add_task("checking", total=sum(unit.bytes for unit in units.values()), note="")
     checked = dict(units)
@@ -265,7 +248,7 @@ def _weigh(
 # ---- making
 
 
-def _make(pool: Pool, units: list[Unit], todo: dict[int, Unit], bar: Progress) -> None:
+def _make(pool: Pool | RayPool, units: list[Unit], todo: dict[int, Unit], bar: Progress) -> None:
     total = sum(unit.characters for unit in units)
     done = total - sum(unit.characters for unit in todo.values())
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
