@@ -23,6 +23,7 @@ HELPERS = {
         "joey",
         "kept",
         "marian",
+        "prepare_parts",
         "resume",
         "text",
         "trainer",

@@ -50,7 +50,7 @@ def main(options: Options) -> None:
 
 def compare(folder: Path, megabytes: float, *, repeats: int) -> list[kept.Row]:
     """Speed and size. Raises: AssertionError if the two sides disagree on a single id."""
-    source = _write(folder / "text", _texts(megabytes))
+    source = write(folder / "text", texts(megabytes))
     size = sum(len(d.text.encode()) for d in documents([source])) / 1e6
     ours, peer = _ours(source, folder), _peer(source, folder)
     corpus, table = ours(), peer()
@@ -84,7 +84,7 @@ def compare(folder: Path, megabytes: float, *, repeats: int) -> list[kept.Row]:
     ]
 
 
-def _texts(megabytes: float) -> Iterator[str]:
+def texts(megabytes: float) -> Iterator[str]:
     """Documents until there is so much text: novels for half of it, then reviews."""
     data = os.environ.get("BERTKIT_DATA")
     if not data:
@@ -99,7 +99,7 @@ def _texts(megabytes: float) -> Iterator[str]:
                 break
 
 
-def _write(folder: Path, texts: Iterator[str]) -> Path:
+def write(folder: Path, texts: Iterator[str]) -> Path:
     """The documents in turn on a few files, as a crawl would come."""
     folder.mkdir()
     files = [(folder / f"{i}.jsonl").open("w", encoding="utf-8") for i in range(FILES)]

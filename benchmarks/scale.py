@@ -4,8 +4,8 @@
 samples of the same corpus (`benchmarks/accelerated.py`), grouped by length. Tokens/s are those of
 the steps' own clocks, medians of all steps but the first few, of runs that take turns. Kills are
 SIGKILLs of a process of the run, chosen by chance, under `--max-restarts`. What saving costs is
-measured beside `torch.save`; a resumption in a large corpus by `benchmarks/resume.py`, and cleaning
-text by `benchmarks/clean.py`.
+measured beside `torch.save`. `benchmarks/resume.py` resumes in a large corpus, `prepare_parts.py`
+prepares one by many processes, and `clean.py` takes near-duplicates out of text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import clean, kept, pretrain, resume
+from benchmarks import clean, kept, prepare_parts, pretrain, resume
 from benchmarks.harness import Options, bf16_here
 from bertkit.config import read_toml
 from bertkit.data.collate import collate
@@ -76,6 +76,7 @@ def main(options: Options) -> None:
             (SAVING, kept.LIMIT, TORCH_SAVE): lambda: saving(folder, corpus, quick=options.quick),
             (BACK, ACCELERATE): lambda: back(folder, corpus, 1 if options.quick else ROUNDS),
             (clean.MINHASH, clean.DATATROVE): lambda: clean.minhash(folder, quick=options.quick),
+            **prepare_parts.rows(folder, quick=options.quick),
         }
         for key, measure in rows.items():
             if book.wanted(*key) and not options.late:
