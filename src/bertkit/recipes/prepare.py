@@ -36,7 +36,7 @@ from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
-from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.errors import ConfigError, DataError, StorageError, did_you_mean
 from bertkit.memory import cores
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
@@ -254,9 +254,12 @@ def _make(pool: Pool | RayPool, units: list[Unit], todo: dict[int, Unit], bar: P
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
     # the largest first, so that no process is left with one at the end
     order = sorted(todo, key=lambda i: -todo[i].characters)
-    for _, message in pool.run("make", {i: todo[i] for i in order}):
-        if isinstance(message, int):
-            bar.advance(task, message)
+    try:
+        for _, message in pool.run("make", {i: todo[i] for i in order}):
+            if isinstance(message, int):
+                bar.advance(task, message)
+    except StorageError as error:
+        raise StorageError(f"{error}; finished shards are kept") from None
 
 
 def _finish(
