@@ -64,6 +64,17 @@ def test_an_old_name_is_accepted_and_said(capfd: pytest.CaptureFixture[str]) -> 
         decode(PretrainConfig, override(old, [("train.max_grad_norm", "1.0")]))
 
 
+@pytest.mark.parametrize(("old", "new"), [(True, "tensorboard"), (False, "none")])
+def test_a_setting_that_was_yes_or_no_is_accepted(
+    old: bool, new: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = decode(PretrainConfig, override(RUN, [("train.tensorboard", str(old).lower())]))
+    assert config.train.track == new
+    assert f'train.tensorboard is now track = "{new}"' in " ".join(capfd.readouterr().err.split())
+    with pytest.raises(ConfigError, match=r"train\.track"):  # the control: no other value passes
+        decode(PretrainConfig, override(RUN, [("train.tensorboard", "3")]))
+
+
 def test_a_missing_setting_is_named() -> None:
     with pytest.raises(ConfigError, match=r"train\.steps: this setting is required"):
         decode(PretrainConfig, {"model": MODEL, "train": {}})

@@ -13,6 +13,7 @@ from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import (
     DEPTH,
     append_text,
+    distinct_names,
     new_folder,
     read_json,
     sha256,
@@ -139,3 +140,20 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         with pytest.raises(CheckpointError, match="not a file"):
             read_json(tmp_path / name, CheckpointError, "fetch it again")
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        ("runs/a other/b", "a b"),
+        ("runs/a", "a"),
+        ("a/seed-0 b/seed-0", "a b"),
+        ("a/seed-0 a/seed-1 b/seed-0", "a/seed-0 a/seed-1 b/seed-0"),
+        ("a/x/model b/model", "a/x b"),
+        ("a a/a", "a a/a"),
+    ],
+)
+def test_names_are_as_short_as_tells_apart(paths: str, names: str) -> None:
+    named = distinct_names([Path(path) for path in paths.split()])
+    assert named == names.split()
+    assert len(set(named)) == len(named)

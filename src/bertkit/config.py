@@ -36,6 +36,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     RENAMED: ClassVar[Mapping[str, str]] = {}
     """Old names of settings and their new ones; files and commands may use them for one version."""
 
+    FLAGS: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Of old names that were yes or no: what no and yes are called now."""
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -67,7 +70,11 @@ def with_new_names(kind: type[Settings], data: Any, where: str = "") -> tuple[An
         if new != name:
             if new in data:
                 raise ConfigError(f"{path} is now {new}, and both are given; leave out {name}")
-            notes.append(f"{path} is now {new}")
+            note = f"{path} is now {new}"
+            if name in kind.FLAGS and isinstance(value, bool):
+                value = kind.FLAGS[name][value]
+                note += f' = "{value}"'
+            notes.append(note)
         if isinstance(value, Mapping) and (group := _group_at(kind, data, name)):
             value, inner = with_new_names(group, value, path)
             notes += inner
@@ -116,6 +123,17 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             group = group.setdefault(name, {})
         group[last] = msgspec.to_builtins(value)
     return data
+
+
+def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values by key path, of plain data, group in group."""
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{path}{name}.")
+        else:
+            values[f"{path}{name}"] = value
+    return values
 
 
 def merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") ->
         raise ConfigError(
             f"{out}: exists already; choose another {option}, or remove it first{hint}"
         )
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of paths, or where two are the same the parts that are not common to all."""
+    names = [path.name or str(path) for path in paths]
+    if len(set(names)) == len(set(paths)):
+        return names
+    every = [path.absolute().parts for path in paths]
+    first = _common(every)
+    last = _common([parts[first:][::-1] for parts in every])
+    return ["/".join(parts[first : len(parts) - last]) for parts in every]
+
+
+def _common(every: Sequence[Sequence[str]]) -> int:
+    """How many of the first items are the same in all, of which one stays in the shortest."""
+    same = (len(set(items)) == 1 for items in zip(*every, strict=False))
+    return min(len(list(itertools.takewhile(bool, same))), min(map(len, every)) - 1)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -35,7 +35,6 @@ HOMES: dict[str, str] = {
     "data/labels.py": "tasks/test_classify.py",
     "data/paths.py": "data/test_readers.py",
     "commands/pretrain.py": "recipes/test_adapt.py",
-    "commands/serve.py": "serve/test_run.py",
     "data/collate.py": "data/test_segments.py",
     "recipes/average.py": "recipes/test_translate.py",
     "recipes/bleu.py": "recipes/test_translate.py",
@@ -246,7 +245,6 @@ def test_every_source_file_has_its_test_file() -> None:
 def test_a_home_that_does_not_know_the_file_is_caught() -> None:
     assert holds(ROOT / "tests/nn/test_kernels.py", "nn/rectangles.py")
     assert not holds(ROOT / "tests/test_errors.py", "nn/rectangles.py")
-    assert holds(ROOT / "tests/serve/test_run.py", "commands/serve.py")
     assert not holds(ROOT / "tests/serve/test_run.py", "commands/pretrain.py")
 
 

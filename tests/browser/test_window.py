@@ -121,7 +121,7 @@ def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None
     tab.wait_for_selector("html[data-ready=true]")
     assert [column(tab, place) for place in (0, 1, 2)] == [["mine"], ["40 of 40"], ["done"]]
     with tab.expect_download() as waiting:
-        tab.get_by_role("button", name="Save as picture: Loss").click()
+        tab.get_by_role("button", name="Save as picture: Results").click()
     waiting.value.save_as(tmp_path / "loss.png")
     from PIL import Image
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import shutil
@@ -82,6 +83,22 @@ def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
     assert counts == {"train": 120, "dev": 16}
     assert record["settings"]["learning_rate"] == 1e-2
     assert load(out).labels == ("doing", "thing")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
+)
+def test_a_tracker_is_told_losses_and_scores(base: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = replace(SETTINGS, epochs=2, track="tensorboard")
+    train, dev = rows(16), rows(8, 200)
+    scores = finetune(Classify, base, train=train, dev=dev, out=tmp_path / "out", settings=settings)
+    events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("loss")] == [1, 2, 3, 4]
+    told = [e.value for e in events.Scalars("scores/accuracy")]
+    assert max(told) == pytest.approx(scores["accuracy"])
 
 
 def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]) -> None:

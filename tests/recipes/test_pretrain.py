@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,9 +33,11 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
 from bertkit.tasks.classify import Example
 from bertkit.text.train import train
+from bertkit.training import tracker
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate
 from bertkit.training.run import Run
+from bertkit.training.tracker import Begin
 
 SETTINGS: dict[str, Any] = {
     "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
@@ -268,6 +273,69 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     taught["sampling"] = {**settings["sampling"], "pairs": "none"}
     with pytest.raises(ConfigError, match=r"teacher \(was None\)"):
         pretrain(taught, corpus=corpus, out=out, resume=True)
+
+
+class Told:
+    """A tracker."""
+
+    steps: ClassVar[list[tuple[int, dict[str, float]]]] = []
+
+    def __init__(self, begin: Begin) -> None:
+        self.id = "one"
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        self.steps.append((step, dict(numbers)))
+
+    def close(self, *, finished: bool) -> None:
+        assert finished
+
+
+def test_a_tracker_is_told_what_the_journal_is(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker, "TRACKERS", {"tensorboard": Told})
+    monkeypatch.setattr(Told, "steps", [])
+    monkeypatch.setattr(recipe, "check_tracker", lambda track, setting: None)
+    more = [("train.steps", "4"), ("train.log_every", "1"), ("train.tensorboard", "true")]
+    settings, out = override(SETTINGS, more), tmp_path / "run"
+    pretrain(settings, corpus=corpus, out=out)
+    records = [r for r in Journal(out).records() if "tracked" not in r]
+    assert [step for step, _ in Told.steps] == [r["step"] for r in records] == [0, 1, 2, 3, 4, 4]
+    assert Told.steps[1][1]["loss"] == records[1]["loss"]
+    assert Told.steps[-1][1]["held_out/mlm"] == records[-1]["held_out"]["mlm"]
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    record["config"]["train"]["tensorboard"] = record["config"]["train"].pop("track") == "x"
+    (out / "run.json").write_text(json.dumps(record), encoding="utf-8")  # as an older version did
+    pretrain(settings, corpus=corpus, out=out, resume=True)
+
+
+def test_a_tracker_that_is_not_there_is_said_before_work(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(tracker, "importlib", nothing)
+    settings = override(SETTINGS, [("train.track", "mlflow")])
+    with pytest.raises(ConfigError, match=r'train\.track = "mlflow": it is not installed'):
+        pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mfu_is_said_where_a_peak_is_known(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [("train.steps", "2"), ("train.log_every", "1"), ("train.parts", "2")]
+    for peak in ("1e9", "2e9"):
+        settings = override(SETTINGS, [*more, ("train.peak_flops", peak)])
+        pretrain(settings, corpus=corpus, out=tmp_path / peak)
+        lines = [r for r in Journal(tmp_path / peak).records() if "loss" in r]
+        # the body has 4 · 32² + 2 · 32 · 64 weights, and more comes on top
+        least = 6 * 8192 * lines[0]["tokens"]
+        seconds = lines[0]["tokens"] / lines[0]["tokens_per_second"] + lines[0]["data_wait"]
+        needed = lines[0]["mfu"] * float(peak) * seconds
+        assert least < needed < 4 * least
+    assert re.search(r"tokens/s\s+mfu \d+\.\d%", capsys.readouterr().err)
+    pretrain(override(SETTINGS, more), corpus=corpus, out=tmp_path / "cpu")
+    assert all("mfu" not in r for r in Journal(tmp_path / "cpu").records())  # none is honest
 
 
 def test_a_run_of_other_samples_is_not_resumed(corpus: Path, tmp_path: Path) -> None:

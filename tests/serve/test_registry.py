@@ -72,11 +72,19 @@ def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) 
         ServedModel(str(tmp_path / "m"), "fp32")
 
 
-def test_models_of_one_name_are_refused(folders: Path, tmp_path: Path) -> None:
+def test_models_of_one_name_are_told_apart_by_their_paths(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "pretrained")
-    save(tmp_path / "pretrained", loaded.model, loaded.tokenizer, BERT)
-    with pytest.raises(ConfigError, match="a second model named pretrained; rename its folder"):
-        ModelRegistry([str(folders / "pretrained"), str(tmp_path / "pretrained")], None)
+    for run in ("a", "b"):
+        save(tmp_path / run / "seed-0", loaded.model, loaded.tokenizer, BERT)
+    paths = [str(tmp_path / run / "seed-0") for run in ("a", "b")]
+    registry = ModelRegistry([*paths, str(folders / "pretrained")], None)
+    names = list(registry.models)
+    assert [name.endswith(end) for name, end in zip(names, ("a/seed-0", "b/seed-0"), strict=False)]
+    assert list(ModelRegistry(paths, None).models) == ["a", "b"]  # the rest is the same
+    registry.reload(names[0])
+    assert registry.models[names[0]].name == names[0]
+    with pytest.raises(ConfigError, match="named twice"):
+        ModelRegistry([paths[0], paths[0]], None)
 
 
 def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
     assert rows(found) == [
         ["one", "30 of 100", "learns", "4.400", "mlm 3.700"],
         ["two &lt;b&gt;", "20 of 20", "done", "4.600", ""],
+        ["train.steps", "100", "20"],
     ]
     assert found.count('class="chart"') == 3  # loss, held out, learning rate
     assert "two <b>" not in found

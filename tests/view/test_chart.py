@@ -23,6 +23,8 @@ from bertkit.view.chart import (
     bars,
     curves,
     heat_map,
+    line_key,
+    look,
     scatter,
     score_bars,
     share_bar,
@@ -61,6 +63,23 @@ def test_points_stand_where_their_numbers_say() -> None:
     assert third == pytest.approx((WIDTH - RIGHT, TOP))
     words = [text.text for text in ET.fromstring(svg).iter("text")]
     assert {"0", "20", "100", "10", "step", "loss", "a <b>"} <= set(words)
+
+
+@given(st.lists(st.text("ab c<", max_size=40), min_size=1, max_size=30, unique=True))
+def test_names_of_lines_stand_in_rows_above_the_frame(names: list[str]) -> None:
+    svg = curves({name: [(0, 0), (1, 1)] for name in names}, x="step", y="loss")
+    keys = [tuple(map(float, key)) for key in re.findall(r'd="M(\d+) (\d+)h16"', svg)]
+    assert len(keys) == len(set(keys)) == len(names)
+    highest = min(y for _, y in points(svg, "line") if y not in {down for _, down in keys})
+    assert max(down for _, down in keys) < highest
+    assert curves({"a": [(0, 0), (1, 1)]}, x="x", y="y", legend=False).count("h16") == 0
+
+
+def test_more_lines_than_colors_are_dashed() -> None:
+    assert len({look(number) for number in range(18)}) == 18
+    assert (look(5), look(6)) == ("c5", "c0 d1")
+    assert f'class="line {look(6)}"' in line_key(6, "a <b>")
+    assert "a &lt;b&gt;" in line_key(6, "a <b>")
 
 
 def test_nothing_to_draw() -> None:

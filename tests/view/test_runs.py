@@ -16,7 +16,18 @@ from tests.view.conftest import html_of
 
 from bertkit.errors import CheckpointError
 from bertkit.training.journal import Journal
-from bertkit.view.runs import MOST, QUIET, Run, draw, read_run, run_figures, thin
+from bertkit.view.runs import (
+    MOST,
+    QUIET,
+    Run,
+    different_settings,
+    draw,
+    find_runs,
+    holds_runs,
+    read_run,
+    run_figures,
+    thin,
+)
 
 DAMAGED = [
     b"\xff\xfe{}",
@@ -87,6 +98,78 @@ def test_scores_of_epochs_are_drawn(tmp_path: Path) -> None:
     html = shown([read_run(folder(tmp_path, {}, *lines))])
     assert "f1 0.700" in html
     assert html.count('class="chart"') == 1
+
+
+def many(place: Path, *names: str, **more: Any) -> list[Run]:
+    """Runs of ten steps, whose learning rates differ."""
+    for number, name in enumerate(names):
+        (place / name).mkdir(parents=True)
+        lines: list[Any] = [
+            {"step": n, "loss": 5.0 - n / 10, "tokens": 100, "tokens_per_second": 50.0, **more}
+            for n in range(1, 11)
+        ]
+        lines += [{"step": n, "held_out": {"mlm": 3.0, "nsp": 0.5}} for n in (5, 10)]
+        train = {"steps": 10, "learning_rate": 10.0**-number}
+        folder(place / name, {"config": {"train": train}, "corpus": name}, *lines)
+    return [read_run(place / name, name) for name in names]
+
+
+def test_runs_share_a_chart_for_each_number(tmp_path: Path) -> None:
+    html = shown(many(tmp_path, "a", "b", data_wait=0.5, mfu=0.25, peak_memory=1.5))
+    charts = re.findall(r'<svg class="chart".*?</svg>', html, re.S)
+    titles = [re.search('aria-label="(.*?) by step"', chart) for chart in charts]
+    assert [title[1] for title in titles if title] == [
+        *("loss", "held-out loss: mlm", "held-out loss: nsp"),
+        *("tokens/s", "MFU", "seconds of waiting for data", "memory, GiB"),
+    ]
+    for chart in charts:
+        assert {"c0", "c1"} <= set(re.findall(r'class="line (c\d)"', chart))
+    assert "25.0%" in html
+    assert "20.0%" in html  # 0.5 s of waiting beside 2 s of a step
+    assert "1.5 GiB" in html
+    assert "slowest" not in html
+    assert "2, in 100% of steps" in shown(many(tmp_path / "more", "a", slowest_rank=2))
+
+
+def test_a_run_keeps_its_color_where_another_has_no_line(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    new = read_run(folder(tmp_path / "new", {}))
+    html = shown([new, *many(tmp_path, "old")])
+    assert 'class="line c1" d="M56' in html
+    assert 'class="line c0" d="M56' not in html
+
+
+def test_names_of_one_run_are_lines_of_one_chart(tmp_path: Path) -> None:
+    html = shown(many(tmp_path, "a"))
+    assert html.count('class="chart"') == 3  # loss, held out, tokens/s
+    assert ">mlm</text>" in html
+
+
+def test_settings_that_differ_are_in_a_table(tmp_path: Path) -> None:
+    runs = many(tmp_path, "a", "b")
+    records = [run.record for run in runs]
+    assert different_settings(records) == {"train.learning_rate": ["1.0", "0.1"]}
+    assert different_settings(records[:1]) == {}
+    other = {"settings": {"epochs": 3}, "task": "tag"}
+    assert different_settings([records[0], other])["epochs"] == ["", "3"]
+    assert "train.learning_rate" in shown(runs)
+    assert "train.learning_rate" not in shown(runs[:1])
+
+
+def test_runs_are_found_in_folders(tmp_path: Path) -> None:
+    many(
+        tmp_path, "sweep/a", "sweep/b", "tuned", "tuned/seed-0", "tuned/seed-1", "more/deep/down/c"
+    )
+    sweep, tuned = tmp_path / "sweep", tmp_path / "tuned"
+    assert find_runs([sweep]) == [sweep / "a", sweep / "b"]
+    assert find_runs([sweep / "a", sweep]) == [sweep / "a", sweep / "b"]
+    assert find_runs([tuned]) == [tuned]
+    inside = [sweep / "a", sweep / "b", tuned / "seed-0", tuned / "seed-1"]
+    assert find_runs([tmp_path]) == inside  # three levels down is too deep
+    assert find_runs([tmp_path / "none"]) == [tmp_path / "none"]
+    assert holds_runs(sweep)
+    assert holds_runs(tuned)
+    assert not holds_runs(tmp_path / "none")
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from bertkit.checkpoint.elmo import is_elmo
 from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.serve.limits import Limits
+from bertkit.view.runs import holds_runs
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -70,13 +72,27 @@ def view(
     """Look into models in the browser, and watch runs learn.
 
     Args:
-        models: Model folders or hub ids, folders of an ELMo, files of word vectors.
-        runs: A folder in which something learns, or has; its curves are shown.
+        models: Model folders or hub ids, folders of an ELMo, files of word vectors. Of the folder
+            of a run the curves are shown, too; of a folder of runs the curves alone.
+        runs: A folder in which something learns, or has, or a folder of such; its curves are shown.
         tasks: A task of your own, as module:Class, whose code may run.
         port: 0 takes any that is free.
         precision: Of the numbers the models compute with.
     """
-    _run(models=models or [], runs=runs, tasks=tasks, port=port, precision=precision, browser=True)
+    runs = [*(Path(one) for one in models or [] if holds_runs(Path(one))), *runs]
+    opened = [one for one in models or [] if Path(one) not in runs or _is_model(Path(one))]
+    _run(
+        models=opened,
+        runs=runs,
+        tasks=tasks,
+        port=port,
+        precision=precision,
+        browser=True,
+    )
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() or is_elmo(folder)
 
 
 def _run(**plan: Any) -> None:

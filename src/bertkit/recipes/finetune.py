@@ -46,6 +46,7 @@ from bertkit.training.run import Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
 from bertkit.training.teacher import TaskTeacher
+from bertkit.training.tracker import Track, check_tracker, tracked
 
 
 class Finetune(Settings, frozen=True):
@@ -84,9 +85,11 @@ class Finetune(Settings, frozen=True):
     texts (λ in Radford et al. 2018, equation 5); 0.5 by default, 0 learns none."""
     save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
     """Minutes between the checkpoints that --resume goes on from."""
+    track: Track = "none"
+    """Who is told the losses and scores, too."""
 
 
-FREE = ("save_minutes", "max_batch_tokens")
+FREE = ("save_minutes", "max_batch_tokens", "track")
 """Settings that may differ when a run is resumed."""
 
 
@@ -115,6 +118,7 @@ def finetune(
     settings, run = settings or Finetune(), Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
+    check_tracker(settings.track, "track")
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     kind = tasks.find(task) if isinstance(task, str) else task
@@ -169,7 +173,10 @@ def finetune(
     if settings.gradual_unfreezing:
         groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
 
-    with run.learning("fine-tuning", start=start, discard=True):
+    with (
+        run.learning("fine-tuning", start=start, discard=True),
+        tracked(settings.track, run, start=start),
+    ):
         for step in steps(
             state.masters,
             objective,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.console import say
-from bertkit.errors import ConfigError
+from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import Train
-from bertkit.training.journal import Journal
 from bertkit.training.loader import prefetched, processes_for
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import OPTIMIZERS
 from bertkit.training.run import Run
 from bertkit.training.schedule import Schedule, schedule
+from bertkit.training.tracker import tracked
 from bertkit.view.runs import draw
 
 
@@ -80,27 +80,31 @@ def learn(
     folder: RunFolder,
     held_out: HeldOut,
     start: int,
+    flops: Callable[[Batch], int] | None = None,
 ) -> dict[str, float]:
     """Take the steps behind `start`, and return the held-out scores at the end.
 
-    `batches` are those of a step that are this process's.
-
+    `batches` are those of a step that are this process's. With `flops` of a batch and a device
+    whose peak is known, journal and console have MFU.
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
-    ranks = run.ranks
-    writer = tensorboard(train) if ranks.first else None
-    scores = held_out.scores(start)
-    board = writer(str(run.out / "tensorboard")) if writer is not None else None
+    ranks, scores = run.ranks, held_out.scores(start)
     masters, optimizer = run.state.masters, run.state.optimizer
+    device = next(iter(masters.weights.values())).device
+    peak = train.peak_flops or peak_of(str(device), masters.dtype)
+    needed: list[int] = []
     loaders = train.loader_processes
     if loaders is None:
-        loaders = processes_for(next(iter(masters.weights.values())).device.type)
-    ahead = prefetched(batches, range(start, train.steps), processes=loaders)
-    with run.learning("pretraining", start=start), ahead as coming:
+        loaders = processes_for(device.type)
+    with (
+        run.learning("pretraining", start=start),
+        tracked(train.track, run, start=start),
+        prefetched(batches, range(start, train.steps), processes=loaders) as coming,
+    ):
         for step in steps(
             masters,
             objective,
-            coming,
+            coming if flops is None or peak is None else _counted(coming, flops, needed),
             optimizer,
             plan,
             max_grad_norm=train.max_grad_norm,
@@ -111,11 +115,13 @@ def learn(
         ):
             number, last = step.number, step.number == train.steps
             log = last or number % train.log_every == 0
-            run.show(number, _note(step), line=log)
+            seconds = step.seconds + step.waited
+            mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
+            run.show(number, _note(step, mfu), line=log)
             stopping = step.stopping and not last
             if ranks.first:
                 if log:
-                    _log(step, run.journal, board)
+                    run.journal.write({**step.record, **mfu})
                 if last or number % train.save_every == 0 or stopping:
                     run.save(number, keep=train.keep, show=folder.show)
                 if stopping:
@@ -123,8 +129,6 @@ def learn(
             if stopping:
                 run.stop(number)
             scores = held_out.scores(number) or scores
-    if board is not None:
-        board.close()
     if ranks.first:
         draw(run.out)
     return scores
@@ -175,26 +179,16 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
         )
 
 
-def tensorboard(train: Train) -> Any:
-    """What writes its events; None where they are not asked for. Raises: ConfigError."""
-    if not train.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError(
-            "train.tensorboard: TensorBoard is not installed; pip install 'bertkit[track]'"
-        ) from None
-    return SummaryWriter
+def _counted(
+    groups: Iterator[list[Batch]], flops: Callable[[Batch], int], needed: list[int]
+) -> Iterator[list[Batch]]:
+    """The same groups; what each needs becomes the one number of `needed` as it comes."""
+    for group in groups:
+        needed[:] = [sum(map(flops, group))]
+        yield group
 
 
-def _note(step: Step) -> str:
+def _note(step: Step, mfu: Mapping[str, float]) -> str:
     parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
-    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s"
-
-
-def _log(step: Step, journal: Journal, board: Any) -> None:
-    journal.write(step.record)
-    if board is not None:
-        for name, value in step.record.items():
-            board.add_scalar(name, value, step.number)
+    share = "".join(f"  {name} {value:.1%}" for name, value in mfu.items())
+    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s{share}"

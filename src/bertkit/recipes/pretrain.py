@@ -30,6 +30,7 @@ from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
 from bertkit.models.decoding import Decoding, Rules
+from bertkit.models.flops import Flops
 from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import Request, stepper_of
@@ -40,7 +41,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
-from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, warn
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -57,6 +58,7 @@ from bertkit.training.ranks import Ranks, joined
 from bertkit.training.run import Resume, Run
 from bertkit.training.state import State
 from bertkit.training.teacher import begin_as
+from bertkit.training.tracker import check_tracker
 
 
 def pretrain(
@@ -96,7 +98,7 @@ def _pretrain(
     teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
     _check_record(run, config, text, tokenizer)
     samples = _Samples(text, tokenizer, config, run.ranks)
-    tensorboard(train)
+    check_tracker(train.track, "train.track")
 
     torch.manual_seed(train.seed)
     learner = _learner(config, teacher, start_from, device, dtype)
@@ -123,6 +125,7 @@ def _pretrain(
         folder=folder,
         held_out=_held_out(run, learner, tokenizer, samples.evaluation(), train.evaluate_every),
         start=start,
+        flops=_flops(config, learner.model),
     )
 
 
@@ -302,6 +305,13 @@ class _Folder:
             self.run.publish(checkpoint)
         else:
             self.write(weights)
+
+
+def _flops(config: PretrainConfig, model: Model) -> Flops | None:
+    """What counts a step's arithmetic; None where more models than this one compute, and of LSTMs,
+    of which the formula says nothing."""
+    alone = config.teacher is None and config.generator is None and config.model.recurrent is None
+    return Flops(model) if alone else None
 
 
 def _held_out(

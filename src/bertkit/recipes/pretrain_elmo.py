@@ -26,7 +26,7 @@ from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, tensorboard, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, warn
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
 from bertkit.text.characters import CHARACTERS
@@ -35,6 +35,7 @@ from bertkit.training.masters import Masters
 from bertkit.training.ranks import joined
 from bertkit.training.run import Resume, Run
 from bertkit.training.state import OurNames, State
+from bertkit.training.tracker import check_tracker
 
 FAMILY = "elmo"
 """What `family` is in the run file of one."""
@@ -106,7 +107,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
     warn(train, attention_dropout=0.0, device=device)
-    tensorboard(train)
+    check_tracker(train.track, "train.track")
     _check_record(run, config, text, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     words = names[: config.softmax.words]

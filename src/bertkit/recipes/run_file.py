@@ -21,6 +21,7 @@ from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replace import Generator
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.tracker import Track
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
@@ -28,7 +29,12 @@ Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 class Train(Settings, frozen=True):
     """How long, how fast, how often."""
 
-    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens", "clip": "max_grad_norm"}
+    RENAMED: ClassVar = {
+        "budget_tokens": "max_batch_tokens",
+        "clip": "max_grad_norm",
+        "tensorboard": "track",
+    }
+    FLAGS: ClassVar = {"tensorboard": ("none", "tensorboard")}
 
     steps: Count
     """Optimizer steps."""
@@ -75,8 +81,11 @@ class Train(Settings, frozen=True):
     save_every: Count = 500
     keep: Count = 2
     """Checkpoints kept; the newest complete one always is."""
-    tensorboard: bool = False
-    """Also write TensorBoard events (needs `pip install bertkit[track]`)."""
+    track: Track = "none"
+    """Who is told the numbers of the journal, too."""
+    peak_flops: Annotated[float, Meta(gt=0.0)] | None = None
+    """FLOP/s that the device can do at most, by which MFU is said; those of known GPUs in bf16 by
+    default."""
 
     def __post_init__(self) -> None:
         if self.schedule == "wsd" and not self.decay_steps:
@@ -205,7 +214,8 @@ FREE = (
     "evaluate_every",
     "save_every",
     "keep",
-    "tensorboard",
+    "track",
+    "peak_flops",
     "max_batch_tokens",
 )
 """Settings of `train` that may differ when a run is resumed."""

@@ -74,7 +74,13 @@ def create_app(
 
     app = Starlette(
         routes=[
-            *(routing.Route(one.path, _endpoint(one), methods=[one.method]) for one in routes),
+            *(
+                # names of models may hold a slash
+                routing.Route(
+                    one.path.replace("{name}", "{name:path}"), _endpoint(one), methods=[one.method]
+                )
+                for one in routes
+            ),
             routing.Route("/openapi.json", description),
             *pages(registry, runs),
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
 from bertkit.serve.served import PROBE, ServedBase, ServedElmo, ServedVectors, refuse_damaged
+from bertkit.storage import distinct_names
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.chat import Chat
@@ -62,9 +64,13 @@ class ServedModel(ServedBase):
     """
 
     def __init__(
-        self, folder: str, precision: Inference, trusted: Mapping[str, TaskClass] = {}
+        self,
+        folder: str,
+        precision: Inference,
+        trusted: Mapping[str, TaskClass] = {},
+        name: str | None = None,
     ) -> None:
-        super().__init__(folder)
+        super().__init__(folder, name)
         self.loaded = loaded = load(folder)
         refuse_damaged(folder, loaded.model)
         task = name_in(loaded.settings, loaded.model.heads)
@@ -140,17 +146,21 @@ def converses(loaded: Loaded) -> bool:
 
 
 def open_model(
-    folder: str, precision: Inference, trusted: Mapping[str, TaskClass] = {}
+    folder: str,
+    precision: Inference,
+    trusted: Mapping[str, TaskClass] = {},
+    name: str | None = None,
 ) -> ServedBase:
-    """A model folder, the folder of an ELMo or a file of word vectors.
+    """A model folder, the folder of an ELMo or a file of word vectors, called by the last part of
+    its path if no other name is given.
 
     Raises: CheckpointError, or DataError of word vectors, for one that does not open.
     """
     if is_vectors(folder):
-        return ServedVectors(folder)
+        return ServedVectors(folder, name)
     if is_elmo(resolve(folder)):
-        return ServedElmo(folder)
-    return ServedModel(folder, precision, trusted)
+        return ServedElmo(folder, name)
+    return ServedModel(folder, precision, trusted, name)
 
 
 class SearchPipeline:
@@ -236,11 +246,11 @@ class ModelRegistry:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
         self.precision, self.trusted = precision, {kind.full_name(): kind for kind in kinds}
         self.models: dict[str, ServedBase] = {}
-        for folder in folders:
-            one = open_model(folder, precision, self.trusted)
-            if one.name in self.models:
-                raise ConfigError(f"{folder}: a second model named {one.name}; rename its folder")
-            self.models[one.name] = one
+        folders = list(folders)
+        for folder, name in zip(folders, distinct_names(list(map(Path, folders))), strict=True):
+            if name in self.models:
+                raise ConfigError(f"{folder}: named twice; name each model once")
+            self.models[name] = open_model(folder, precision, self.trusted, name)
         self.search = None if store is None else SearchPipeline(store, precision)
         self.opening = asyncio.Lock()
         freeze_objects()
@@ -270,7 +280,7 @@ class ModelRegistry:
     def reload(self, name: str) -> None:
         """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = open_model(old.folder, self.precision, self.trusted)
+        self.models[name] = open_model(old.folder, self.precision, self.trusted, name)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

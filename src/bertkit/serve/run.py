@@ -31,7 +31,7 @@ from bertkit.serve.connection import Connection
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import TOGETHER, Metrics
 from bertkit.serve.registry import ModelRegistry
-from bertkit.view.runs import read_run
+from bertkit.view.runs import find_runs, read_run
 
 LOADING = 120
 """Seconds that a worker may take to open its models."""
@@ -150,7 +150,7 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 
 
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
-    for folder in plan.runs:
+    for folder in find_runs(plan.runs):
         read_run(folder)
     registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks)
     if plan.workers > 1:  # after whatever the models were tuned to

@@ -40,8 +40,8 @@ class ServedBase(ABC):
     probed: Pipeline
     """What gives that vector."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.name = folder, Path(folder).name or folder
+    def __init__(self, folder: str, name: str | None = None) -> None:
+        self.folder, self.name = folder, name or Path(folder).name or folder
         self.pipelines: dict[str, Pipeline] = {}
         self.probe: Sequence[Work] = ()
 
@@ -75,8 +75,8 @@ class ServedElmo(ServedBase):
     Raises: CheckpointError for a folder that does not open.
     """
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: str, name: str | None = None) -> None:
+        super().__init__(folder, name)
         place = resolve(folder)
         self.words = words = Words(place, length=LENGTH)
         refuse_damaged(folder, words.model)
@@ -112,8 +112,8 @@ class ServedVectors(ServedBase):
     Raises: DataError naming file and line of what is no vector.
     """
 
-    def __init__(self, file: str) -> None:
-        super().__init__(file)
+    def __init__(self, file: str, name: str | None = None) -> None:
+        super().__init__(file, name)
         self.vectors = Vectors.load(file)
         self.probed = ContextsPipeline(self.name, FrozenVectors(self.vectors))
         self.pipelines["contexts"] = self.probed

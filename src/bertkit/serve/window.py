@@ -18,6 +18,7 @@ from bertkit.serve.forms import answered, values
 from bertkit.serve.panels import PANELS, lines_of, task_panel
 from bertkit.serve.refused import invalid
 from bertkit.serve.registry import ModelRegistry
+from bertkit.storage import distinct_names
 from bertkit.view import answers, runs
 from bertkit.view.contexts import ContextsPipeline, compared
 from bertkit.view.figures import Field, Figure, Form, Marked
@@ -44,8 +45,8 @@ PAGES = {
     "/training": "Training",
 }
 
-SAMPLES = 3
-"""Training samples that are shown of a run."""
+SAMPLES, SAMPLED = 3, 4
+"""Training samples that are shown of a run, and runs of which they are."""
 
 
 class Window:
@@ -239,10 +240,13 @@ class Window:
 
     def read_runs(self) -> tuple[list[runs.Run], list[Figure], list[str]]:
         """The runs as they are now, their figures and samples, and what is damaged."""
-        read = [runs.read_run(folder) for folder in self.folders]
+        folders = runs.find_runs(self.folders)
+        names = distinct_names(folders)
+        read = [runs.read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
         alerts = [sentence for run in read for sentence in run.damaged]
         figures = runs.run_figures(read)
-        for folder, run in zip(self.folders, read, strict=True):
+        sampled = list(zip(folders, read, strict=True))[:SAMPLED]
+        for folder, run in sampled:
             if folder not in self.samples:  # the same however long it runs
                 try:
                     self.samples[folder] = samples_of_run(run.record, SAMPLES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,9 +44,13 @@ class Journal:
 
     def __init__(self, run: Path) -> None:
         self.path = run / FILE
+        self.told: Callable[[Mapping[str, Any]], None] | None = None
+        """Who else is told of each record."""
 
     def write(self, record: Mapping[str, Any]) -> None:
         append_text(self.path, json.dumps(record) + "\n")
+        if self.told is not None:
+            self.told(record)
 
     def records(self) -> list[dict[str, Any]]:
         """Raises: TrainingError for a file that cannot be read."""

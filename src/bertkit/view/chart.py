@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,8 @@ LETTER = 6.7
 CELL = 24
 """A side of a square of a heat map."""
 
-COLORS = 6
-"""Classes c0, c1, … of the style; more lines begin again."""
+COLORS, DASHES = 6, 3
+"""Classes c0, c1, … of the style; more lines begin again with dashes d1, d2."""
 
 CELLS, LEVELS = 128, 8
 """Of a strip, and shades of each of its colors."""
@@ -67,30 +67,64 @@ def curves(
     y: str,
     dotted: Sequence[str] = (),
     marks: Mapping[float, Sequence[str]] | None = None,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    legend: bool = True,
 ) -> Markup:
     """Lines over a common x, each with its name; those in `dotted` have a dot for each point.
 
-    A line of one point is drawn only where it is dotted. `marks` are the lines of text below some
-    x, in place of round numbers.
+    A line of one point is drawn only where it is dotted; one that is not drawn keeps its color, so
+    that charts of the same lines agree. `marks` are the lines of text below some x, in place of
+    round numbers.
     """
     drawn = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
     every = [point for points in drawn.values() for point in points]
     if not every:
         return Markup("<p>There is nothing to draw yet.</p>")
-    across = _Axis([a for a, _ in every], LEFT, WIDTH - RIGHT)
-    up = _Axis([b for _, b in every], HEIGHT - BOTTOM, TOP)
-    parts = _frame(across, up, x, y, marks)
-    place = max(float(LEFT), 16.0 + 7 * len(y))  # behind what stands above the axis
-    for number, (name, points) in enumerate(drawn.items()):
-        color = f"c{number % COLORS}"
+    width, height = size
+    looks = {name: look(number) for number, name in enumerate(lines)}
+    keys = _places(drawn, max(float(LEFT), 16.0 + 7 * len(y)), width) if legend else {}
+    top = TOP + max((down for _, down in keys.values()), default=10) - 10
+    across = _Axis([a for a, _ in every], LEFT, width - RIGHT)
+    up = _Axis([b for _, b in every], height - BOTTOM, top)
+    parts = _frame(across, up, x, y, marks, size)
+    for name, points in drawn.items():
         places = [(across.at(a), up.at(b)) for a, b in points]
-        parts.append(_path(f"line {color}", "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)))
-        parts.append(_path(f"line {color}", f"M{place:.0f} 10h16"))
+        line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+        parts.append(_path(f"line {looks[name]}", line))
+        if name in keys:
+            place, down = keys[name]
+            parts.append(_path(f"line {looks[name]}", f"M{place:.0f} {down:.0f}h16"))
+            parts.append(_text(place + 20, down, name))
+            places.append((place + 8, down))
         if name in dotted:
-            parts += [_disc(f"dot {color}", a, b, 3) for a, b in [*places, (place + 8, 10)]]
-        parts.append(_text(place + 20, 10, name))
-        place += 36 + 7 * len(name)
-    return _svg(max(WIDTH, math.ceil(place)), HEIGHT + _lower(marks), f"{y} by {x}", parts)
+            parts += [_disc(f"dot {looks[name]}", a, b, 3) for a, b in places]
+    room = max((place + 36 + 7 * len(name) for name, (place, _) in keys.items()), default=0.0)
+    return _svg(max(width, math.ceil(room)), height + _lower(marks), f"{y} by {x}", parts)
+
+
+def look(number: int) -> str:
+    """The classes of a line: a color, and dashes where colors begin again."""
+    dashes = number // COLORS % DASHES
+    return f"c{number % COLORS}" + (f" d{dashes}" if dashes else "")
+
+
+def line_key(number: int, name: str) -> Markup:
+    """A name behind a piece of its line."""
+    return Markup('<svg class="key" width="22" height="10" aria-hidden="true">{}</svg>{}').format(
+        _path(f"line {look(number)}", "M0 5h16"), name
+    )
+
+
+def _places(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
+    """Where the names of lines stand: side by side, in as many rows as that takes."""
+    places, place, down = {}, start, 10.0
+    for name in names:
+        needs = 36 + 7 * len(name)
+        if place > start and place + needs > width:
+            place, down = start, down + 16
+        places[name] = (place, down)
+        place += needs
+    return places
 
 
 def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int = 200) -> Markup:
@@ -263,19 +297,25 @@ def _lower(marks: Mapping[float, Sequence[str]] | None) -> int:
 
 
 def _frame(
-    across: _Axis, up: _Axis, x: str, y: str, marks: Mapping[float, Sequence[str]] | None
+    across: _Axis,
+    up: _Axis,
+    x: str,
+    y: str,
+    marks: Mapping[float, Sequence[str]] | None,
+    size: tuple[int, int],
 ) -> list[Markup]:
-    base = HEIGHT - BOTTOM
-    parts = [_path("grid", f"M{LEFT} {base}H{WIDTH - RIGHT}")]
+    right, height = size[0] - RIGHT, size[1]
+    base = height - BOTTOM
+    parts = [_path("grid", f"M{LEFT} {base}H{right}")]
     below = marks or {tick: [across.words(tick)] for tick in across.ticks}
     for tick, words in below.items():
         for line, text in enumerate(words, 1):
             parts.append(_text(across.at(tick), base + 14 * line, text, "middle"))
     for tick in up.ticks:
-        height = up.at(tick)
-        parts.append(_path("grid", f"M{LEFT} {height:.1f}H{WIDTH - RIGHT}"))
-        parts.append(_text(LEFT - 6, height, up.words(tick), "end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT + _lower(marks) - 8, x, "middle"))
+        level = up.at(tick)
+        parts.append(_path("grid", f"M{LEFT} {level:.1f}H{right}"))
+        parts.append(_text(LEFT - 6, level, up.words(tick), "end"))
+    parts.append(_text((LEFT + right) / 2, height + _lower(marks) - 8, x, "middle"))
     parts.append(_text(4, 10, y))
     return parts
 

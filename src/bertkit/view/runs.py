@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.training.journal import FILE, LARGEST, RUN, Journal, drawable, left_out
-from bertkit.view.chart import Point, curves, write_svg
-from bertkit.view.figures import Figure, Lines, Table
+from bertkit.view.chart import Point, curves, line_key, write_svg
+from bertkit.view.figures import Beside, Figure, Lines, Table
 
 PICTURE = "loss.svg"
 """The loss curve in a run's folder."""
@@ -29,6 +32,38 @@ QUIET = 600
 
 NAMED = ("held_out", "scores")
 """Of a record: numbers with names."""
+
+LARGE, SMALL = (520, 300), (520, 200)
+"""Pixels of a chart, across and down."""
+
+NAMES = 4
+"""Runs that charts name; of more the table above has the colors."""
+
+CHARTS = (
+    (
+        "Results",
+        "Loss of the samples that are learned from; loss or scores on what is not.",
+        (("loss", "loss"), ("held_out", "held-out loss"), ("scores", "dev score")),
+        LARGE,
+    ),
+    (
+        "Steps",
+        "Rate, gradients, speed and memory, in the colors of the table.",
+        (
+            ("learning_rate", "learning rate"),
+            ("gradient_norm", "norm of the gradient"),
+            ("tokens_per_second", "tokens/s"),
+            ("mfu", "MFU"),
+            ("data_wait", "seconds of waiting for data"),
+            ("peak_memory", "memory, GiB"),
+        ),
+        SMALL,
+    ),
+)
+"""Figures: name, caption, keys of records with the axis of each, size of charts."""
+
+HASH = re.compile(r"^(corpus|tokenizer|draws)$|sha256$")
+"""Settings that tell people nothing."""
 
 
 class Config(msgspec.Struct):
@@ -74,8 +109,11 @@ class Run:
         return self.age < QUIET and self.step != self.steps
 
 
-def read_run(folder: Path) -> Run:
-    """Raises: CheckpointError for a folder that no run has written to."""
+def read_run(folder: Path, name: str | None = None) -> Run:
+    """A run's folder, called by its own name if no other is given.
+
+    Raises: CheckpointError for a folder that no run has written to.
+    """
     try:
         written = (folder / RUN).read_bytes()
         age = time.time() - (folder / FILE).stat().st_mtime
@@ -97,24 +135,100 @@ def read_run(folder: Path) -> Run:
     numbers += [v for line in lines for key in NAMED for v in line.get(key, {}).values()]
     if not all(map(drawable, numbers)):
         damaged.append(f"{folder / FILE}: numbers that are none (nan, or too large) are not drawn")
-    return Run(folder.name or str(folder), record, lines, age, damaged)
+    return Run(name or folder.name or str(folder), record, lines, age, damaged)
 
 
 def run_figures(runs: Sequence[Run]) -> list[Figure]:
-    """How far each run is, and their curves."""
-    rows = [(run.name, f"{run.step:,}{_of(run)}", _state(run), *_last(run)) for run in runs]
-    names = ("run", "step", "state", "loss", "held out, or scored")
-    figures = [Figure("Runs", "How far each is.", [Table("Runs", rows, names)])]
-    for title, y, caption, points in PICTURES:
-        lines = {
-            f"{run.name}{name}": thin(line)
-            for run in runs
-            for name, line in points(run).items()
-            if len(line) > 1
-        }
-        if lines:
-            figures.append(Figure(title, caption, [curves(lines, x="step", y=y)]))
+    """How far each run is, what differs between their settings, and their curves."""
+    figures = [Figure("Runs", "How far each is, and its color below.", [_table(runs)])]
+    if different := different_settings([run.record for run in runs if run.record]):
+        names = ["setting", *(run.name for run in runs if run.record)]
+        rows = [(path, *values) for path, values in different.items()]
+        caption = "What these runs were asked to do differently."
+        figures.append(Figure("Settings", caption, [Table("Settings", rows, names)]))
+    for name, caption, numbers, size in CHARTS:
+        named = size == LARGE and len(runs) <= NAMES
+        charts = [
+            curves(lines, x="step", y=f"{y}: {of}" if of else y, size=size, legend=named)
+            for key, y in numbers
+            for of, lines in _curves(runs, key).items()
+        ]
+        if charts:
+            figures.append(Figure(name, caption, [Beside("beside", charts)]))
     return figures
+
+
+def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Of each setting that is not the same in all, its values; "" where one has none."""
+    flats = [
+        {path.removeprefix("config.").removeprefix("settings."): v for path, v in flat(one).items()}
+        for one in records
+    ]
+    paths = dict.fromkeys(path for one in flats for path in one if not HASH.search(path))
+    values = {path: [_words(one.get(path)) for one in flats] for path in paths}
+    return {path: row for path, row in values.items() if len(set(row)) > 1}
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """These folders, or the runs in those that hold runs, two levels down at most.
+
+    Of a fine-tuning with several seeds the seeds are taken, and not the copy of the best.
+    """
+    runs: list[Path] = []
+    for folder in folders:
+        inside = {place.parent for depth in ("*", "*/*") for place in folder.glob(f"{depth}/{RUN}")}
+        alone = (folder / RUN).exists() or not inside
+        runs += [folder] if alone else sorted(inside - {run.parent for run in inside})
+    return list(dict.fromkeys(runs))
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether it is the folder of a run, or of runs."""
+    return (folder / RUN).exists() or find_runs([folder]) != [folder]
+
+
+def _table(runs: Sequence[Run]) -> Table:
+    """A row for each run; of columns, those that some run fills."""
+    columns: list[tuple[str, Sequence[str]]] = [
+        ("run", [line_key(number, run.name) for number, run in enumerate(runs)]),
+        ("step", [f"{run.step:,}{_of(run)}" for run in runs]),
+        ("state", [_state(run) for run in runs]),
+        ("loss", [_last(run, "loss", "{:.3f}") for run in runs]),
+        ("held out, or scored", [_scored(run) for run in runs]),
+    ]
+    more = [
+        ("tokens/s", [_last(run, "tokens_per_second", "{:,.0f}") for run in runs]),
+        ("MFU", [_last(run, "mfu", "{:.1%}") for run in runs]),
+        ("waits for data", [_waits(run) for run in runs]),
+        ("memory", [_last(run, "peak_memory", "{:.1f} GiB") for run in runs]),
+        ("slowest process", [_slowest(run) for run in runs]),
+    ]
+    columns += [column for column in more if any(column[1])]
+    rows = list(zip(*(cells for _, cells in columns), strict=True))
+    return Table("Runs", rows, [name for name, _ in columns])
+
+
+def _curves(runs: Sequence[Run], key: str) -> dict[str, dict[str, list[Point]]]:
+    """By the names that records have under `key` ("" of a number), the line of each run.
+
+    One run has its names as lines of one chart.
+    """
+    charts: dict[str, dict[str, list[Point]]] = {}
+    for run in runs:
+        for line in run.lines:
+            values = line.get(key, {})
+            for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
+                if drawable(value):
+                    points = charts.setdefault(name, {one.name: [] for one in runs})
+                    points[run.name].append((line["step"], value))
+    charts = {
+        name: {run: thin(points) for run, points in lines.items()}
+        for name, lines in charts.items()
+        if any(len(points) > 1 for points in lines.values())
+    }
+    if len(runs) == 1 and len(charts) > 1:
+        return {"": {name: lines[runs[0].name] for name, lines in charts.items()}}
+    return charts
 
 
 def samples_figure(run: Run, samples: Sequence[str]) -> Figure:
@@ -140,52 +254,8 @@ def draw(folder: Path) -> Path:
 
 def thin(line: Sequence[Point]) -> list[Point]:
     """At most `MOST` points of it, the last among them."""
-    every = -(-len(line) // MOST)
+    every = max(1, -(-len(line) // MOST))
     return [*line[:-1][::every], *line[-1:]]
-
-
-def _loss(run: Run) -> dict[str, list[Point]]:
-    return _one(run, "loss")
-
-
-def _held_out(run: Run) -> dict[str, list[Point]]:
-    return _named(run, "held_out")
-
-
-def _scores(run: Run) -> dict[str, list[Point]]:
-    return _named(run, "scores")
-
-
-def _rate(run: Run) -> dict[str, list[Point]]:
-    return _one(run, "learning_rate")
-
-
-def _one(run: Run, key: str) -> dict[str, list[Point]]:
-    """The line of a number that records have under `key`."""
-    return {"": [(line["step"], line[key]) for line in run.lines if drawable(line.get(key))]}
-
-
-def _named(run: Run, key: str) -> dict[str, list[Point]]:
-    """A line for each of the numbers that a record has under `key`."""
-    lines: dict[str, list[Point]] = {}
-    for line in run.lines:
-        for name, value in line.get(key, {}).items():
-            if drawable(value):
-                lines.setdefault(f" {name}", []).append((line["step"], value))
-    return lines
-
-
-PICTURES: tuple[tuple[str, str, str, Callable[[Run], dict[str, list[Point]]]], ...] = (
-    ("Loss", "loss", "Of the samples that are learned from.", _loss),
-    (
-        "Held out",
-        "loss",
-        "Of documents that are never learned from, with their own masks.",
-        _held_out,
-    ),
-    ("Scores", "score", "On dev, after each epoch.", _scores),
-    ("Learning rate", "learning rate", "Of the step.", _rate),
-)
 
 
 def _of(run: Run) -> str:
@@ -196,11 +266,39 @@ def _state(run: Run) -> str:
     return "learns" if run.learns else "done" if run.step == run.steps else "stopped, or done"
 
 
-def _last(run: Run) -> tuple[str, str]:
-    """The last loss, and the last of what was measured beside it."""
-    loss = next((f"{line['loss']:.3f}" for line in reversed(run.lines) if "loss" in line), "")
+def _last(run: Run, key: str, form: str) -> str:
+    """The last number that a line has under `key`."""
+    values = (line[key] for line in reversed(run.lines) if drawable(line.get(key)))
+    value = next(values, None)
+    return "" if value is None else form.format(value)
+
+
+def _scored(run: Run) -> str:
+    """The last of what was measured beside the loss."""
     for line in reversed(run.lines):
-        scores = line.get("held_out") or line.get("scores")
-        if scores:
-            return loss, ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-    return loss, ""
+        if scores := line.get("held_out") or line.get("scores"):
+            return ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+    return ""
+
+
+def _waits(run: Run) -> str:
+    """The share of time in which steps waited for their batches."""
+    keys = ("data_wait", "tokens", "tokens_per_second")
+    lines = [one for one in run.lines if all(drawable(one.get(key)) for key in keys)]
+    lines = [one for one in lines if one["tokens_per_second"] > 0]
+    waited = sum(one["data_wait"] for one in lines)
+    whole = waited + sum(one["tokens"] / one["tokens_per_second"] for one in lines)
+    return f"{waited / whole:.1%}" if whole > 0 else ""
+
+
+def _slowest(run: Run) -> str:
+    """Which of several processes most often took longest, and how often."""
+    ranks = Counter(str(line["slowest_rank"]) for line in run.lines if "slowest_rank" in line)
+    if not ranks:
+        return ""
+    [(rank, count)] = ranks.most_common(1)
+    return f"{rank}, in {count / ranks.total():.0%} of steps"
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)

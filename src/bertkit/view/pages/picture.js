@@ -52,7 +52,8 @@ export function picture(element) {
     if (node.getAttribute("aria-checked") === "true") {
       context.strokeRect(box.left, box.top, box.width, box.height);
     }
-    context.font = style.font;
+    const size = parseFloat(style.fontSize) * shrunk(node.ownerSVGElement);
+    context.font = style.font.replace(style.fontSize, `${size}px`);
     for (const child of node.childNodes) {
       if (child.nodeType === Node.TEXT_NODE) write(context, child);
     }
@@ -75,12 +76,20 @@ function write(context, text, pattern = WORD, from = 0, to = text.length) {
   }
 }
 
-/** A path of a picture that stands in the page in its own size. */
+/** How much smaller a picture stands in the page than it was made. */
+function shrunk(svg) {
+  return svg ? svg.getBoundingClientRect().width / svg.width.baseVal.value : 1;
+}
+
+/** A path of a picture, in the size that it has in the page. */
 function draw(context, path, style) {
   const { left, top } = path.ownerSVGElement.getBoundingClientRect();
+  const scale = shrunk(path.ownerSVGElement);
   const shape = new Path2D(path.getAttribute("d"));
   context.save();
   context.translate(left, top);
+  context.scale(scale, scale);
+  context.setLineDash(style.strokeDasharray.match(/[\d.]+/g) ?? []);
   context.globalAlpha = style.opacity;
   context.lineWidth = parseFloat(style.strokeWidth);
   [context.fillStyle, context.strokeStyle] = [style.fill, style.stroke];
