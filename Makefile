@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-history bench-scale bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-history bench-scale gpu-check bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-prompts: install ## labels of SST-2 that SmolLM2 gives by prompts
 
 bench-history: install ## an LSTM, attention and a Transformer at one budget; training against joeynmt (an hour)
 	$(BIN)/python -m benchmarks history $(OPTIONS)
+
+gpu-check: install ## on a GPU: parity, packed beside alone, tokens/s and MFU of BERT-base (ten minutes)
+	$(BIN)/python -m benchmarks gpu $(OPTIONS)
 
 bench-scale: install ## several processes beside one, and after kills; accelerate beside (half an hour)
 	$(BIN)/python -m benchmarks scale $(OPTIONS)

@@ -1,0 +1,294 @@
+"""Checks of a GPU: parity, packed beside alone, and what each part of a step is worth.
+
+BERT-base learns from samples of at most 128 tokens, masked words with next sentence, in bf16 with
+fp32 masters. What makes its step fit for a GPU is added one after another, each in a fresh process;
+the first steps do not count:
+
+1. the paper's settings: dropout of attention, batches by a thread, 16,384 tokens at a time;
+2. no dropout of attention, so that the kernel for packed sequences runs;
+3. batches by processes;
+4. compiled layers;
+5. 65,536 tokens at a time;
+6. FlashAttention 3, where `flash_attn_interface` is installed.
+
+Tokens/s are real ones. MFU is `bertkit.models.flops`: (6 Σ weights · rows + 12 L H K Σ T²) /
+(seconds · peak). transformers' `BertForPreTraining` learns from the same samples, grouped by length
+under bf16 autocast, and once more by `torch.compile` in one padded shape.
+
+Without a GPU, `--quick` runs the script on the CPU at bert-tiny's size, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks import kept, pretrain
+from benchmarks.embed import minilm
+from benchmarks.harness import Options, apart
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load
+from bertkit.config import override, read_toml
+from bertkit.data.collate import collate
+from bertkit.data.corpus import Corpus
+from bertkit.data.segments import Sample
+from bertkit.memory import cores
+from bertkit.models.flops import Flops, peak_of
+from bertkit.models.model import build
+from bertkit.objectives.pretrain import pretrain as masked_words
+from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
+from bertkit.training.compiled import compile_blocks
+from bertkit.training.loader import prefetched
+from bertkit.training.loop import steps
+from bertkit.training.masters import Masters
+from bertkit.training.optim import adamw
+
+LOGITS = "fp32, largest difference of logits from those of transformers"
+ALONE = "largest difference of states of a sequence packed with others and alone"
+LEAST = 1e-9
+"""In place of no difference at all, of which there is no ratio."""
+
+CONFIG = "bert-base" if torch.cuda.is_available() else "bert-tiny"
+STEP, MFU = f"{CONFIG}, pretraining step", f"{CONFIG}, pretraining step, MFU"
+PEERS = EAGER, COMPILED = "transformers", "transformers, torch.compile"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How our step computes."""
+
+    name: str
+    attention_dropout: float = 0.1
+    loader_processes: int = 0
+    compiled: bool = False
+    max_batch_tokens: int = 16_384
+    flash3: bool = False
+
+
+def ways() -> Iterator[Way]:
+    """Each with one thing more."""
+    yield (way := Way("the paper's settings"))
+    yield (way := replace(way, name="no dropout of attention", attention_dropout=0.0))
+    few = min(4, max(cores() - 1, 1))
+    yield (way := replace(way, name=f"{few} loader processes", loader_processes=few))
+    if device() == "cuda":
+        yield (way := replace(way, name="compiled layers", compiled=True))
+    yield (way := replace(way, name="65,536 tokens at a time", max_batch_tokens=65_536))
+    if device() == "cuda" and importlib.util.find_spec("flash_attn_interface"):
+        yield replace(way, name="FlashAttention 3", flash3=True)
+
+
+def main(options: Options) -> None:
+    if device() == "cpu" and not options.quick:
+        raise SystemExit("no GPU here, and so nothing was checked; --quick tries it on the CPU")
+    book = options.book("gpu")
+    with TemporaryDirectory() as folder:
+        corpus = pretrain.make_corpus(Path(folder) / "running", pretrain.TEXTS[0])
+        if book.wanted(LOGITS, kept.LIMIT):
+            book.add(logits(corpus, Path(folder) / "theirs"))
+        book.add(*alone(corpus))
+        if book.wanted(STEP, *PEERS) and not options.late:
+            book.add(*speed(corpus, quick=options.quick))
+    book.close()
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def numbers() -> torch.dtype:
+    """What models learn in."""
+    return torch.bfloat16 if device() == "cuda" else torch.float32
+
+
+def settings(corpus: Corpus, *, attention_dropout: float) -> PretrainConfig:
+    """The shipped ones, at one length."""
+    data = read_toml(pretrain.CONFIGS / f"{CONFIG}.toml")
+    data["sampling"].pop("first_length", None)
+    changed = [
+        ("sampling.length", str(pretrain.LENGTH)),
+        ("model.attention_dropout", str(attention_dropout)),
+    ]
+    return read_config(override(data, changed), corpus.tokenizer())
+
+
+# ---- right
+
+
+def logits(corpus: Corpus, folder: Path) -> kept.Row:
+    """Of the same weights and the same sequences."""
+    from transformers import AutoTokenizer
+
+    config = settings(corpus, attention_dropout=0.0)
+    theirs = pretrain.bert(config).eval()
+    theirs.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
+    ours, theirs = load(folder).model.to(device()).eval(), theirs.to(device())
+    head: Any = ours.heads["mlm"]
+    largest = 0.0
+    for sample in pretrain.samples(config, corpus).batch(0, 8):
+        (batch,) = collate([sample], head="nsp", max_batch_tokens=10**6)
+        batch = batch.to(device())
+        rows = {"input_ids": batch.ids[None], "token_type_ids": batch.types[None]}
+        with torch.no_grad():
+            own = head(ours.states(batch), batch)
+            other = theirs(**rows).prediction_logits[0][batch.token_indices]
+        largest = max(largest, float((own - other).abs().max()))
+    return kept.row(
+        LOGITS,
+        max(largest, LEAST),
+        1e-3,
+        peer_name=kept.LIMIT,
+        unit="nats",
+        target=1.0,
+        better="lower",
+    )
+
+
+def alone(corpus: Corpus) -> Iterator[kept.Row]:
+    """In fp32, and on a GPU in bf16, by the kernel for packed sequences."""
+    config = settings(corpus, attention_dropout=0.0)
+    drawn = sorted(pretrain.samples(config, corpus).batch(0, 64), key=len)
+    torch.manual_seed(0)
+    model = build(config.model, heads_of(config)).to(device()).eval()
+
+    def states(samples: Sequence[Sample]) -> torch.Tensor:
+        (batch,) = collate(samples, head="nsp", max_batch_tokens=10**6)
+        with torch.no_grad():
+            return model.states(batch.to(device()))[: batch.layout.total].float()
+
+    for dtype, name, limit in (
+        (torch.float32, "fp32", 1e-4),
+        *([(torch.bfloat16, "bf16", 0.1)] if device() == "cuda" else []),
+    ):
+        model.to(dtype)
+        packed = states(drawn).split([len(sample) for sample in drawn])
+        apart = [states([sample]) for sample in drawn]
+        largest = max(float((a - b).abs().max()) for a, b in zip(packed, apart, strict=True))
+        yield kept.row(
+            f"{ALONE}, {name}", max(largest, LEAST), limit, peer_name=kept.LIMIT, unit="",
+            target=1.0, better="lower",
+        )  # fmt: skip
+
+
+# ---- fast
+
+
+@dataclass(frozen=True)
+class Work:
+    """Samples of a step, of a batch of the peer, steps that do not count, and that do."""
+
+    samples: int = 1024
+    peer_batch: int = 256
+    warm: int = 20
+    counted: int = 100
+
+
+def speed(corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
+    work = Work(64, 16, 2, 4) if quick else Work()
+    before = share = rate = 0.0
+    for way in ways():
+        rate, share = apart(ours, corpus, way, work)
+        if before:
+            yield kept.row(
+                f"{STEP}, {way.name}", rate, before, peer_name="without it", unit="tokens/s",
+                target=1.0, better="higher",
+                how=(kept.How(f"MFU {share:.1%}" if share else "MFU not known"), kept.How()),
+            )  # fmt: skip
+        before = rate
+    for peer in PEERS:
+        if peer != COMPILED or device() == "cuda":
+            yield kept.row(
+                STEP, rate, apart(theirs, corpus, peer == COMPILED, work), peer_name=peer,
+                unit="tokens/s", target=1.5, better="higher",
+                how=(kept.How("all of the above"), kept.How("batches made beforehand")),
+            )  # fmt: skip
+    if share:
+        yield kept.row(
+            MFU, 100 * share, 50.0, peer_name=kept.LIMIT, unit="%", target=1.0, better="higher"
+        )
+
+
+def ours(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
+    """Real tokens/s, and MFU, or 0 where the device's peak is not known."""
+    config = settings(corpus, attention_dropout=way.attention_dropout)
+    if way.flash3:
+        from torch.nn.attention import activate_flash_attention_impl
+
+        activate_flash_attention_impl("FA3")
+    torch.manual_seed(0)
+    model = build(config.model, heads_of(config)).to(device())
+    flops = Flops(model)
+    masters = Masters(model, numbers())
+    if way.compiled:
+        compile_blocks(model)
+    source = pretrain.samples(config, corpus)
+
+    def batches(number: int) -> list[Batch]:
+        drawn = source.batch(number * work.samples, work.samples)
+        return collate(drawn, head="nsp", max_batch_tokens=way.max_batch_tokens)
+
+    def counted(groups: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        for group in groups:
+            needed.append(sum(map(flops, group)))
+            yield group
+
+    needed: list[int] = []
+    optimizer = adamw(masters.weights, learning_rate=1e-4, weight_decay=0.01)
+    last, tokens, began = work.warm + work.counted, 0, 0.0
+    with prefetched(batches, range(last), processes=way.loader_processes) as coming:
+        for step in steps(
+            masters, masked_words, counted(coming), optimizer, lambda _: 1.0,
+            max_grad_norm=1.0, seed=0,
+        ):  # fmt: skip
+            tokens += step.tokens if step.number > work.warm else 0
+            if step.number == work.warm:
+                began = now()
+        seconds = now() - began
+    peak = peak_of(device(), masters.dtype)
+    return tokens / seconds, sum(needed[work.warm :]) / seconds / peak if peak else 0.0
+
+
+def theirs(corpus: Corpus, compiled: bool, work: Work) -> float:
+    """Real tokens/s of transformers, for which drawing, masking and padding cost nothing."""
+    from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+    config = settings(corpus, attention_dropout=0.0)
+    model = pretrain.bert(config).to(device())
+    called: Any = torch.compile(model, dynamic=False) if compiled else model
+    drawn = pretrain.samples(config, corpus).batch(0, 12 * work.peer_batch)
+    rows = [pretrain.row_of(sample, ("mlm", "nsp")) for sample in drawn]
+    tokenizer = AutoTokenizer.from_pretrained(minilm())
+    collator = DataCollatorForLanguageModeling(
+        tokenizer, pad_to_multiple_of=pretrain.LENGTH if compiled else 8
+    )
+    order = pretrain.batches([len(row["input_ids"]) for row in rows], work.peer_batch, not compiled)
+    made = [collator([rows[place] for place in next(order)]) for _ in range(10)]
+    real = [int(batch["attention_mask"].sum()) for batch in made]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    parts, began, tokens = work.samples // work.peer_batch, 0.0, 0
+    for number in range((work.warm + work.counted) * parts):
+        if number == work.warm * parts:
+            began, tokens = now(), 0
+        batch = {name: value.to(device()) for name, value in made[number % 10].items()}
+        with torch.autocast(device(), dtype=torch.bfloat16, enabled=device() == "cuda"):
+            (called(**batch).loss / parts).backward()
+        tokens += real[number % 10]
+        if (number + 1) % parts == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return tokens / (now() - began)
+
+
+def now() -> float:
+    """The time when the device has done what it was given."""
+    if device() == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
