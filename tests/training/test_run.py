@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Timer
@@ -200,6 +202,22 @@ def test_one_process_learns_in_a_folder(tmp_path: Path) -> None:
     with run.learning("learning", start=0):
         pass
     assert other.begin(state(), 9) == 0
+
+
+def test_a_forked_process_does_not_hold_the_folder(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        with run.learning("learning", start=0):
+            pass
+        other = Run(tmp_path, resume=True)
+        other.check(RECORD)
+        assert other.begin(state(), 9) == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:

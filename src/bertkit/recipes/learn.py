@@ -98,8 +98,8 @@ def learn(
         loaders = processes_for(device.type)
     with (
         run.learning("pretraining", start=start),
-        tracked(train.track, run, start=start),
         prefetched(batches, range(start, train.steps), processes=loaders) as coming,
+        tracked(train.track, run, start=start),  # a thread, and behind the forks
     ):
         for step in steps(
             masters,

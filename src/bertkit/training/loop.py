@@ -88,7 +88,7 @@ def steps(
     for number, (group, waited) in enumerate(_timed(groups), start + 1):
         began = time.perf_counter()
         counts = _over(ranks, totals(group))
-        found = _Found(counts)
+        sums = _Sums(counts)
         part_of_step = None
         for batch in group:
             if batch.part != part_of_step:
@@ -97,13 +97,14 @@ def steps(
             loss = model(batch.to(device), partial(objective, totals=counts))
             loss.total.backward()
             masters.receive_gradients()
-            found.add(loss)
+            sums.add(loss)
         tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None
         if ranks.world > 1:
+            sums.read()  # the time is that of a device, too
             took = time.perf_counter() - began
-            tokens, stop, slowest = _added_up(ranks, masters, found, tokens, stop, took)
+            tokens, stop, slowest = _added_up(ranks, masters, sums, tokens, stop, took)
         clipped = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
-        parts, accuracy = found.read()  # with the norm the one time that a device is waited for
+        parts, accuracy = sums.means()  # with the norm the one time that a device is waited for
         total, norm = sum(parts.values()), clipped.item()
         if not (math.isfinite(total) and math.isfinite(norm)):
             optimizer.zero_grad()
@@ -140,8 +141,8 @@ def _seed(seed: int, step: int, part: int) -> None:
     torch.manual_seed(int(draws.generate_state(1)[0]))
 
 
-class _Found:
-    """What the batches of a step say of it, on their device until it is read."""
+class _Sums:
+    """Losses and right answers of a step's batches, on their device until they are read."""
 
     def __init__(self, counts: Totals) -> None:
         self._counts = counts
@@ -155,8 +156,8 @@ class _Found:
                 self._names.append((kind, name))
                 self._tensors.append(number)
 
-    def sums(self) -> dict[tuple[str, str], float]:
-        """Of the losses and the right answers of each head, in double precision."""
+    def read(self) -> dict[tuple[str, str], float]:
+        """The sums of each head, in double precision."""
         if self._tensors:
             numbers = torch.stack([tensor.float() for tensor in self._tensors]).tolist()
             for name, number in zip(self._names, numbers, strict=True):
@@ -164,11 +165,11 @@ class _Found:
             self._names, self._tensors = [], []
         return self._sums
 
-    def read(self) -> tuple[dict[str, float], dict[str, float]]:
+    def means(self) -> tuple[dict[str, float], dict[str, float]]:
         """The loss and the accuracy of each head."""
-        sums = self.sums().items()
-        losses = {name: value for (kind, name), value in sums if kind == "loss"}
-        right = {name: value for (kind, name), value in sums if kind == "right"}
+        read = self.read().items()
+        losses = {name: value for (kind, name), value in read if kind == "loss"}
+        right = {name: value for (kind, name), value in read if kind == "right"}
         return losses, {name: value / max(self._counts[name], 1) for name, value in right.items()}
 
 
@@ -187,7 +188,7 @@ def _over(ranks: Ranks, counts: Totals) -> Totals:
 def _added_up(
     ranks: Ranks,
     masters: Masters,
-    found: _Found,
+    sums: _Sums,
     tokens: int,
     stop: bool,
     seconds: float,
@@ -197,10 +198,10 @@ def _added_up(
     weights = [w for w in masters.weights.values() if w.requires_grad]
     moved = [w.grad is not None for w in weights]
     times = [seconds if rank == ranks.rank else 0.0 for rank in range(ranks.world)]
-    sums = found.sums()
-    told = ranks.sum([*sums.values(), tokens, stop, *times, *moved])
-    for name in sums:
-        sums[name] = told.pop(0)
+    own = sums.read()
+    told = ranks.sum([*own.values(), tokens, stop, *times, *moved])
+    for name in own:
+        own[name] = told.pop(0)
     tokens, stop, times = int(told[0]), told[1] > 0, told[2 : 2 + ranks.world]
     anywhere = told[2 + ranks.world :]
     ranks.sum_gradients(w for w, there in zip(weights, anywhere, strict=True) if there)
@@ -224,9 +225,9 @@ def evaluate(
     """The mean loss and the accuracy of each head over these batches, without learning."""
     device = next(model.parameters()).device
     counts = totals(batches)
-    found = _Found(counts)
+    sums = _Sums(counts)
     model.eval()
     with torch.no_grad():
         for batch in batches:
-            found.add(model(batch.to(device), partial(objective, totals=counts)))
-    return found.read()
+            sums.add(model(batch.to(device), partial(objective, totals=counts)))
+    return sums.means()

@@ -147,7 +147,7 @@ class Run:
         self.state, self.total, self._saved = state, total, time.monotonic()
         if self.ranks.first:
             self.out.mkdir(parents=True, exist_ok=True)
-            self._let_go = weakref.finalize(self, os.close, _held(self.out))
+            self._let_go = weakref.finalize(self, _release, _held(self.out))
             write_json(self.out / RUN, self.record)
         start = 0
         if self.resumed:
@@ -321,7 +321,6 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
 def _held(folder: Path) -> int:
     """The open folder, locked. Raises: ConfigError where another process has it."""
     handle = os.open(folder, os.O_RDONLY)
-    os.register_at_fork(after_in_child=lambda: os.close(handle))  # which may outlive this process
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -331,7 +330,25 @@ def _held(folder: Path) -> int:
         ) from None
     except OSError:  # a file system that has no locks
         pass
+    _HELD.add(handle)
     return handle
+
+
+def _release(handle: int) -> None:
+    _HELD.discard(handle)
+    os.close(handle)
+
+
+_HELD: set[int] = set()
+"""Folders that are open; a process that is forked would hold them, and may outlive this one."""
+
+
+def _let_go_of_all() -> None:
+    for handle in [*_HELD]:
+        _release(handle)
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def _checkpoint(out: Path, step: int) -> Path:
