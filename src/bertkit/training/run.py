@@ -335,8 +335,9 @@ def _held(folder: Path) -> int:
 
 
 def _release(handle: int) -> None:
-    _HELD.discard(handle)
-    os.close(handle)
+    if handle in _HELD:  # else a process was forked since, and this is it
+        _HELD.remove(handle)
+        os.close(handle)
 
 
 _HELD: set[int] = set()
