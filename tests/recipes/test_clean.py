@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +250,9 @@ def test_a_run_that_is_stopped_leaves_nothing_that_looks_complete(
     (texts / "2.jsonl").write_text(f"{row}\n" * 2_000, encoding="utf-8")  # enough to be stopped in
     out = tmp_path / "out"
     words = ["clean", str(texts), "--out", str(out), "--processes", "2"]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background is deaf
     with subprocess.Popen(
-        [sys.executable, "-m", "bertkit", *words], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "bertkit", *words], stderr=subprocess.DEVNULL, preexec_fn=heard
     ) as run:
         while not list(tmp_path.glob(".out.partial-*/.work/*.lines")):
             assert run.poll() is None
