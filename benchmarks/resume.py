@@ -65,7 +65,9 @@ def make(folder: Path, corpus: Corpus) -> Path:
     dtype = np.dtype(corpus.manifest.dtype)
     times = TOKENS // corpus.tokens + 1
     writer = ShardWriter(folder / "shard-00000", dtype)
-    writer.add("tokens", np.tile(corpus.slice(0, corpus.sentences), times))
+    each = [corpus.part([number]) for number in corpus.numbers]
+    tokens = np.concatenate([shard.slice(0, shard.sentences) for shard in each])
+    writer.add("tokens", np.tile(tokens, times))
     for part, starts in (("sentences", corpus.starts), ("documents", corpus.document_starts)):
         writer.add(part, np.tile(np.diff(starts), times))
     shard = writer.close()

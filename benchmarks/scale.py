@@ -197,7 +197,7 @@ def saving(folder: Path, corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
     for number in range(rounds):
         for name, shares in found.items():
             shares += stalls(
-                folder / f"saving-{number}-{name}", corpus, name, saves=2 if quick else 4
+                folder / f"saving-{number}-{name}", corpus, name, saves=1 if quick else 2
             )
     ours, theirs = (100 * median(shares) for shares in found.values())
     for peer, figure in ((kept.LIMIT, 1.0), (TORCH_SAVE, theirs)):
