@@ -206,7 +206,7 @@ class Pool:
                 pipe = cast(Connection, ready)
                 try:
                     message = pipe.recv()
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     number = busy.pop(pipe)
                     self._processes.pop(pipe).join()
                     yield number, -tries.again(number)
