@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser.test_window import FIRST
 from tests.factories import tiny_folder
 from tests.parity.test_decoders import writer as writer  # the fixture
 
@@ -21,7 +22,6 @@ from bertkit.view.page import write_page
 SECONDS = 1.0
 """To the first view of a page."""
 
-FIRST = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 HOSTILE = "a </script><script>alert(1)</script> <!-- & \u2028 <img src=x onerror=alert(2)>"
 
