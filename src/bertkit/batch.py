@@ -352,9 +352,8 @@ class Batch:
 
 
 def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    return tensor.to(
-        device, non_blocking=tensor.device.type == "cpu"
-    )  # back, it must be waited for
+    forth = tensor.device.type == "cpu"  # what comes back from a device must be waited for
+    return tensor.to(device, non_blocking=forth)
 
 
 def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:

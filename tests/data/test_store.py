@@ -99,6 +99,18 @@ def test_a_file_that_never_comes_is_named(
     assert not list(cache.rglob("*.tokens*"))
 
 
+def test_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="an address with a password") as told:
+        Corpus.open("ftp://me:hunter2@host/corpus")
+    assert "hunter2" not in str(told.value)
+
+
+def test_a_limit_that_is_no_number_is_named(there: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(store.LIMIT, "much")
+    with pytest.raises(ConfigError, match=r"BERTKIT_CACHE_GB: 'much' is no number"):
+        Corpus.open(f"flaky://{there.folder}").fetch()
+
+
 def test_what_was_longest_unused_makes_room(
     there: Corpus, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from bertkit.models.decoding import Decoding
 from bertkit.pipelines import pipeline
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.learn import warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
@@ -671,6 +672,15 @@ def test_a_kill_between_checkpoint_and_folder_is_made_good(
     pretrain(settings, corpus=corpus, out=out, resume=True)
     after = load_file(out / "model.safetensors")
     assert all(torch.equal(after[name], theirs[name]) for name in after)
+
+
+@pytest.mark.parametrize(("device", "rate"), [("cuda:1", 0.1), ("cuda", 0.0), ("cpu", 0.1)])
+def test_a_kernel_that_is_slow_on_a_gpu_is_said(
+    device: str, rate: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn(Train(steps=10), attention_dropout=rate, device=device)
+    said = "attention_dropout = 0.1: a GPU's fast kernel has none" in capsys.readouterr().err
+    assert said == (device == "cuda:1")
 
 
 def test_batches_grow_to_their_size() -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from bertkit import storage
 from bertkit.errors import BertkitError, ConfigError, DataError
 
 PLACE, LIMIT = "BERTKIT_CACHE", "BERTKIT_CACHE_GB"
-"""Environment variables: the folder of the copies, and how much they may take."""
+"""Environment variables: the folder of the copies, and how much those of a corpus may take."""
+
+PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 TRIES, WAIT = 3, 1.0
 """How often a file is asked for, and seconds before the second time; then four times as long."""
@@ -59,6 +62,11 @@ class Store:
         from fsspec.core import url_to_fs
 
         url = url.rstrip("/")
+        if PASSWORD.search(url):
+            raise ConfigError(
+                "corpus: an address with a password would be written to run.json and shown; give "
+                "it by the store's own environment variables or files"
+            )
         try:
             files, root = url_to_fs(url)
         except (ImportError, ValueError) as error:
@@ -127,7 +135,11 @@ class Store:
                 raise _Unlike("its hash is not the manifest's")
 
     def _make_room(self, size: int, wanted: Mapping[str, Kept]) -> None:
-        limit = float(os.environ.get(LIMIT) or 100) * 1e9
+        given = os.environ.get(LIMIT) or "100"
+        try:
+            limit = float(given) * 1e9
+        except ValueError:
+            raise ConfigError(f"{LIMIT}: {given!r} is no number; write gigabytes, as 100") from None
         shards = [p for p in self.folder.glob("shard-*") if p.name not in wanted]
         oldest = sorted(shards, key=lambda path: path.stat().st_mtime)
         held = size + sum(path.stat().st_size for path in oldest)

@@ -10,7 +10,7 @@
 
 A checkpoint is a folder `checkpoints/step-00000200`, written under another name, synced and
 renamed, so that a kill leaves either all of it or nothing. A thread writes it, from a copy of the
-state, while training goes on: it computes nothing, and waits for the disk without Python's lock.
+state, while training goes on: it writes and hashes without Python's lock, where a core is idle.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE
+from bertkit.config import flat
 from bertkit.console import progress, say
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError
 from bertkit.storage import (
@@ -121,14 +122,14 @@ class Run:
         ):
             raise ConfigError(f"{place}: damaged (not the record of a run); {remedy}")
         before = renamed(before)
-        was, now = _flat(before), _flat(record)
+        was, now = flat(before), flat(record)
         for path, error in (refusals or {}).items():
             if was.get(path) != now[path]:
                 raise error
         changed = [
             f"{path.removeprefix('config.').removeprefix('settings.')} (was {value!r})"
             for path, value in was.items()
-            if path not in free and value is not ... and now.get(path, ...) != value
+            if path not in free and now.get(path, ...) != value
         ]
         changed += [f"{path} (was not there)" for path in record if path not in before]
         if changed:
@@ -370,18 +371,6 @@ def _step(checkpoint: Path) -> int:
 
 def _folders(out: Path) -> list[Path]:
     return sorted((out / CHECKPOINTS).glob("step-*"))
-
-
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by their dotted paths; a group stands there as `...`."""
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            flat[name] = ...
-            flat |= {f"{name}.{path}": inner for path, inner in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def _out_of_memory(error: BaseException) -> bool:
