@@ -161,6 +161,25 @@ def test_a_model_is_asked_other_things_after_it_changed(
     assert "what=predict" in client.get("/ask").text
 
 
+def test_models_of_one_folder_name_are_asked_and_reloaded_by_their_paths(
+    server: Server, folders: Path, tmp_path: Path
+) -> None:
+    places = [tmp_path / name / "model" for name in ("one", "two")]
+    for place in places:
+        shutil.copytree(folders / "sentiment", place)
+    client = server(at=ModelRegistry(list(map(str, places)), None))
+    assert [m["name"] for m in client.get("/info").json()["models"]] == ["one", "two"]
+    shutil.rmtree(places[1])
+    shutil.copytree(folders / "pretrained", places[1])
+    assert "predict" not in client.post("/models/two/reload").json()["answers"]
+    nested = [tmp_path / "one" / "x" / "m", tmp_path / "two" / "m"]
+    for place in nested:
+        shutil.copytree(folders / "sentiment", place)
+    client = server(at=ModelRegistry(list(map(str, nested)), None))
+    assert client.post("/models/one/x/reload").json()["answers"][0] == "predict"
+    assert client.post("/predict", json={"inputs": "a b", "model": "one/x"}).status_code == 200
+
+
 def test_a_reload_goes_on_when_nobody_waits_for_it(
     server: Server, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
