@@ -65,18 +65,26 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        yield partial
-        for file in sorted(partial.rglob("*"), reverse=True):
-            _sync(file)
-        _sync(partial)
-        partial.rename(path)
-        _sync(path.parent)
-    except OSError as error:
-        raise StorageError(_reason(path, error)) from None
+        with told(path):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            yield partial
+            for file in sorted(partial.rglob("*"), reverse=True):
+                _sync(file)
+            _sync(partial)
+            partial.rename(path)
+            _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Tell in a sentence why something cannot be written. Raises: StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(_reason(path, error)) from None
 
 
 def used(out: Path) -> bool:
@@ -131,11 +139,8 @@ def sweep(folder: Path) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add to the end of a file. Raises: StorageError; a part of `text` may then be there."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(_reason(path, error)) from None
+    with told(path), path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def write_text(path: Path, text: str) -> None:

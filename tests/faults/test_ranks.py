@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,74 @@ def test_a_full_disk_of_the_first_ends_all(
     assert codes == [2, 2], forker.said
     assert "Traceback" not in forker.said
     assert forker.together(2, *words(world, run, "--resume", "auto")) == [0, 0], forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
+
+
+SHARDED = ("--train.shard_optimizer", "true")
+
+
+def test_a_sharded_optimizer_learns_the_same_and_any_world_reads_it(
+    world: Any, forker: Any, alone: Path, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert forker.together(2, *words(world, run, *SHARDED)) == [0, 0], forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
+    shards = sorted(run.glob("checkpoints/step-*12/optimizer*"))
+    assert [p.name for p in shards] == [f"optimizer-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    (whole,) = two.glob("checkpoints/step-*12/optimizer*")
+    states = [load_file(shard) for shard in shards]
+    assert states[0].keys() & states[1].keys() == {"step"}
+    for name, moment in load_file(whole).items():
+        (own, *_) = [state[name] for state in states if name in state]
+        assert torch.equal(own, moment)
+    sizes = [shard.stat().st_size for shard in shards]
+    assert (
+        max(sizes) < 0.75 * whole.stat().st_size
+    )  # the largest weight decides in so small a model
+
+    run = tmp_path / "other"  # by two, by four, by one
+    at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
+    assert forker.together(2, *words(world, run, *SHARDED), **at) == [0, 0], forker.said
+    at["lines"] = 8
+    more = (*SHARDED, "--resume", "auto")
+    assert forker.together(4, *words(world, run, *more), **at) == [0] * 4, forker.said
+    assert forker(*words(world, run, "--resume")) == 0, forker.said
+    nearly(run, alone)
+
+
+def test_a_killed_process_and_a_damaged_shard_cost_no_step(
+    world: Any, forker: Any, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = words(world, run, *SHARDED, "--resume", "auto")
+    for rank, lines in ((1, 7), (0, 10)):
+        at = {"journal": str(run / "journal.jsonl"), "lines": lines, "rank": rank}
+        codes = forker.together(2, *command, **at, signal=signal.SIGKILL)
+        assert codes[rank] == -signal.SIGKILL
+        assert codes[1 - rank] == 2, forker.said
+        assert "Traceback" not in forker.said
+    older, newest = sorted((run / "checkpoints").iterdir())[-2:]
+    shard = newest / "optimizer-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert forker.together(2, *command) == [0, 0], forker.said
+    assert f"{newest}: {shard.name} is damaged" in forker.said
+    assert f"going on after step {int(older.name.removeprefix('step-'))}" in forker.said
+    assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
+    assert len(losses(run)) == STEPS
+
+
+def test_a_full_disk_of_another_than_the_first_is_told_by_all(
+    world: Any, forker: Any, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    codes = forker.together(2, *words(world, run, *SHARDED), file_bytes=20_000, rank=1)
+    assert codes == [2, 2], forker.said
+    assert "rank 1 could not write its part of step" in forker.said
+    assert re.search(r"rank 1: .*: cannot be written .*File too large", forker.said)
+    assert "Traceback" not in forker.said
+    assert not [*run.glob("checkpoints/step-*")]
+    resumed = words(world, run, *SHARDED, "--resume", "auto")
+    assert forker.together(2, *resumed) == [0, 0], forker.said
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 from tests.factories import tiny_model
+from torch import Tensor
 
 from bertkit.families import LSTM_LM
 from bertkit.models.config import NormSettings
-from bertkit.training.optim import CRF_RATE, adamw, muon
+from bertkit.training.optim import CRF_RATE, OPTIMIZERS, Sharded, adamw, muon
+from bertkit.training.ranks import Ranks
 
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
@@ -152,3 +156,50 @@ def test_muon_keeps_a_momentum_for_each_stack() -> None:
     kept = optimizer.state[weights[name]]["momentum_buffer"]
     assert torch.allclose(kept, 0.05 * (0.95 * gradients[0] + gradients[1]), atol=1e-6)
     assert [w for w in optimizer.state if w.ndim == 2] == [weights[name]]
+
+
+@dataclass(frozen=True)
+class NotMet(Ranks):
+    """A process that gets nothing from the others, and notes what it was to get."""
+
+    wanted: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def give(self, weights: Iterable[Tensor], owner: int) -> None:
+        self.wanted[owner] = list(weights)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_each_process_moves_its_share_as_one_moves_all(name: str) -> None:
+    def learned(ranks: Ranks | None) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
+        weights = dict(tiny_model(20, "mlm", seed=3).named_parameters())
+        weights["still"] = torch.zeros(3, requires_grad=True)  # has no gradient
+        optimizer = OPTIMIZERS[name](weights, learning_rate=0.1, weight_decay=0.1)
+        if ranks is not None:
+            optimizer = Sharded(optimizer, weights, ranks)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            for each, weight in weights.items():
+                if each != "still":
+                    weight.grad = torch.randn(weight.shape, generator=generator)
+            optimizer.step()
+            optimizer.zero_grad()
+        return weights, optimizer
+
+    alone, _ = learned(None)
+    begun = dict(tiny_model(20, "mlm", seed=3).named_parameters())
+    kept: list[set[str]] = []
+    for rank in range(3):
+        ranks = NotMet(rank, 3)
+        weights, optimizer = learned(ranks)
+        assert isinstance(optimizer, Sharded)
+        own = {each for each in weights if optimizer.owns(each)} - {"still"}
+        for each in begun:
+            expected = alone if each in own else begun
+            assert torch.equal(weights[each], expected[each]), each
+        assert {id(w) for w in optimizer.state if optimizer.state[w]} == {
+            id(weights[each]) for each in own
+        }
+        given = itertools.chain(*ranks.wanted.values())
+        assert {id(w) for w in given} == {id(weights[each]) for each in begun}
+        kept.append(own)
+    assert sorted(itertools.chain(*kept)) == sorted(begun)

@@ -48,9 +48,19 @@ def test_a_process_that_is_alone_changes_nothing() -> None:
     assert weight.grad.tolist() == [3.0, 3.0]
     assert ALONE.sum([1.5, 2]) == [1.5, 2]
     assert ALONE.of_first(7) == 7
+    assert ALONE.tell(b"hash") == [b"hash"]
     assert ALONE.first
     with joined() as found:
         assert found is ALONE
+
+
+@given(st.dictionaries(st.text(), st.integers(1, 100), max_size=30), st.integers(1, 8))
+def test_weights_are_dealt_evenly(sizes: dict[str, int], world: int) -> None:
+    owners = Ranks(0, world).owners(sizes)
+    assert owners == Ranks(world - 1, world).owners(dict(reversed(sizes.items())))
+    assert owners.keys() == sizes.keys()
+    held = [sum(sizes[n] for n in sizes if owners[n] == rank) for rank in range(world)]
+    assert max(held) - min(held) <= max(sizes.values(), default=0)
 
 
 @given(st.lists(st.integers(1, 9), max_size=8))
@@ -75,7 +85,11 @@ with joined() as ranks:
     if ranks.first:
         missing.grad = torch.ones(2)
     ranks.sum_gradients([big, small, missing])
+    given = [torch.nn.Parameter(torch.full((n,), float(ranks.rank))) for n in (9 << 20, 3)]
+    ranks.give(given, 1)
     told = {
+        "given": [sorted({*each.tolist()}) for each in given],
+        "words": [word.decode() for word in ranks.tell(b"a" * 64 * ranks.rank)],
         "sum": ranks.sum([1.0, 2**40 + ranks.rank, float("nan") if ranks.first else 0.0]),
         "first": ranks.of_first(5 + ranks.rank),
         "grads": [float(big.grad.min()), float(big.grad.max()), small.grad.tolist(),
@@ -100,5 +114,7 @@ def test_what_two_processes_tell_each_other(tmp_path: Path) -> None:
         assert told["sum"][:2] == [2.0, 2**41 + 1]
         assert told["sum"][2] != told["sum"][2]
         assert told["first"] == 5
+        assert told["given"] == [[1.0], [1.0]]
+        assert told["words"] == ["", "a" * 64]
         assert told["grads"] == [3.0, 3.0, [0.0, 2.0, 4.0], [1.0, 1.0]]
         assert told["refused"].startswith("rank 1: other settings or another corpus than rank 0")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
+from bertkit.storage import sha256, write_json
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw
 from bertkit.training.state import State, damage
@@ -79,3 +80,26 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert str(damage(folder)).startswith("optimizer.safetensors is damaged")
     (folder / "manifest.json").unlink()
     assert str(damage(folder)).startswith("incomplete")
+
+
+@pytest.mark.parametrize(
+    ("files", "complete"),
+    [
+        (["model.safetensors", "optimizer.safetensors"], True),
+        (["model.safetensors", *(f"optimizer-0000{n}-of-00002.safetensors" for n in (1, 2))], True),
+        (["model.safetensors", "optimizer-00001-of-00002.safetensors"], False),
+        (["optimizer.safetensors"], False),
+        (["model.safetensors"], False),
+        (["model.safetensors", "optimizer.safetensors", "../other"], False),
+        ([], False),
+    ],
+    ids=str,
+)
+def test_a_manifest_names_every_part(files: list[str], complete: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "step-00000003"
+    folder.mkdir()
+    for name in files:
+        (folder / name).write_bytes(b"part")
+    hashes = {name: sha256(folder / name) for name in files}
+    write_json(folder / "manifest.json", {"step": 3, "sha256": hashes})
+    assert damage(folder) == (None if complete else "manifest.json is damaged")

@@ -18,7 +18,8 @@ from bertkit.recipes.run_file import Train
 from bertkit.training.loader import prefetched, processes_for
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
-from bertkit.training.optim import OPTIMIZERS
+from bertkit.training.optim import OPTIMIZERS, Sharded
+from bertkit.training.ranks import Ranks
 from bertkit.training.run import Run
 from bertkit.training.schedule import Schedule, schedule
 from bertkit.training.tracker import tracked
@@ -122,10 +123,10 @@ def learn(
             if ranks.first:
                 if log:
                     run.journal.write({**step.record, **mfu})
-                if last or number % train.save_every == 0 or stopping:
-                    run.save(number, keep=train.keep, show=folder.show)
                 if stopping:
                     draw(run.out)
+            if last or number % train.save_every == 0 or stopping:
+                run.save(number, keep=train.keep, show=folder.show)
             if stopping:
                 run.stop(number)
             scores = held_out.scores(number) or scores
@@ -148,14 +149,16 @@ def batches_of_step(
     ]
 
 
-def optimization(train: Train, masters: Masters) -> tuple[Any, Schedule]:
+def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Schedule]:
     """The optimizer of a run, and how its learning rate goes."""
-    optimizer = OPTIMIZERS[train.optimizer](
+    optimizer: Any = OPTIMIZERS[train.optimizer](
         masters.weights,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         betas=train.betas,
     )
+    if train.shard_optimizer and ranks.world > 1:
+        optimizer = Sharded(optimizer, masters.weights, ranks)
     plan = schedule(
         train.schedule,
         steps=train.steps,

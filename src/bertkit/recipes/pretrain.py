@@ -105,7 +105,7 @@ def _pretrain(
     masters = Masters(learner.model, dtype)
     if train.compile:
         compile_blocks(learner.model)
-    optimizer, plan = optimization(train, masters)
+    optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, FAMILIES[config.family])
     start = run.begin(state, train.steps)
     folder = _Folder(run, learner, tokenizer, start_from, FAMILIES[config.family])

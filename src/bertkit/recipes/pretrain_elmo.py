@@ -118,7 +118,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     model = new_bilm(config.model, CHARACTERS, len(words)).to(device)
     as_model = cast(Model, model)  # the loop asks no more of it than to be called with a batch
     masters = Masters(as_model, dtype)
-    optimizer, plan = optimization(train, masters)
+    optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, OurNames())
     start = run.begin(state, train.steps)
     folder = _Folder(run, words)

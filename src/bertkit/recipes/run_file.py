@@ -73,6 +73,9 @@ class Train(Settings, frozen=True):
     """Compile the layers (torch.compile): minutes at the start, and fewer kernels on a GPU."""
     loader_processes: Annotated[int, Meta(ge=0)] | None = None
     """Processes that make batches ahead; 0 is a thread. By default up to 4 for a GPU, else none."""
+    shard_optimizer: bool = False
+    """Whether each of several processes keeps the optimizer's state of its share of the weights
+    alone, and writes it (ZeRO-1): less memory, and the same weights."""
     log_every: Count = 10
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """Share of each word's target that is spread over all pieces (0.1 in translation)."""
@@ -210,6 +213,7 @@ class PretrainConfig(Settings, frozen=True):
 
 FREE = (
     "loader_processes",
+    "shard_optimizer",
     "log_every",
     "evaluate_every",
     "save_every",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.models.lora import depths
+from bertkit.training.ranks import Ranks
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
 """How the names of a CRF's scores end."""
@@ -133,3 +134,36 @@ class _Together(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for part in self.parts:
             part.step()
+
+
+class Sharded(torch.optim.Optimizer):
+    """An optimizer of which each process keeps the state of its own share of the weights alone.
+
+    It moves these, and gets the rest from the processes that have moved them: what is learned is
+    the same, bit for bit. Weights are dealt whole, which Muon's matrices need.
+    Source: Rajbhandari et al. 2020, section 5.1 (ZeRO-1).
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], ranks: Ranks
+    ) -> None:
+        super().__init__(optimizer.param_groups, {})
+        self.optimizer, self.state = optimizer, optimizer.state
+        self.param_groups = optimizer.param_groups
+        owners = ranks.owners({name: w.numel() for name, w in weights.items() if w.requires_grad})
+        self.ranks, self.owners = ranks, {name: (weights[name], o) for name, o in owners.items()}
+
+    def owns(self, name: str) -> bool:
+        """Whether this process keeps the state of a weight."""
+        return self.owners[name][1] == self.ranks.rank
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        moved: list[list[Tensor]] = [[] for _ in range(self.ranks.world)]
+        for weight, owner in self.owners.values():
+            if weight.grad is not None:
+                moved[owner].append(weight)
+                if owner != self.ranks.rank:
+                    weight.grad = None
+        self.optimizer.step()
+        for owner, weights in enumerate(moved):
+            self.ranks.give(weights, owner)

@@ -22,7 +22,10 @@ from bertkit.console import CONSOLE, say
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 
 BUCKET = 1 << 23
-"""Numbers that are summed in one message: 32 MB."""
+"""Numbers that are sent in one message: 32 MB."""
+
+WORD = 64
+"""Bytes that `tell` sends at most."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
+    writers: dist.ProcessGroup | None = None
+    """By which threads that write talk, while those that learn do."""
 
     @property
     def first(self) -> bool:
@@ -75,9 +80,35 @@ class Ranks:
                 grads = [weight.grad for weight in bucket if weight.grad is not None]
                 flat = torch.cat([grad.view(-1) for grad in grads])
                 dist.all_reduce(flat)
-                torch._foreach_copy_(
-                    [grad.view(-1) for grad in grads], flat.split([grad.numel() for grad in grads])
-                )
+                _copy_from(flat, grads)
+
+    def owners(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Whose each of these is, where all get about the same size."""
+        held = [0] * self.world
+        owners = {}
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+            owners[name] = held.index(min(held))
+            held[owners[name]] += sizes[name]
+        return owners
+
+    def give(self, weights: Iterable[Tensor], owner: int) -> None:
+        """Replace these weights by those of the process `owner`."""
+        with torch.no_grad(), _others():
+            for bucket in _buckets(weights):
+                flat = torch.cat([weight.view(-1) for weight in bucket])
+                dist.broadcast(flat, owner)
+                if owner != self.rank:
+                    _copy_from(flat, bucket)
+
+    def tell(self, word: bytes) -> list[bytes]:
+        """What each process says, in at most `WORD` bytes; for threads that write."""
+        if self.world == 1:
+            return [word]
+        own = torch.frombuffer(bytearray(word.ljust(WORD, b"\0")), dtype=torch.uint8)
+        told = [torch.empty_like(own) for _ in range(self.world)]
+        with _others():
+            dist.all_gather(told, own, group=self.writers)
+        return [bytes(each.tolist()).rstrip(b"\0") for each in told]
 
     def of_first(self, number: int) -> int:
         """What the first process says."""
@@ -128,7 +159,7 @@ def joined() -> Iterator[Ranks]:
             rank=rank,
             world_size=world,
         )
-    ranks = Ranks(rank, world)
+    ranks = Ranks(rank, world, dist.new_group(backend="gloo"))
     CONSOLE.quiet = CONSOLE.quiet or not ranks.first
     try:
         yield ranks
@@ -153,6 +184,12 @@ def _others() -> Iterator[None]:
             "another process of the run has ended or cannot be reached, and says why; start the "
             f"same command again with --resume auto ({str(error).splitlines()[0]})"
         ) from None
+
+
+def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Give tensors what lies one behind the other in `flat`."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    torch._foreach_copy_([tensor.view(-1) for tensor in tensors], parts)
 
 
 def _buckets(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -24,7 +24,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ from bertkit.storage import (
     refuse_used,
     sha256,
     sweep,
+    told,
     write_json,
     writing,
 )
@@ -187,14 +188,19 @@ class Run:
                 yield
                 self.saved()
             except BaseException as error:
-                with suppress(BertkitError):  # what is kept is then older
+                try:
                     self.saved()
+                except BertkitError as failed:  # what is kept is then older
+                    if isinstance(error, BertkitError) and error is not failed:
+                        error = type(error)(f"{failed}; {error}")
                 kept = self.best
                 if kept is None and self.checkpoint is not None:
                     kept = f"{self.checkpoint} is the last good checkpoint"
                 if kept is None and discard:
                     shutil.rmtree(self.out, ignore_errors=True)
-                kept = kept or "nothing was saved yet"
+                if kept is None:
+                    first = self.ranks.first
+                    kept = "nothing was saved yet" if first else "rank 0 says what is kept"
                 if isinstance(error, BertkitError):
                     raise type(error)(f"{error}; {kept}") from None
                 if _out_of_memory(error):
@@ -237,19 +243,30 @@ class Run:
     def save(self, step: int, *, keep: int, show: Show | None = None) -> None:
         """Copy the state after `step`, and begin to write it; training may go on.
 
+        The first process writes; where the optimizer is sharded, each its part, into one folder.
         Once it is complete `show` gets the checkpoint and its weights, and all but the `keep`
         newest checkpoints go. A save that is not done is waited for first.
         Raises: StorageError of the save before; nothing is lost.
         """
+        if not (self.ranks.first or self.state.ranks.world > 1):
+            return
         self.saved()
         self._saved = time.monotonic()
         snapshot = self.state.snapshot(step)
         self._saving = self._writer.submit(self._write, snapshot, keep, show)
 
     def _write(self, snapshot: Snapshot, keep: int, show: Show | None) -> None:
-        folder = _checkpoint(self.out, snapshot.step)
-        if not folder.exists():
+        folder, ranks = _checkpoint(self.out, snapshot.step), snapshot.ranks
+        if not ranks.first:
+            if place := ranks.tell(b"")[0]:
+                with told(folder):
+                    snapshot.write(folder.with_name(place.decode()))
+            return
+        if folder.exists():
+            ranks.tell(b"")
+        else:
             with new_folder(folder) as partial:
+                ranks.tell(partial.name.encode())
                 snapshot.write(partial)
         self.checkpoint = folder
         if show is not None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE, write_tensors
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.training.masters import Masters
+from bertkit.training.optim import Sharded
+from bertkit.training.ranks import ALONE, Ranks
 
 OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
+
+SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")
+"""The name of a share of an optimizer's state, counted from 1."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """What an optimizer keeps of each weight: AdamW the first two, Muon the third."""
@@ -53,19 +59,43 @@ class Snapshot:
 
     step: int
     weights: dict[str, Tensor]
-    """Those that learn, by our names."""
+    """Those that learn, by our names; the first process has them."""
     optimizer: dict[str, Tensor]
+    """What the optimizer of this process keeps."""
     frozen: str | None
     named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     """Gives weights the names that they have in files."""
+    ranks: Ranks = ALONE
+    """Those that share the optimizer's state, each of which writes its part."""
 
     def write(self, folder: Path) -> None:
-        """Write it, and a manifest with the hash of every file."""
-        write_tensors(folder / FILE, self.named(self.weights))
-        write_tensors(folder / OPTIMIZER, self.optimizer)
-        hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
-        frozen = {} if self.frozen is None else {"frozen": self.frozen}
-        write_json(folder / MANIFEST, {"step": self.step, "sha256": hashes, **frozen})
+        """Write it, and a manifest with the hash of every file.
+
+        Where the optimizer is sharded, all processes call this with the same folder; when it
+        returns, they have written.
+        Raises: StorageError, in all of them where one could not write.
+        """
+        word = b""
+        try:
+            if self.ranks.first:
+                write_tensors(folder / FILE, self.named(self.weights))
+            own = _file_of(self.ranks.rank, self.ranks.world)
+            write_tensors(folder / own, self.optimizer)
+            word = sha256(folder / own).encode()
+        finally:
+            told = self.ranks.tell(word)
+        for rank, hash_of_part in enumerate(told):
+            if not hash_of_part:
+                raise StorageError(
+                    f"{folder.parent}: rank {rank} could not write its part of step {self.step}, "
+                    "and says why"
+                )
+        if self.ranks.first:
+            hashes = {FILE: sha256(folder / FILE)}
+            for rank, hash_of_part in enumerate(told):
+                hashes[_file_of(rank, self.ranks.world)] = hash_of_part.decode()
+            frozen = {} if self.frozen is None else {"frozen": self.frozen}
+            write_json(folder / MANIFEST, {"step": self.step, "sha256": hashes, **frozen})
 
 
 @dataclass(frozen=True)
@@ -85,6 +115,18 @@ class State:
         moved = {id(w) for group in self.optimizer.param_groups for w in group["params"]}
         return {name: w for name, w in self.masters.weights.items() if id(w) in moved}
 
+    @property
+    def ranks(self) -> Ranks:
+        """Those that share the optimizer's state."""
+        return self.optimizer.ranks if isinstance(self.optimizer, Sharded) else ALONE
+
+    @cached_property
+    def _kept(self) -> dict[str, Tensor]:
+        """The weights that learn whose optimizer's state this process keeps."""
+        if not isinstance(self.optimizer, Sharded):
+            return self.learned
+        return {name: w for name, w in self.learned.items() if self.optimizer.owns(name)}
+
     @cached_property
     def frozen(self) -> str | None:
         """A hash of the weights that do not learn; None where all do."""
@@ -98,18 +140,16 @@ class State:
     def snapshot(self, step: int) -> Snapshot:
         """A copy of the state after `step`, which may be written while training goes on."""
         optimizer = {"step": torch.tensor(float(step))}
-        for name, w in self.learned.items():
+        for name, w in self._kept.items():
             kept = self.optimizer.state[w]
             for moment in MOMENTS:
                 if moment in kept:
                     optimizer[f"{moment}.{name}"] = _copy(kept[moment])
             if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
                 optimizer[f"step.{name}"] = _copy(kept["step"])
-        weights = {name: _copy(w) for name, w in self.learned.items()}
-        config = self.masters.model.config
-        return Snapshot(
-            step, weights, optimizer, self.frozen, partial(self.names.write, config=config)
-        )
+        ranks, named = self.ranks, partial(self.names.write, config=self.masters.model.config)
+        weights = {name: _copy(w) for name, w in self.learned.items() if ranks.first}
+        return Snapshot(step, weights, optimizer, self.frozen, named, ranks)
 
     def restore(self, folder: Path) -> int:
         """Put a checkpoint back and return its step.
@@ -120,7 +160,7 @@ class State:
         try:
             file = load_file(folder / FILE)
             weights = self.names.read(masters.weights, file, masters.model.config)
-            optimizer = load_file(folder / OPTIMIZER)
+            optimizer = self._read_optimizer(folder)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from None
         self._check_frozen(folder)
@@ -130,6 +170,8 @@ class State:
                 if name not in weights or weights[name].shape != w.shape:
                     raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
                 w.copy_(weights[name])
+                if name not in self._kept:
+                    continue
                 moments = {
                     moment: optimizer[f"{moment}.{name}"].to(w.device)
                     for moment in MOMENTS
@@ -142,6 +184,17 @@ class State:
                     self.optimizer.state[w] = {"step": count, **moments}
         masters.update_model()
         return int(step)
+
+    def _read_optimizer(self, folder: Path) -> dict[str, Tensor]:
+        """What this process is to keep, from as many files as have written it."""
+        wanted = {f"{kept}.{name}" for name in self._kept for kept in (*MOMENTS, "step")}
+        optimizer = {}
+        for path in sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                    if name in wanted or name == "step":
+                        optimizer[name] = file.get_tensor(name)
+        return optimizer
 
     def _check_frozen(self, folder: Path) -> None:
         """Raises: CheckpointError when other weights are frozen than when the run began."""
@@ -160,17 +213,31 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
+def _file_of(rank: int, world: int) -> str:
+    """The name of the optimizer's state that a process writes."""
+    return OPTIMIZER if world == 1 else f"optimizer-{rank + 1:05d}-of-{world:05d}.safetensors"
+
+
 def damage(folder: Path) -> str | None:
     """Why a checkpoint cannot be used; None for one that is complete."""
     try:
         manifest = read_json(folder / MANIFEST, CheckpointError, "remove the folder")
-        hashes = {name: sha256(folder / name) for name in (FILE, OPTIMIZER)}
+        match manifest:
+            case {"step": int(step), "sha256": {**hashes}} if folder.name == f"step-{step:08d}":
+                written = {str(name): expected for name, expected in hashes.items()}
+                if not _complete(written):
+                    return f"{MANIFEST} is damaged"
+                for name, expected in written.items():
+                    if sha256(folder / name) != expected:
+                        return f"{name} is damaged (its hash differs from the manifest's)"
+                return None
     except (OSError, CheckpointError) as error:
         return f"incomplete ({error})"
-    match manifest:
-        case {"step": int(step), "sha256": {**written}} if folder.name == f"step-{step:08d}":
-            for name, actual in hashes.items():
-                if written.get(name) != actual:
-                    return f"{name} is damaged (its hash differs from the manifest's)"
-            return None
     return f"{MANIFEST} is damaged"
+
+
+def _complete(files: Collection[str]) -> bool:
+    """Whether these are the names of weights and of every part of an optimizer's state."""
+    parts = set(files) - {FILE}
+    worlds = {int(match[2]) for part in parts if (match := SHARD.fullmatch(part))} or {1}
+    return FILE in files and parts == {_file_of(rank, max(worlds)) for rank in range(max(worlds))}
