@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,12 @@ Captured = pytest.CaptureFixture[str]
         (["finetune", "clasify"], 'Did you mean "classify"?'),
         (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
         (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),
-        (["embed"], "requires an argument"),
+        (["embed"], "MODEL is missing; `bertkit embed --help` says what the command takes"),
+        (
+            ["finetune", "tag", "--model", "m", "--train", "t"],
+            "--dev is missing; `bertkit finetune tag --help`",
+        ),
+        (["embed", "m", "t", "--pooling"], "--pooling has no value; `bertkit embed --help`"),
         (["vocab", "train", "x", "--out", "y", "--size", "many"], "--size"),
         (["predict", "m", "--train.steps", "3"], "--train.steps"),
     ],
@@ -39,6 +46,24 @@ def test_help_and_version(capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert "--resume" in out
     assert "--corpus" in out
+
+
+def test_bash_completes_commands_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cli.run(["--install-completion", "--shell", "bash"]) == 0
+    (script,) = (tmp_path / ".local").rglob("bertkit")
+    assert str(script) in capsys.readouterr().out
+
+    def completed(*words: str) -> list[str]:
+        asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _bertkit"
+        command = ["bash", "-c", f'source "{script}"; {asked}; echo "${{COMPREPLY[@]}}"']
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("bertkit", "finet") == ["finetune"]
+    assert completed("bertkit", "finetune", "classify", "--learn") == ["--learning-rate"]
+    assert completed("bertkit", "xyz") == []
 
 
 def raised(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 from bertkit import __version__
 from bertkit.commands.table import register
@@ -35,7 +35,8 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
-        print(f"bertkit: {' '.join(str(error).split())}", file=sys.stderr)
+        said = _missing(error) if type(error) is MissingArgumentError else str(error)
+        print(f"bertkit: {' '.join(said.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"bertkit: {str(stop) or 'stopped'}", file=sys.stderr)
@@ -48,6 +49,17 @@ def run(arguments: Sequence[str]) -> int:
         print(f"bertkit: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """What a command needs and was not given."""
+    command = " ".join(["bertkit", *(error.command_chain or ())])
+    name, given = getattr(error.argument, "name", ""), error.keyword
+    what = f"{given} has no value" if given else f"{name} is missing"
+    _, _, meant = str(error).partition(" Did you mean ")
+    if meant:
+        return f"{what}. Did you mean {meant}"
+    return f"{what}; `{command} --help` says what the command takes"
 
 
 def _with_task(words: list[str]) -> list[str]:

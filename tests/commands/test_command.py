@@ -91,7 +91,7 @@ def test_an_old_option_is_accepted_and_said(capsys: Captured) -> None:
         (["here", "--seed", "-1"], "seed: expected `int` >= 0"),
         (["here", "--oven", "hot"], 'unable to convert "hot" into int'),
         (["here", "--say", "x"], "Unknown option: --say"),
-        (["--loaves", "2"], "SHOP requires an argument"),
+        (["--loaves", "2"], "SHOP is missing; `bertkit bake --help`"),
     ],
 )
 @pytest.mark.usefixtures("baked")

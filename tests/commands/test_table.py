@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bertkit import cli, tasks
-from bertkit.commands.table import COMMANDS, GROUPS, TASKS, summary
+from bertkit.commands.table import COMMANDS, GROUPS, SECTIONS, TASKS, summary
 
 Captured = pytest.CaptureFixture[str]
 README = Path(__file__).parents[2] / "README.md"
@@ -28,6 +28,15 @@ def test_every_command_has_a_page_with_its_sentence(name: str, capsys: Captured)
     page = " ".join(capsys.readouterr().out.split())
     assert f"Usage: bertkit {name}" in page
     assert summary(name).replace("`", "") in page
+
+
+def test_the_list_has_each_command_once_by_what_people_want(capsys: Captured) -> None:
+    listed = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(listed) == sorted({name.split()[0] for name in COMMANDS})
+    assert cli.run(["--help"]) == 0
+    page = capsys.readouterr().out
+    places = [page.index(f" {section} ") for section in SECTIONS]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -58,7 +58,7 @@ def print_result(result: Any) -> None:
             print_json(one)
     elif isinstance(result, Mapping | msgspec.Struct | list):
         print_json(result)
-    elif isinstance(result, Path):
+    elif isinstance(result, Path | str):
         print(result)
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App
+from cyclopts import App, Group
 
 TASKS = (
     "classify",
@@ -45,6 +45,7 @@ COMMANDS = {
     "compare": "recipes.compare:compare",
     "compare translation": "recipes.compare_translation:compare_translation",
     "contexts": "recipes.contexts:contexts",
+    "runs": "recipes.runs:runs",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
     "evaluate likelihood": "recipes.likelihood:evaluate_likelihood",
@@ -77,6 +78,19 @@ COMMANDS = {
 }
 """Where the function of each command is."""
 
+SECTIONS = {
+    "Begin": "demo",
+    "Prepare text": "vocab clean prepare inspect",
+    "Pretrain": "pretrain adapt average scale families vectors",
+    "Learn from labels": "finetune distill augment prune extend-positions",
+    "Score and compare": "evaluate runs compare probe",
+    "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
+    "Search": "embed index search mine",
+    "Look inside": "view explain align contexts info",
+    "Serve, and make faster": "serve export quantize tune",
+}
+"""The list of commands by what people want to do."""
+
 GROUPS = {
     "vocab": "Learn a vocabulary, or extend a model's.",
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
@@ -86,8 +100,14 @@ GROUPS = {
 
 def register(app: App) -> None:
     """Give an app the commands; each is imported when it is called."""
-    for name in dict.fromkeys(name.split()[0] for name in COMMANDS):
-        app.command(f"{__name__}:{name}", name=name, help=summary(name))
+    for place, (section, names) in enumerate(SECTIONS.items()):
+        group = Group(section, sort_key=place)
+        for name in names.split():
+            app.command(f"{__name__}:{name}", name=name, help=summary(name), group=group)
+    options = Group("Options", sort_key=len(SECTIONS))
+    app["--help"].group = app["--version"].group = options
+    completes = "Let the shell (bash, zsh, fish) complete commands and options."
+    app.register_install_completion_command(help=completes, group=options)
 
 
 def summary(name: str) -> str:

@@ -188,7 +188,7 @@ def finetune(
             start=start,
         ):
             run.show(step.number, f"loss {step.loss:.3f}")
-            run.journal.write({"step": step.number, "loss": step.loss})
+            run.journal.write(step.record)
             if step.number % per_epoch == 0:
                 epochs.score(step.number, step.number // per_epoch)
                 if epochs.exhausted(settings.patience):

@@ -1,0 +1,225 @@
+"""Runs side by side: what they were asked to do differently, what it took, how well they did."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.config import flat
+from bertkit.metrics import plus_minus, spread
+from bertkit.storage import distinct_names, write_text
+from bertkit.training.epochs import SCORES, SEEDS, read_scores
+from bertkit.training.journal import drawable
+from bertkit.view.chart import Point, curves, write_svg
+from bertkit.view.runs import Run, different_settings, find_runs, read_run, thin
+
+SEED = "seed"
+"""The last part of the name of the setting by which repetitions differ."""
+
+
+def runs(
+    folders: list[str],
+    /,
+    *,
+    format: Literal["markdown", "csv", "latex"] = "markdown",
+    out: Path | None = None,
+    picture: Path | None = None,
+) -> str | None:
+    """Runs side by side as a table: settings that differ, steps, tokens, time and scores.
+
+    Runs that differ by their seed alone are one row: means, ± the standard deviation. Scores are
+    those on dev of the best epoch, or the last ones on held-out text.
+    Raises: CheckpointError for a folder that no run has written to.
+
+    Args:
+        folders: Of runs, or folders that hold runs.
+        format: Of the table.
+        out: A file for the table; else it is printed.
+        picture: A file (.svg) for the curves of what was scored, or of the loss.
+    """
+    places = _places([Path(folder) for folder in folders])
+    opened = [read_run(*named) for named in zip(places, _names(places), strict=True)]
+    rows = _rows(opened, [_scores(path, run) for path, run in zip(places, opened, strict=True)])
+    if picture is not None:
+        write_svg(picture, _picture(opened))
+    table = FORMATS[format](*_table(rows))
+    if out is None:
+        return table
+    write_text(out, table + "\n")
+    return None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Runs that repeat each other, of which each has scores."""
+
+    runs: list[Run]
+    scores: list[Mapping[str, float]]
+
+    @property
+    def name(self) -> str:
+        if len(self.runs) == 1:
+            return self.runs[0].name
+        names = dict.fromkeys(run.name.partition("/seed-")[0] for run in self.runs)
+        return f"{', '.join(names)} ({len(self.runs)} seeds)"
+
+    def mean(self, of: Callable[[Run], float | None], form: Callable[[float], str]) -> str:
+        """Of what these runs took; "" where it is not known of all."""
+        numbers = [number for run in self.runs if (number := of(run)) is not None]
+        return form(sum(numbers) / len(numbers)) if len(numbers) == len(self.runs) else ""
+
+    def score(self, name: str) -> str:
+        each = [scores[name] for scores in self.scores if name in scores]
+        return plus_minus(spread(each)) if each else ""
+
+
+def _places(folders: Sequence[Path]) -> list[Path]:
+    """Of a fine-tuning with several seeds the seeds, and not the copy of the best."""
+    places: list[Path] = []
+    for run in find_runs(folders):
+        places += sorted(run.glob("seed-*")) if (run / SEEDS).exists() else [run]
+    return list(dict.fromkeys(places))
+
+
+def _names(places: Sequence[Path]) -> list[str]:
+    """By which they can be told apart; a seed of several is named behind the folder of all."""
+    whole = [path.parent if (path.parent / SEEDS).exists() else path for path in places]
+    unique = list(dict.fromkeys(whole))
+    names = dict(zip(unique, distinct_names(unique), strict=True))
+    return [
+        names[run] if run == path else f"{names[run]}/{path.name}"
+        for run, path in zip(whole, places, strict=True)
+    ]
+
+
+def _rows(opened: Sequence[Run], scores: Sequence[Mapping[str, float]]) -> list[_Row]:
+    """The runs, those together that differ by their seed alone."""
+    rows: dict[str, _Row] = {}
+    for run, its in zip(opened, scores, strict=True):
+        asked = flat(run.record)
+        same = {path: v for path, v in asked.items() if path.rpartition(".")[2] != SEED}
+        row = rows.setdefault(repr(sorted(same.items())) if asked else run.name, _Row([], []))
+        row.runs.append(run)
+        row.scores.append(its)
+    return list(rows.values())
+
+
+def _scores(folder: Path, run: Run) -> dict[str, float]:
+    """Of the best epoch, or the last on held-out text."""
+    if (folder / SCORES).exists():
+        scores = read_scores(folder / SCORES)["dev"]
+        return {name: value for name, value in scores.items() if name != "epoch"}
+    for line in reversed(run.lines):
+        if held_out := line.get("held_out"):
+            losses = {f"{name}_loss": loss for name, loss in held_out.items()}
+            accuracy = line.get("held_out_accuracy", {})
+            return losses | {f"{name}_accuracy": value for name, value in accuracy.items()}
+    return {}
+
+
+def _table(rows: Sequence[_Row]) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns that some row fills, and the rows."""
+    columns = {"run": [row.name for row in rows]}
+    different = different_settings([row.runs[0].record for row in rows])
+    columns |= {path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED}
+    columns["steps"] = [row.mean(lambda run: run.step, "{:,.0f}".format) for row in rows]
+    columns["tokens"] = [row.mean(_tokens, "{:,.0f}".format) for row in rows]
+    columns["minutes"] = [row.mean(_seconds, lambda s: f"{s / 60:.1f}") for row in rows]
+    for name in dict.fromkeys(name for row in rows for scores in row.scores for name in scores):
+        columns[name] = [row.score(name) for row in rows]
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
+
+
+def _steps(run: Run) -> list[tuple[int, Mapping[str, Any]]]:
+    """The lines of steps that say how fast they were, each with the steps it stands for."""
+    lines = [one for one in run.lines if drawable(one.get("tokens_per_second"))]
+    places = [0, *(one["step"] for one in lines)]
+    return [(b - a, one) for (a, b), one in zip(pairwise(places), lines, strict=True)]
+
+
+def _tokens(run: Run) -> float | None:
+    steps = _steps(run)
+    return sum(count * line["tokens"] for count, line in steps) if steps else None
+
+
+def _seconds(run: Run) -> float | None:
+    """Those of learning alone, without what scoring and saving took."""
+    steps = [(count, line) for count, line in _steps(run) if line["tokens_per_second"]]
+    seconds = [
+        n * (one["tokens"] / one["tokens_per_second"] + one["data_wait"]) for n, one in steps
+    ]
+    return sum(seconds) if seconds else None
+
+
+def _picture(opened: Sequence[Run]) -> Any:
+    """The first number that all runs were scored by, or else the loss, by step."""
+    charts: list[dict[str, dict[str, list[Point]]]] = []
+    for run in opened:
+        lines: dict[str, dict[str, list[Point]]] = {}
+        for line in run.lines:
+            for name, value in {**line.get("held_out", {}), **line.get("scores", {})}.items():
+                lines.setdefault(name, {}).setdefault(run.name, []).append((line["step"], value))
+        charts.append(lines)
+    shared = [name for name in charts[0] if all(name in chart for chart in charts)]
+    if shared:
+        scored = {
+            run.name: chart[shared[0]][run.name] for run, chart in zip(opened, charts, strict=True)
+        }
+        return curves(scored, x="step", y=shared[0])
+    losses = {
+        run.name: thin(
+            [(one["step"], one["loss"]) for one in run.lines if drawable(one.get("loss"))]
+        )
+        for run in opened
+    }
+    return curves(losses, x="step", y="loss")
+
+
+def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (names, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *rows])
+    return text.getvalue().rstrip("\n")
+
+
+def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A tabular with the rules of booktabs."""
+    lines = [" & ".join(map(_in_latex, row)) + r" \\" for row in (names, *rows)]
+    begin = rf"\begin{{tabular}}{{{'l' * len(names)}}}"
+    return "\n".join(
+        [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]
+    )
+
+
+LATEX = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+    }
+)
+
+
+def _in_latex(text: str) -> str:
+    return text.translate(LATEX)
+
+
+FORMATS = {"markdown": _markdown, "csv": _csv, "latex": _latex}

@@ -1,0 +1,110 @@
+"""Runs as a table: what differed, what it took, how well they did, and seeds as one row."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import tiny_folder
+
+from bertkit import cli
+from bertkit.errors import CheckpointError
+from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.runs import runs
+from bertkit.tasks.classify import Classify, Example
+from bertkit.text.train import train as train_tokenizer
+
+
+def rows(count: int) -> list[Example]:
+    words = [("class", "thing"), ("loop", "doing")]
+    pairs = [(i, *words[i % 2]) for i in range(count)]
+    return [Example(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    base = tiny_folder(folder / "base", tokenizer, "mlm", "nsp", hidden=16, intermediate=16)
+    given: dict[str, Any] = {"train": rows(32), "dev": rows(8)}
+    settings = Finetune(epochs=2, batch_size=8, precision="fp32")
+    finetune_seeds(2, Classify, base, out=folder / "a_b", settings=settings, **given)
+    slower = Finetune(epochs=2, batch_size=16, precision="fp32")
+    finetune(Classify, base, out=folder / "slower", settings=slower, **given)
+    return folder
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
+    found = table(runs([str(tuned / "a_b"), str(tuned / "slower")], format="csv") or "")
+    seeds, slower = found
+    assert seeds["run"] == "a_b (2 seeds)"
+    assert slower["run"] == "slower"
+    assert (seeds["batch_size"], slower["batch_size"]) == ("8", "16")
+    assert (seeds["steps"], slower["steps"]) == ("8", "4")
+    assert not {"seed", "epochs", "epoch"} & seeds.keys()
+    summary = json.loads((tuned / "a_b" / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
+    assert seeds["accuracy"].startswith(f"{summary['mean']:.3f}")
+    assert ("±" in seeds["accuracy"]) == (summary["sd"] > 0)
+    alone = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]
+    assert slower["accuracy"] == f"{alone:.3f}"
+    tokens = [int(row["tokens"].replace(",", "")) for row in found]
+    assert tokens[0] == tokens[1] > 0  # two epochs of the same examples
+    assert all(re.fullmatch(r"\d+\.\d", row["minutes"]) for row in found)
+
+
+def test_a_folder_of_runs_and_the_forms(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, out = tmp_path / "curves.svg", tmp_path / "table.tex"
+    assert cli.run(["runs", str(tuned), "--picture", str(picture)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len({len(line) for line in lines}) == 1  # columns stand below each other
+    assert lines[0].startswith("| run")
+    assert set(lines[1]) == {"|", "-"}
+    assert len(lines) == 4
+    drawn = picture.read_text(encoding="utf-8")
+    assert ">accuracy<" in drawn
+    assert drawn.count('class="line') == 2 * 3  # a line a run, and in the legend
+    assert cli.run(["runs", str(tuned), "--format", "latex", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    latex = out.read_text(encoding="utf-8")
+    assert latex.startswith("\\begin{tabular}{l")
+    assert "batch\\_size" in latex
+    assert latex.count(" \\\\\n") == 3
+
+
+def written(folder: Path, record: Any, *lines: Any) -> str:
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    journal = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "journal.jsonl").write_text(journal, encoding="utf-8")
+    return str(folder)
+
+
+def test_a_pretraining_counts_the_steps_between_its_lines(tmp_path: Path) -> None:
+    fast = {"tokens": 100, "tokens_per_second": 50.0, "data_wait": 1.0, "loss": 3.0}
+    held_out = {"held_out": {"mlm": 2.5}, "held_out_accuracy": {"mlm": 0.25}}
+    lines = ({"step": 10, **fast}, {"step": 20, **fast}, {"step": 20, **held_out})
+    folder = written(tmp_path / "run", {"config": {"train": {"steps": 20}}}, *lines)
+    (row,) = table(runs([folder], format="csv") or "")
+    assert row == {
+        "run": "run", "steps": "20", "tokens": "2,000", "minutes": "1.0",
+        "mlm_loss": "2.500", "mlm_accuracy": "0.250",
+    }  # fmt: skip
+
+
+def test_a_run_that_has_not_begun_and_names_that_break_a_table(tmp_path: Path) -> None:
+    folder = written(tmp_path / "a|b_%", {"config": {"model": "x&y"}})
+    other = written(tmp_path / "c", {})
+    assert (runs([folder, other]) or "").splitlines()[2].startswith("| a\\|b_%")
+    assert r"a|b\_\%" in (runs([folder, other], format="latex") or "")
+    with pytest.raises(CheckpointError, match="no run learns here"):
+        runs([str(tmp_path / "none")])
