@@ -12,6 +12,12 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
+RECORDS = ("run.json", "scores.json", "seeds.json", "test.json", "tuned.json")
+"""Of a run or a machine, and not of the model."""
+
+ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""A model's name on the hub."""
+
 FILES = (gguf.SUFFIX, g2p.SUFFIX)
 """How a model's name ends that is a file, and no folder."""
 
@@ -30,7 +36,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         return folder
     if folder.is_file():
         raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")
-    if isinstance(name, Path) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+    if isinstance(name, Path) or not ID.fullmatch(name):
         raise CheckpointError(f"{name}: no such folder")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -54,4 +60,48 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         reason = "no such folder here, and the hub cannot be reached"
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = f"cannot be fetched from the hub ({str(error).splitlines()[0]})"
+    raise CheckpointError(f"{name}: {reason}")
+
+
+def published(folder: Path) -> list[str]:
+    """The files of a model folder that others need: weights, settings, vocabulary and card."""
+    kinds = (
+        "*.safetensors",
+        "*.json",
+        "*.txt",
+        "README.md",
+        "[0-9]_*/*.json",
+        "[0-9]_*/*.safetensors",
+    )
+    files = {path.relative_to(folder).as_posix() for kind in kinds for path in folder.glob(kind)}
+    return sorted(files - set(RECORDS))
+
+
+def push(folder: Path, name: str, files: list[str], *, private: bool, message: str) -> str:
+    """Publish these files of a folder as a model, which is made if it is not there; its address.
+
+    Raises: CheckpointError with the hub's reason.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    api = HfApi()
+    transport: type[Exception] = HfHubHTTPError.__bases__[0]  # what the hub's client sends by
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=folder, allow_patterns=files, commit_message=message
+        )
+    except LocalTokenNotFoundError:
+        reason = "the hub wants to know who you are; set HF_TOKEN"
+    except HfHubHTTPError as error:
+        code = error.response.status_code
+        reason = {
+            401: "the hub does not know you; set HF_TOKEN to a token of yours that may write",
+            403: "the hub does not let you write there; take a token that may, or your own name",
+        }.get(code, f"the hub refuses it ({str(error).splitlines()[0]})")
+    except (OSError, RuntimeError, ValueError, transport) as error:
+        reason = f"cannot be sent to the hub ({str(error).splitlines()[0]})"
+    else:
+        return f"{api.endpoint}/{name}"
     raise CheckpointError(f"{name}: {reason}")

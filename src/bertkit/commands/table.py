@@ -66,6 +66,7 @@ COMMANDS = {
     "index": "recipes.index:index",
     "search": "recipes.search:search",
     "mine": "recipes.judge:mine",
+    "push": "recipes.push:push",
     "serve": "commands.serve:serve",
     "view": "commands.serve:view",
     "explain": "commands.view:explain",
@@ -87,7 +88,7 @@ SECTIONS = {
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
     "Search": "embed index search mine",
     "Look inside": "view explain align contexts info",
-    "Serve, and make faster": "serve export quantize tune",
+    "Serve, publish, make faster": "serve push export quantize tune",
 }
 """The list of commands by what people want to do."""
 

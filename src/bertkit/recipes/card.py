@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.recipes.metadata import file_name, front_matter, model_name
 from bertkit.storage import write_text
 from bertkit.training.epochs import ADAPTER
 
@@ -49,14 +50,15 @@ def write_card(
     name = task["name"]
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
     lines = [
+        *front_matter(folder, run),
         f"# {folder.name}",
         "",
-        f"`{run['model']}`, fine-tuned by bertkit for the task `{name}`.",
+        f"`{model_name(run['model'])}`, fine-tuned by bertkit for the task `{name}`.",
         "",
         "## Data",
         "",
         *(
-            f"- {part}: {about['file'] or 'examples given in Python'}, {about['rows']:,} examples, "
+            f"- {part}: {file_name(about['file'])}, {about['rows']:,} examples, "
             f"sha256 {about['sha256'][:16]}…"
             for part, about in run["data"].items()
         ),
@@ -68,7 +70,7 @@ def write_card(
         "",
         *_scores(scores, seeds),
         "",
-        "`errors.html` lists the worst answers.",
+        "`errors.html` of the run lists the worst answers.",
         "",
         "## Use",
         "",

@@ -1,0 +1,69 @@
+"""What a model card tells the hub: the task, the model it was made from, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.checkpoint.hub import ID
+
+PIPELINES = {
+    "classify": "text-classification",
+    "tag": "token-classification",
+    "answer": "question-answering",
+    "choose": "multiple-choice",
+    "respond": "text-ranking",
+    "similarity": "sentence-similarity",
+    "summarize": "summarization",
+    "chat": "text-generation",
+    "dpo": "text-generation",
+    "seq2seq": "text2text-generation",
+}
+"""What the hub calls the tasks."""
+
+
+def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
+    """The lines at the head of a model card that the hub reads (YAML between rules)."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    name = run["task"]["name"]
+    scores = {n: v for n, v in run["dev"].items() if n != "epoch" and isinstance(v, int | float)}
+    library = "sentence-transformers" if name == "similarity" else "transformers"
+    pipeline = PIPELINES.get(name)
+    results = None
+    if pipeline is not None:
+        dev = file_name(run["data"]["dev"]["file"])
+        results = [
+            EvalResult(
+                task_type=pipeline,
+                dataset_type="custom",
+                dataset_name=dev,
+                metric_type=metric,
+                metric_value=round(value, 6),
+            )
+            for metric, value in scores.items()
+        ]
+    data = ModelCardData(
+        model_name=folder.name,
+        library_name=library,
+        pipeline_tag=pipeline,
+        base_model=run["model"] if _of_hub(run["model"]) else None,
+        tags=["bertkit"],
+        eval_results=results,
+    )
+    return ["---", *data.to_yaml().strip().splitlines(), "---", ""]
+
+
+def model_name(model: str) -> str:
+    """A model as strangers may read it: its hub id, or the name of its folder here."""
+    return model if _of_hub(model) else Path(model).name
+
+
+def file_name(file: str | None) -> str:
+    """A file as strangers may read it: without the folders above it."""
+    return Path(file).name if file else "examples given in Python"
+
+
+def _of_hub(model: str) -> bool:
+    return ID.fullmatch(model) is not None and not Path(model).exists()

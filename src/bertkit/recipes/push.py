@@ -1,0 +1,41 @@
+"""Publish a model folder on the hub: its weights, its settings and its card, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertkit.checkpoint import hub
+from bertkit.checkpoint.folder import load
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.recipes.card import FILE
+
+
+def push(
+    folder: Path,
+    name: str,
+    /,
+    *,
+    private: bool = False,
+    message: str = "Model by bertkit",
+) -> str:
+    """Publish a model folder on the hub, and say where it is.
+
+    Its weights, settings, vocabulary and card go; the run's records do not, as they name files of
+    this disk, nor do its errors, which are texts of the data.
+    Raises: CheckpointError where it is no model, or the hub refuses it.
+
+    Args:
+        folder: Of a model; it is opened first.
+        name: On the hub, such as me/my-model; it is made if it is not there.
+        private: Only you can see it; of one that is made.
+        message: Of the commit.
+    """
+    if not hub.ID.fullmatch(name) or "/" not in name:
+        raise ConfigError(f"{name}: no name on the hub; it is like me/my-model")
+    load(folder)  # a model that does not open is not published
+    files = hub.published(folder)
+    if not (folder / FILE).exists():
+        say(f"{folder}: has no card ({FILE}); the hub will show the model without a word")
+    say(f"{name}: {', '.join(files)}")
+    return hub.push(folder, name, files, private=private, message=message)

@@ -1,0 +1,55 @@
+"""The head of a card, as the hub reads it, and nothing of this disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from bertkit.recipes.metadata import PIPELINES, file_name, front_matter, model_name
+from bertkit.tasks import TASKS
+
+
+def run(task: str, model: str, file: str | None = "/home/me/secret/dev.tsv") -> dict[str, Any]:
+    return {
+        "task": {"name": task},
+        "model": model,
+        "data": {"dev": {"file": file}},
+        "dev": {"f1": 0.25, "accuracy": 0.5, "epoch": 2},
+    }
+
+
+def read(folder: Path, record: dict[str, Any]) -> Any:
+    text = "\n".join(front_matter(folder, record))
+    assert "/home" not in text
+    assert "secret" not in text
+    return ModelCard(text).data
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_hub_reads_task_scores_and_origin(task: str, tmp_path: Path) -> None:
+    data = read(tmp_path / "a: b", run(task, "google-bert/bert-base-uncased"))
+    assert data.base_model == "google-bert/bert-base-uncased"
+    assert data.pipeline_tag == PIPELINES[task]
+    scores = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert scores == {"f1": 0.25, "accuracy": 0.5}
+    assert {result.dataset_name for result in data.eval_results} == {"dev.tsv"}
+
+
+def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    for model in (str(tmp_path / "base"), "/home/me/secret/base"):
+        data = read(tmp_path / "mine", run("classify", model))
+        assert data.base_model is None
+        assert model_name(model) == "base"
+    assert model_name("me/base") == "me/base"
+    assert file_name("/home/me/dev.tsv") == "dev.tsv"
+    assert file_name(None) == "examples given in Python"
+
+
+def test_a_task_of_ones_own_has_no_name_on_the_hub(tmp_path: Path) -> None:
+    data = read(tmp_path / "mine", run("mine.stars:Rate", "me/base"))
+    assert data.pipeline_tag is None
+    assert data.base_model == "me/base"
