@@ -12,7 +12,7 @@ from bertkit.recipes.metadata import PIPELINES, file_name, front_matter, model_n
 from bertkit.tasks import TASKS
 
 
-def run(task: str, model: str, file: str | None = "/home/me/secret/dev.tsv") -> dict[str, Any]:
+def run(task: str, model: str, file: str | None = "/data/secret/dev.tsv") -> dict[str, Any]:
     return {
         "task": {"name": task},
         "model": model,
@@ -23,7 +23,7 @@ def run(task: str, model: str, file: str | None = "/home/me/secret/dev.tsv") -> 
 
 def read(folder: Path, record: dict[str, Any]) -> Any:
     text = "\n".join(front_matter(folder, record))
-    assert "/home" not in text
+    assert "/data" not in text
     assert "secret" not in text
     return ModelCard(text).data
 
@@ -40,12 +40,12 @@ def test_the_hub_reads_task_scores_and_origin(task: str, tmp_path: Path) -> None
 
 def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
-    for model in (str(tmp_path / "base"), "/home/me/secret/base"):
+    for model in (str(tmp_path / "base"), "/data/secret/base"):
         data = read(tmp_path / "mine", run("classify", model))
         assert data.base_model is None
         assert model_name(model) == "base"
     assert model_name("me/base") == "me/base"
-    assert file_name("/home/me/dev.tsv") == "dev.tsv"
+    assert file_name("/data/me/dev.tsv") == "dev.tsv"
     assert file_name(None) == "examples given in Python"
 
 
