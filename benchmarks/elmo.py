@@ -123,7 +123,7 @@ def of_elmo(
             vectors=vectors,
         ),
     )  # fmt: skip
-    return evaluate(str(out), parts["score"])["f1"]
+    return float(evaluate(str(out), parts["score"])["f1"])
 
 
 def of_vectors(folder: Path, vectors: Path, parts: Parts, settings: Learning) -> float:

@@ -105,7 +105,7 @@ def accuracy(model: Path, parts: Parts, out: Path, *, weight: float, quick: bool
             settings=settings,
         ),
     )  # fmt: skip
-    return evaluate(str(out), parts["score"])["accuracy"]
+    return float(evaluate(str(out), parts["score"])["accuracy"])
 
 
 def sst2(data: Path, rows: int) -> Parts:

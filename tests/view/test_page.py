@@ -17,7 +17,9 @@ import torch
 
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Candidate
+from bertkit.recipes.mistakes import PairCell, Row
 from bertkit.recipes.report import Report, Word
+from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded
 from bertkit.view.chart import curves, scatter, score_bars
 from bertkit.view.document import Beam, DecoderSteps, Explanation, Shape, Source
@@ -25,6 +27,7 @@ from bertkit.view.explain import explain
 from bertkit.view.figures import Beside, Field, Figure, Form, Lines, Marked, Share, Spans, Table
 from bertkit.view.page import (
     DECODER,
+    ERRORS,
     FIGURES,
     FILES,
     MODULES,
@@ -50,6 +53,22 @@ TEXT = f"{HOSTILE} '{RIGHT_TO_LEFT}"
 def table(text: str) -> Table:
     rows = [(text, text, 0.5, Share(0.5), Marked(text, [(2, 9, text)]))]
     return Table(text, rows, [text] * 5)
+
+
+def errors(text: str) -> dict[str, Any]:
+    """The values of a list of errors."""
+    cell = PairCell(2, "0-1", text)
+    record = ErrorRecord(text, text, text, 0.5)
+    return {
+        "name": text,
+        "wrong": 3,
+        "of": 4,
+        "listed": 1,
+        "errors": [Row(text, record, "0-1", True), Row(text, record, "", False)],
+        "labels": [(text, 0.5, 0.5, 0.5, 2, cell, PairCell(0, ""))],
+        "matrix": ([text], [(text, [cell])]),
+        "confused": [(text, text, cell)],
+    }
 
 
 def pages(text: str) -> Mapping[str, dict[str, Any]]:
@@ -93,7 +112,7 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "alerts": [text],
             "figures": [Figure(text, text, parts)],
         },
-        "errors.html": {"name": text, "wrong": 3, "of": 4, "errors": table(text)},
+        "errors.html": errors(text),
         "compare.html": {
             **scores,
             "test": {"file": text, "rows": 3},
@@ -210,9 +229,9 @@ def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
         assert allowed[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-@pytest.mark.parametrize("modules", [MODULES, DECODER, FIGURES])
+@pytest.mark.parametrize("modules", [MODULES, DECODER, FIGURES, ERRORS])
 def test_modules_come_after_those_they_import_and_share_no_name(modules: tuple[str, ...]) -> None:
-    assert {*MODULES, *DECODER, *FIGURES} == {path.name for path in FILES.glob("*.js")}
+    assert {*MODULES, *DECODER, *FIGURES, *ERRORS} == {path.name for path in FILES.glob("*.js")}
     names: list[str] = []
     for place, name in enumerate(modules):
         text = (FILES / name).read_text(encoding="utf-8")
@@ -283,14 +302,14 @@ def test_reports_need_nothing_else_and_have_one_style(name: str) -> None:
 
 
 def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_path: Path) -> None:
-    rows = [("a.jsonl:1", "a <b>", 0.12345)]
-    values = {"name": "a", "wrong": 3, "of": 1000, "errors": Table("", rows, ("where", "", "how"))}
+    record = ErrorRecord("a <b>", "x", "y", 0.12345)
+    values = {**errors("a"), "of": 1000, "errors": [Row("a.jsonl:1", record, "", True)]}
     write_report(tmp_path / "page.html", "errors.html", **values)
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
     assert "3 of 1,000 answers are not quite right; the 1 worst." in html
-    assert '<td>a &lt;b&gt;</td><td class="number">0.123</td>' in html
-    assert '<th scope="col" class="number">how</th>' in html
+    assert '<td>a &lt;b&gt;</td><td>x</td><td>y</td><td class="number">0.123</td>' in html
+    assert '<th scope="col" class="number">how wrong</th>' in html
 
 
 def test_a_page_of_ones_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         model: str,
         train: Path,
         dev: Path,
+        test: Path | None = None,
         out: Path,
         seeds: Count = 1,
         resume: bool = False,
@@ -33,7 +34,9 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         Args:
             model: A model folder or hub id.
             train: Labelled examples to learn from.
-            dev: The same, to choose the best epoch by and to score.
+            dev: The same, to choose the best epoch by and to score; or the share of train to hold
+                out for that, such as 0.1.
+            test: The same, to score once, by the chosen epoch: rows that chose nothing.
             out: The folder of what is made; it must not exist yet.
             seeds: Run as many seeds, and report mean and standard deviation.
             resume: Go on with a run that was stopped.
@@ -41,6 +44,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         rest: dict[str, Any] = {
             "train": train,
             "dev": dev,
+            "test": test,
             "out": out,
             "settings": settings,
             "options": options,

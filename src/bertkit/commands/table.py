@@ -49,6 +49,7 @@ COMMANDS = {
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "recipes.judge:evaluate_retrieval",
     "evaluate likelihood": "recipes.likelihood:evaluate_likelihood",
+    "evaluate masked": "recipes.pseudo_perplexity:evaluate_masked",
     "evaluate prompts": "recipes.prompts:evaluate_prompts",
     "evaluate summaries": "recipes.rouge:evaluate_summaries",
     "evaluate text": "recipes.perplexity:evaluate_text",

@@ -117,6 +117,8 @@ def _table(
             raise DataError(f"{path}:1: two columns have the same name; rename one")
         if not cells:
             raise DataError(f"{path}: only a header line, no rows")
+        if again := [line for line, row in cells if row == first]:
+            said += f"; warning: line {again[0]:,} repeats the names of the columns: remove it"
     else:
         columns = [str(i + 1) for i in range(len(first))]
         said = f"{path}: no header line; columns are called {', '.join(columns)}"

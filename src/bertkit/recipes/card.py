@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.recipes.metadata import file_name, front_matter, model_name
+from bertkit.recipes.testing import read_test
 from bertkit.storage import write_text
+from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
 from bertkit.training.epochs import ADAPTER
 
 FILE = "README.md"
@@ -57,11 +59,7 @@ def write_card(
         "",
         "## Data",
         "",
-        *(
-            f"- {part}: {file_name(about['file'])}, {about['rows']:,} examples, "
-            f"sha256 {about['sha256'][:16]}…"
-            for part, about in run["data"].items()
-        ),
+        *(_data(part, about) for part, about in run["data"].items()),
         "",
         "## Scores on dev",
         "",
@@ -70,8 +68,11 @@ def write_card(
         "",
         *_scores(scores, seeds),
         "",
+        *_labels(run),
+        *_calibration(run.get("calibration")),
         "`errors.html` of the run lists the worst answers.",
         "",
+        *_test(read_test(folder), seeds),
         "## Use",
         "",
         *_use(name, folder.name),
@@ -84,6 +85,71 @@ def write_card(
         *_settings({**run["settings"], **task["options"]}),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _data(part: str, about: Mapping[str, Any]) -> str:
+    held = about.get("held_out")
+    return (
+        f"- {part}: {file_name(about['file'])}, {about['rows']:,} examples"
+        + (f" ({_drawn(part, held)})" if held else "")
+        + f", sha256 {about['sha256'][:16]}…"
+    )
+
+
+def _drawn(part: str, held: Mapping[str, Any]) -> str:
+    what = "without dev" if part == "train" else "held out of train"
+    return f"{what}: a share of {held['share']:g}, seed {held['seed']}"
+
+
+def _labels(run: Mapping[str, Any]) -> list[str]:
+    """Scores of each label, and the confusion matrix where it is small."""
+    if not (scores := run.get("by_label")):
+        return []
+    rows = [
+        f"| {_cell(label)} | {one['precision']:.3f} | {one['recall']:.3f} | {one['f1']:.3f} | "
+        f"{one['support']:,} |"
+        for label, one in scores.items()
+    ]
+    lines = ["| label | precision | recall | f1 | support |", "|---|---|---|---|---|", *rows, ""]
+    matrix = run.get("confusion")
+    if matrix is None or len(matrix["labels"]) > MOST_LABELS:
+        return lines
+    names = [NO_LABEL if label is None else _cell(label) for label in matrix["labels"]]
+    counts = [
+        f"| {name} | {' | '.join(f'{count:,}' for count in row)} |"
+        for name, row in zip(names, matrix["counts"], strict=True)
+    ]
+    head = [f"| expected, and answered: | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    return [*lines, *head, *counts, ""]
+
+
+def _calibration(about: Mapping[str, float] | None) -> list[str]:
+    if about is None:
+        return []
+    return [
+        f"Confidences are calibrated: a temperature of {about['temperature']:.2f}, fitted on dev, "
+        f"takes the expected calibration error there from {about['error_before']:.3f} to "
+        f"{about['error']:.3f}. Other programs that open the folder do not know it.",
+        "",
+    ]
+
+
+def _cell(text: str) -> str:
+    """A label as a cell of a table in Markdown."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _test(scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | None) -> list[str]:
+    if not scores:
+        return []
+    return [
+        "## Scores on test",
+        "",
+        "These rows chose nothing: they were scored once, at the end.",
+        "",
+        *_scores(scores, seeds),
+        "",
+    ]
 
 
 def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from bertkit.metrics import spread
 from bertkit.models.features import MeanHead
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
-from bertkit.recipes.evaluate import evaluate
+from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.study import Way, study
 from bertkit.recipes.word_network import (
@@ -231,7 +231,9 @@ class _Trial:
         self.model, self.given, self.out, self.settings = model, given, out, settings
         rows = {name: read_examples(Classify, file, reading) for name, file in files.items()}
         self.rows, self.reading = rows, reading
-        self.task = Classify.from_examples(rows["train"], ClassifyOptions())
+        # one threshold for all, as networks on words learn none
+        self.options = ClassifyOptions(threshold=0.5)
+        self.task = Classify.from_examples(rows["train"], self.options)
         for name in files:
             self.task.check(rows[name])
         self.loaded = load(model, heads=())
@@ -324,6 +326,7 @@ class _Trial:
             train=self._files["train"],
             dev=self._files["dev"],
             reading=self.reading,
+            options=self.options,
             out=out,
             settings=replace(
                 settings,
@@ -334,9 +337,8 @@ class _Trial:
             ),
         )
         if "test" in self.rows:
-            scores = evaluate(str(out), self.rows["test"])
-        beside = ("epoch", "rows", "truncated")
-        return {name: value for name, value in scores.items() if name not in beside}
+            scores = numbers(evaluate(str(out), self.rows["test"]))
+        return {name: value for name, value in scores.items() if name != "epoch"}
 
     def record(self) -> dict[str, Any]:
         """What each way began with, beside the model, and what a mixture of layers became."""

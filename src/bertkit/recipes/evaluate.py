@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.mistakes import write_mistakes
+from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.storage import refuse_used
+from bertkit.tasks.confusion import by_label, label_report
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 
@@ -22,12 +24,18 @@ def evaluate(
     *,
     task: str | None = None,
     errors: Path | None = None,
+    name: str | None = None,
     precision: Inference = "fp32",
     reading: Reading | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Score a fine-tuned model on a labelled file.
 
-    Examples longer than the model are cut, or read in windows.
+    Returns: the task's scores, `rows` and `truncated`; where there are labels, also `by_label`, the
+    scores of each, and `confusion`, how often each is answered where each is expected; of a
+    calibrated model `calibration`, its expected calibration error with the temperature and without.
+
+    Examples longer than the model are cut, or read in windows. What is said of the labels calls the
+    rows by their file, or by `name`.
     Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
 
     Args:
@@ -40,13 +48,41 @@ def evaluate(
     if errors is not None:
         refuse_used(errors, option="--errors")
     answer = answering(model, task, precision=precision) if isinstance(model, str) else model
+    name = name or (str(examples) if isinstance(examples, Path) else "the rows")
     if isinstance(examples, Path):
         examples = read_examples(type(answer.task), examples, reading)
     if not examples:
         raise DataError("no rows to score")
     answer.task.check(examples)
     answers = answer.answers(examples, long=answer.task.long_of_files())
+    report = label_report(
+        (
+            pair
+            for one, example in zip(answers, examples, strict=True)
+            for pair in answer.task.label_pairs(one, example)
+        ),
+        answer.task.labels,
+    )
     if errors is not None:
-        write_mistakes(errors, answer.task, answers, examples)
+        write_mistakes(errors, answer.task, answers, examples, report)
+    show_labels(report, name)
+    check_answers(report, name)
+    calibration = answer.task.calibration(answers, examples)
+    show_calibration(calibration, name)
     cut = sum(getattr(answer, "truncated", False) for answer in answers)
-    return {**answer.task.score(answers, examples), "rows": len(examples), "truncated": cut}
+    return {
+        **answer.task.score(answers, examples),
+        "rows": len(examples),
+        "truncated": cut,
+        **by_label(report),
+        **({"calibration": calibration} if calibration else {}),
+    }
+
+
+def numbers(scored: Mapping[str, Any]) -> dict[str, float]:
+    """Of what `evaluate` returns the scores alone."""
+    return {
+        name: value
+        for name, value in scored.items()
+        if isinstance(value, int | float) and name not in ("rows", "truncated")
+    }

@@ -29,13 +29,22 @@ from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.card import write_card
-from bertkit.recipes.mistakes import write_mistakes
+from bertkit.recipes.finished import finish, finished
+from bertkit.recipes.sanity import check_rows
 from bertkit.recipes.study import study
 from bertkit.storage import link_or_copy, refuse_used, sweep, used, write_json, writing
-from bertkit.tasks.examples import Examples, Rows, take_examples
+from bertkit.tasks.examples import Examples, Rows, take
+from bertkit.tasks.held_out import take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, grown, read_scores
+from bertkit.training.epochs import (
+    SCORES,
+    SEEDS,
+    Epochs,
+    check_metric,
+    grown,
+    read_scores,
+)
 from bertkit.training.journal import RUN
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
@@ -71,6 +80,8 @@ class Finetune(Settings, frozen=True):
     lora: LoRA = LoRA()
     max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
     """Largest norm of the gradient."""
+    metric: str | None = None
+    """Dev score by which the best epoch is chosen, such as f1; by default the task's."""
     patience: Count | None = None
     """Stop after as many epochs without a better dev score."""
     seed: Seed = 0
@@ -98,7 +109,8 @@ def finetune(
     model: str | Path | Loaded,
     *,
     train: Rows,
-    dev: Rows,
+    dev: Rows | float,
+    test: Rows | None = None,
     out: Path | str,
     settings: Finetune | None = None,
     options: Settings | Mapping[str, Any] | None = None,
@@ -110,9 +122,10 @@ def finetune(
 
     Where dev taught the task something, such as a threshold, their names begin with `best_`.
     `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
-    files, or examples. A model that is open already stays as it is. With a `teacher` the model
-    learns from its outputs and states, too. The same command with `resume` goes on after a kill,
-    to the same weights.
+    files, or examples; a number for `dev` is the share of train held out for it. `test` is scored
+    once, by the chosen epoch; the names of its scores begin with `test_`. A model that is open
+    already stays as it is. With a `teacher` the model learns from its outputs and states, too. The
+    same command with `resume` goes on after a kill, to the same weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     settings, run = settings or Finetune(), Run(out, resume=resume)
@@ -122,12 +135,17 @@ def finetune(
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     kind = tasks.find(task) if isinstance(task, str) else task
-    train, dev = take_examples(kind, train, dev, reading)
-    fitted = _task(kind, model, train, dev, options)
-    _check_record(run, fitted, model, train, dev, settings, reading, teacher)
+    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
+    data = {"train": train, "dev": dev}
+    if test is not None:
+        data["test"] = take(kind, test, reading, "test")
+    fitted = _task(kind, model, data, options)
+    check_metric(fitted, settings.metric)
+    _check_record(run, fitted, model, data, settings, reading, teacher)
     if resume and (run.out / SCORES).exists():
-        return _finished(run.out)
+        return finished(run.out)
 
+    check_rows(fitted, data)
     torch.manual_seed(settings.seed)
     loaded, lm_weight = opened(model, fitted, settings.lm_weight if teacher is None else 0.0)
     fitted = fitted.with_decoder(loaded.begin, loaded.target)
@@ -168,7 +186,16 @@ def finetune(
             run, fitted, features, dev_features, start=start, max_batch_tokens=max_batch_tokens
         )
         units = group(features)
-    epochs = Epochs(run, fitted, loaded, length, dev.examples, dev_features, max_batch_tokens)
+    epochs = Epochs(
+        run,
+        fitted,
+        loaded,
+        length,
+        dev.examples,
+        dev_features,
+        max_batch_tokens,
+        settings.metric,
+    )
     groups = _groups(fitted, units, settings, start)
     if settings.gradual_unfreezing:
         groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
@@ -197,7 +224,7 @@ def finetune(
                 run.save(step.number, keep=1)
                 if run.stopping:
                     run.stop(step.number)
-    return _finish(run, fitted, epochs, dev.examples)
+    return finish(run, fitted, epochs, data)
 
 
 def finetune_seeds(
@@ -206,9 +233,11 @@ def finetune_seeds(
     model: str | Path | Loaded,
     *,
     train: Rows,
-    dev: Rows,
+    dev: Rows | float,
+    test: Rows | None = None,
     out: Path | str,
     settings: Finetune | None = None,
+    options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | None = None,
     resume: bool = False,
     **rest: Any,
@@ -227,7 +256,8 @@ def finetune_seeds(
     elif not used(out):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
     kind = tasks.find(task) if isinstance(task, str) else task
-    train, dev = take_examples(kind, train, dev, reading)
+    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
+    test = None if test is None else take(kind, test, reading, "test")
 
     def run(seed: int) -> dict[str, float]:
         folder = out / f"seed-{seed}"
@@ -236,8 +266,10 @@ def finetune_seeds(
             model,
             train=train,
             dev=dev,
+            test=test,
             out=folder,
             settings=structs.replace(settings, seed=seed),
+            options=options,
             reading=reading,
             resume=resume and (folder / RUN).exists(),
             **rest,
@@ -260,8 +292,7 @@ def finetune_seeds(
 def _task(
     kind: type[Task[Any, Any]],
     model: str | Path | Loaded,
-    train: Examples,
-    dev: Examples,
+    data: Mapping[str, Examples],
     options: Settings | Mapping[str, Any] | None,
 ) -> Task[Any, Any]:
     """The task that the training examples pose to the model.
@@ -270,9 +301,9 @@ def _task(
     """
     if options is None or isinstance(options, Mapping):
         options = decode(kind.Options, dict(options or {}))
-    task = kind.from_examples(train.examples, options)
-    task.check(train.examples)
-    task.check(dev.examples)
+    task = kind.from_examples(data["train"].examples, options)
+    for rows in data.values():
+        task.check(rows.examples)
     if isinstance(model, Loaded):
         return task.with_pooling(model.pooling)
     return task.with_pooling(read_pooling(base_of(hub.resolve(model)))[0])
@@ -282,14 +313,12 @@ def _check_record(
     run: Run,
     task: Task[Any, Any],
     model: str | Path | Loaded,
-    train: Examples,
-    dev: Examples,
+    data: Mapping[str, Examples],
     settings: Finetune,
     reading: Reading | None,
     teacher: TaskTeacher | None,
 ) -> None:
     """Raises: ConfigError or DataError when the folder is another run's; files may have moved."""
-    data = {"train": train, "dev": dev}
     run.check(
         {
             "task": task.settings()["bertkit"]["task"],
@@ -297,10 +326,7 @@ def _check_record(
             **(teacher.record if teacher is not None else {}),
             "settings": plain(settings),
             "reading": plain(reading or Reading()),
-            "data": {
-                name: {"file": d.file, "rows": len(d.examples), "sha256": d.sha256}
-                for name, d in data.items()
-            },
+            "data": {name: rows.record for name, rows in data.items()},
         },
         free=(*(f"settings.{name}" for name in FREE), *(f"data.{name}.file" for name in data)),
         refusals={
@@ -315,25 +341,6 @@ def _check_record(
             "settings": with_new_names(Finetune, record.get("settings"))[0],
         },
     )
-
-
-def _finished(out: Path) -> dict[str, float]:
-    """The scores of a run that has ended. Raises: CheckpointError when its folder was changed."""
-    say(f"{out}: this run is finished")
-    record = read_scores(out / SCORES)
-    check_published(out, record.get("sha256", {}))
-    scores: dict[str, float] = record["dev"]
-    return scores
-
-
-def _finish(run: Run, task: Task[Any, Any], epochs: Epochs, dev: Sequence[Any]) -> dict[str, float]:
-    """Write errors, scores and card beside the best epoch's model; returns the scores."""
-    write_mistakes(run.out, task, epochs.answers(), dev)
-    record = epochs.write()
-    write_card(run.out, record)
-    run.drop_checkpoints()
-    scores: dict[str, float] = record["dev"]
-    return scores
 
 
 def _features(

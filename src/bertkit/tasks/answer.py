@@ -87,6 +87,7 @@ class Answer(Task[Question, QuestionAnswer]):
 
     name = "answer"
     metric = "f1"
+    score_names = ("exact", "f1")
     Options = Options
     Answer = QuestionAnswer
     route = "/answer"
@@ -281,6 +282,10 @@ class Answer(Task[Question, QuestionAnswer]):
         )
         threshold = float(borders[gains.argmax()])
         return type(self)((), msgspec.structs.replace(options, null_threshold=threshold))
+
+    @classmethod
+    def asked(cls, example: Question) -> tuple[str, str]:
+        return example.question, example.context
 
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]

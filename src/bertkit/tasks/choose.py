@@ -53,6 +53,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
             raise DataError(f"{text[:40]!r}: give two choices or more (--pair for each)")
         return checked(ChoiceQuestion(text, tuple(others)))
 
+    @classmethod
+    def asked(cls, example: ChoiceQuestion) -> tuple[str, str, tuple[str, ...]]:
+        return example.text, example.stem, example.choices
+
     def check(self, examples: Sequence[ChoiceQuestion]) -> None:
         for example in examples:
             if example.answer is None:

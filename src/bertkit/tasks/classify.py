@@ -4,91 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit import metrics
 from bertkit.batch import Batch
-from bertkit.config import Settings, Share
-from bertkit.data.columns import Roles, choose_columns
+from bertkit.config import Settings
+from bertkit.data.columns import choose_columns
 from bertkit.data.labels import natural, number, several
-from bertkit.data.tables import Table, rows
+from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.calibration import (
+    best_threshold,
+    calibration_error,
+    fit_temperature,
+    tempered,
+)
+from bertkit.tasks.confusion import LabelPair
+from bertkit.tasks.labelled import Example, LabelAnswer, LabelsAnswer, Options, examples
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Example:
-    """One row: a text or a pair, and its label as written."""
-
-    text: str
-    pair: str | None = None
-    label: str | None = None
-    where: str = "a text"
-    """File and line, for messages."""
-
-
-def examples(table: Table, roles: Roles) -> list[Example]:
-    """The rows of a table as examples. Raises: DataError at an empty text or label."""
-    read = []
-    for row, line in zip(table.rows, table.lines, strict=True):
-        where = f"{table.file}:{line}"
-        label = row[roles.label].strip() if roles.label is not None else None
-        if label == "":
-            raise DataError(f"{where}: no label; give one or remove the row")
-        pair = row[roles.pair] if roles.pair is not None else None
-        for text in (row[roles.text], pair):
-            if text is not None and not text.strip():
-                raise DataError(f"{where}: the text is empty; remove the row")
-        read.append(Example(row[roles.text], pair, label, where))
-    return read
-
-
-class Options(Settings, frozen=True):
-    """What the rows and their labels are."""
-
-    pairs: bool | None = None
-    """Whether each text has a second one; as the training file has it otherwise."""
-    regression: bool | None = None
-    """Whether labels are quantities; guessed from fractions otherwise."""
-    multi_label: bool | None = None
-    """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
-    JSON lists otherwise."""
-    threshold: Share = 0.5
-    """With several labels: the probability from which one is given."""
-    both_orders: bool = False
-    """Read a pair in both orders and add what the head says of each: for pairs of which neither
-    text comes first, such as similarity. Radford et al. 2018, section 3.3."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """balanced weighs each class by the inverse of how often it occurs; with several labels, the
-    texts that have a label as much as those that do not."""
-
-
-class LabelAnswer(msgspec.Struct, frozen=True):
-    """The likeliest label of a text (or the number of a regression), and all of them."""
-
-    label: str
-    score: float
-    scores: dict[str, float]
-    truncated: bool = False
-
-
-class LabelsAnswer(msgspec.Struct, frozen=True):
-    """The labels of a text whose probability reaches the threshold, likeliest first, and all."""
-
-    labels: list[str]
-    scores: dict[str, float]
-    truncated: bool = False
 
 
 class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
@@ -174,6 +118,11 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         if len(labels) < (1 if multi else 2):
             only = f"only one label, {labels[0]!r}" if labels else "no labels"
             raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
+        if options.thresholds and len(options.thresholds) != len(labels):
+            raise DataError(
+                f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
+                "or leave them out: dev teaches them"
+            )
         task = cls(labels, options)
         if options.class_weights == "balanced":
             held = np.array([counts[label] for label in labels])
@@ -193,6 +142,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             raise CheckpointError(
                 f"config.json: a regression with {len(labels)} numbers a text; bertkit knows one"
             )
+        if task.options.thresholds and len(task.options.thresholds) != len(labels):
+            raise CheckpointError(
+                f"config.json: {len(task.options.thresholds)} thresholds for {len(labels)} labels"
+            )
         options = msgspec.structs.replace(
             task.options,
             regression=len(labels) == 1 and kind != PROBLEMS["multi_label"],
@@ -203,6 +156,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def settings(self) -> dict[str, Any]:
         kinds = [kind for kind in PROBLEMS if kind != "single" and getattr(self.options, kind)]
         return {**super().settings(), "problem_type": PROBLEMS[(*kinds, "single")[0]]}
+
+    @classmethod
+    def asked(cls, example: Example) -> tuple[str, str | None]:
+        return example.text, example.pair
 
     def labels_of(self, example: Example) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
@@ -320,18 +277,64 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         if self.options.multi_label:
             scores = torch.sigmoid(scores)
         elif not self.options.regression:
-            scores = torch.softmax(scores, -1)
+            scores = torch.softmax(scores / (self.options.temperature or 1.0), -1)
         cut = [len(item.features) == orders and item.truncated for item in outputs]
         return list(map(self._answer, scores.tolist(), cut))
 
     def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
         scores = dict(zip(self.labels, row, strict=True))
         if self.options.multi_label:
-            given = [label for label, score in scores.items() if score >= self.options.threshold]
+            one = 0.5 if self.options.threshold is None else self.options.threshold
+            thresholds = self.options.thresholds or [one] * len(row)
+            reached = zip(scores.items(), thresholds, strict=True)
+            given = [label for (label, score), least in reached if score >= least]
             given.sort(key=lambda label: -scores[label])
             return LabelsAnswer(given, scores, truncated)
         label = max(scores, key=scores.__getitem__)
         return LabelAnswer(label, scores[label], scores, truncated)
+
+    def uncalibrated(self) -> Settings:
+        options: Settings = msgspec.structs.replace(self.options, thresholds=(), temperature=None)
+        return options
+
+    def calibrated(
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+    ) -> Self:
+        """With the threshold of each of several labels, or the temperature of one, unless chosen
+        before."""
+        options = self.options
+        if options.multi_label and options.threshold is None and not options.thresholds:
+            expected = np.array([self.target(example) for example in examples]) > 0
+            scores = self._probabilities(answers)
+            learned = tuple(map(best_threshold, scores.T, expected.T))
+            options = msgspec.structs.replace(options, thresholds=learned)
+        elif self.single_label and options.calibrate and options.temperature is None:
+            targets = np.array([self.target(example) for example in examples])
+            fitted = fit_temperature(self._probabilities(answers), targets)
+            options = msgspec.structs.replace(options, temperature=fitted)
+        return self if options is self.options else type(self)(self.labels, options)
+
+    def chosen_on(self, before: Self) -> bool:
+        return bool(self.options.thresholds != before.options.thresholds)
+
+    def calibration(
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        if not (self.single_label and self.options.calibrate):
+            return {}
+        targets, temperature = [self.target(e) for e in examples], self.options.temperature or 1.0
+        after = self._probabilities(answers)
+        right = after.argmax(-1) == targets
+        before = tempered(after, 1 / temperature)
+        return {
+            "temperature": temperature,
+            "error": calibration_error(after.max(-1), right),
+            "error_before": calibration_error(before.max(-1), right),
+        }
+
+    def _probabilities(self, answers: Sequence[LabelAnswer | LabelsAnswer]) -> NDArray[np.float64]:
+        """Shapes: (N, L)."""
+        return np.array([[answer.scores[label] for label in self.labels] for answer in answers])
 
     def score(
         self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
@@ -345,6 +348,29 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
         predicted = [cast(LabelAnswer, answer).label for answer in answers]
         return metrics.classification(predicted, [names[0] for names in actual], self.labels)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        if self.options.regression:
+            return "pearson", "spearman"
+        if self.options.multi_label:
+            return "f1_micro", "f1_macro", "exact"
+        return "accuracy", "f1", "matthews"
+
+    def label_pairs(
+        self, answer: LabelAnswer | LabelsAnswer, example: Example
+    ) -> Sequence[LabelPair]:
+        """The pair of a row; of several labels each that is expected or given, with None for one
+        that is not the other."""
+        if self.options.regression:
+            return ()
+        expected = self.labels_of(example)
+        if isinstance(answer, LabelAnswer):
+            return [(expected[0], answer.label)]
+        return [
+            (label if label in expected else None, label if label in answer.labels else None)
+            for label in dict.fromkeys([*expected, *answer.labels])
+        ]
 
     def error_record(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> ErrorRecord:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
@@ -383,3 +409,14 @@ def _label(example: Example) -> str:
     if example.label is None:
         raise DataError(f"{example.where}: no label; give one or remove the row")
     return example.label
+
+
+__all__ = [
+    "PROBLEMS",
+    "Classify",
+    "Example",
+    "LabelAnswer",
+    "LabelsAnswer",
+    "Options",
+    "reads_pairs",
+]

@@ -68,6 +68,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
 
     name = "dpo"
     metric = "log_probability"
+    score_names = ("accuracy", "margin", "log_probability")
     Options = Options
     Answer = PreferenceAnswer
     long = ("truncate", "error")

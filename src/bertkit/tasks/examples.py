@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,21 @@ from bertkit.tasks.task import Reading, Task
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled examples, and the hash by which a run knows them again."""
+    """Labelled examples, and the hash by which a run knows them again.
+
+    `held_out` says how rows were drawn from those to learn from, if they were.
+    """
 
     examples: Sequence[Any]
     file: str | None
     sha256: str
+    held_out: Mapping[str, Any] | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run's record says of them."""
+        about = {"file": self.file, "rows": len(self.examples), "sha256": self.sha256}
+        return about if self.held_out is None else {**about, "held_out": {**self.held_out}}
 
 
 Rows = Path | str | Sequence[Any] | Examples
@@ -46,10 +56,11 @@ def take_examples(
     task: type[Task[Any, Any]], train: Rows, dev: Rows, reading: Reading | None
 ) -> tuple[Examples, Examples]:
     """Rows to learn from and to score on, with their hashes. Raises: DataError for none."""
-    return _taken(task, train, reading, "train"), _taken(task, dev, reading, "dev")
+    return take(task, train, reading, "train"), take(task, dev, reading, "dev")
 
 
-def _taken(task: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str) -> Examples:
+def take(task: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str) -> Examples:
+    """Rows of a file or of a program, with their hash. Raises: DataError for none."""
     if isinstance(rows, Examples):
         return rows
     if isinstance(rows, str | Path):

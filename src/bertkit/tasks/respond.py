@@ -59,6 +59,7 @@ class Respond(ChoiceTask[ResponseAnswer]):
 
     name = "respond"
     metric = "mrr"
+    score_names = ("recall@1", "mrr")
     Options = Options
     Answer = ResponseAnswer
     fields = ("text", "responses")

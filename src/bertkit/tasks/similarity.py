@@ -113,6 +113,14 @@ class Similarity(Task[Example, SimilarityAnswer]):
     def metric(self) -> str:  # type: ignore[override]
         return "spearman" if self.options.loss in SCORED else "mrr"
 
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("pearson", "spearman") if self.options.loss in SCORED else ("recall@1", "mrr")
+
+    @classmethod
+    def asked(cls, example: Example) -> tuple[str, ...]:
+        return example.texts
+
     # ---- what it is made from
 
     @classmethod

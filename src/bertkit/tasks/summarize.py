@@ -107,6 +107,7 @@ class Summarize(Task[Example, SummaryAnswer]):
 
     name = "summarize"
     metric = "rougeL"
+    score_names = ("rouge1", "rouge2", "rougeL")
     Options = Options
     Answer = SummaryAnswer
     route = "/summarize"

@@ -27,6 +27,7 @@ from bertkit.data.tags import column_number, read_tagged, read_untagged, untagge
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Task
 from bertkit.text.encoding import Encoding, word_windows
 from bertkit.text.long import Long
@@ -168,6 +169,10 @@ class Tag(Task[Example, TagAnswer]):
             name = scheme.name if scheme else "none"
             options = msgspec.structs.replace(options, scheme=name)
         return cls(labels, options)
+
+    @classmethod
+    def asked(cls, example: Example) -> str:
+        return example.text
 
     # ---- what the model reads and learns
 
@@ -359,6 +364,20 @@ class Tag(Task[Example, TagAnswer]):
             for given, tag in zip(answer.tags, tags, strict=True)
         ]
         return {**scores, "accuracy": sum(right) / max(len(right), 1)}
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("precision", "recall", "f1", "accuracy") if self.scheme else ("accuracy",)
+
+    def label_pairs(self, answer: TagAnswer, example: Example) -> list[LabelPair]:
+        """The types of each entity; None where nothing has the same ends. Without a scheme the tags
+        of each word."""
+        tags = _tags(example)
+        if self.scheme is None:
+            return list(zip(tags, answer.tags, strict=True))
+        gold = {(start, end): kind for start, end, kind in spans(tags)}
+        given = {(start, end): kind for start, end, kind in spans(answer.tags)}
+        return [(gold.get(ends), given.get(ends)) for ends in sorted({*gold, *given})]
 
     def error_record(self, answer: TagAnswer, example: Example) -> ErrorRecord:
         """Entities that are missing count 1, wrong ones their score; or words with a wrong tag."""

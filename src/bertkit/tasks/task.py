@@ -8,7 +8,7 @@ the command line are the same for all. One from outside the package is named mod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -29,6 +29,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Pooling
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.confusion import LabelPair
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -193,6 +194,11 @@ class Task(ABC, Generic[E, A]):
         return cls((), options)
 
     @classmethod
+    def asked(cls, example: E) -> Hashable:
+        """What the model is asked, without the label: by it rows that ask the same are known."""
+        return repr(example).replace(repr(example.where), "")
+
+    @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """The task of a folder, from its labels and its config.json.
 
@@ -321,13 +327,31 @@ class Task(ABC, Generic[E, A]):
     def calibrated(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
         """The same task with what its dev answers teach it, such as a threshold.
 
-        Scores of the same rows are then named `best_`: they were chosen on them.
+        Scores of the same rows are then named `best_` where it was `chosen_on` them.
         """
         return self
+
+    def chosen_on(self, before: Self) -> bool:
+        """Whether what `calibrated` set, which the task `before` lacks, may change an answer."""
+        return self is not before
+
+    def calibration(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
+        """How far confidence is from being right, before and after what `calibrated` set; nothing
+        for a task that sets no confidence."""
+        return {}
 
     @abstractmethod
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
         """The scores of answers to labelled examples."""
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The scores by which the best epoch may be chosen: the larger, the better."""
+        return (self.metric,)
+
+    def label_pairs(self, answer: A, example: E) -> Sequence[LabelPair]:
+        """The labels expected and answered, pair by pair; none for a task without labels."""
+        return ()
 
     @abstractmethod
     def error_record(self, answer: A, example: E) -> ErrorRecord:

@@ -12,10 +12,11 @@ from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.console import say
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
+from bertkit.tasks.confusion import LabelReport, by_label, label_report
 from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
@@ -53,13 +54,15 @@ class Epochs:
         examples: Sequence[Any],
         features: Sequence[Feature],
         max_batch_tokens: int,
+        metric: str | None = None,
     ) -> None:
         self.run, self.task, self.loaded, self.length = run, task, loaded, length
         self.examples, self.features, self.max_batch_tokens = examples, features, max_batch_tokens
+        self.metric = metric or task.metric
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
-        self.records = [r for r in scored if metric_of(task, r["scores"]) in r["scores"]]
+        self.records = [r for r in scored if self._named(r["scores"]) in r["scores"]]
         self.best: Record | None = max(self.records, key=self._score, default=None)
-        self._answers: Sequence[Any] | None = None
+        self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
         self._say_best()
 
     def score(self, step: int, number: int) -> None:
@@ -67,16 +70,19 @@ class Epochs:
         whole = self.run.state.masters.whole()
         task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
-        if task is not self.task:
+        if task.chosen_on(self.task):
             scores = {BEST + name: score for name, score in scores.items()}
         record: Record = {"step": step, "epoch": number, "scores": scores}
         self.records.append(record)
         listed = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         say(f"epoch {number}: {listed}")
+        if self._named(scores) not in scores:
+            listed = ", ".join(scores)
+            raise ConfigError(f"metric: dev has no score {self.metric!r}; it has {listed}")
         if self.best is None or self._score(record) > self._score(self.best):
             self._save(task, whole)
             record["sha256"] = _hashes(self.run.out)
-            self.best, self._answers = record, answers
+            self.best, self._answered = record, (task, answers)
             self._say_best()
         self.run.journal.write(record)
 
@@ -91,23 +97,40 @@ class Epochs:
 
     def answers(self) -> Sequence[Any]:
         """Those of the best epoch to dev. Raises: CheckpointError for a model that was changed."""
+        return self._of_best()[1]
+
+    def _of_best(self) -> tuple[Task[Any, Any], Sequence[Any]]:
+        """The task as dev taught it, and the answers of the best epoch."""
         assert self.best is not None
-        if self._answers is None:  # the best epoch was before the resumption
+        if self._answered is None:  # the best epoch was before the resumption
             task, out = self.task, self.run.out
             check_published(out, self.best.get("sha256", {}))
             saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
             restored = type(task).restore(task.labels, saved.settings)
-            _, self._answers = self._answer(restored, saved.model)
-        return self._answers
+            self._answered = self._answer(restored, saved.model)
+        return self._answered
 
-    def write(self) -> Record:
+    def calibration(self) -> dict[str, float]:
+        """How far the best epoch's confidence on dev is from being right, where the task says."""
+        task, answers = self._of_best()
+        return task.calibration(answers, self.examples)
+
+    def report(self) -> LabelReport | None:
+        """How well the best epoch tells the labels of dev apart, where the task has labels."""
+        answered = zip(self.answers(), self.examples, strict=True)
+        pairs = (pair for one, example in answered for pair in self.task.label_pairs(one, example))
+        return label_report(pairs, self.task.labels)
+
+    def write(self, report: LabelReport | None = None) -> Record:
         """Write `scores.json`, and return what it says."""
         assert self.best is not None
         scores = {**self.best["scores"], "epoch": self.best["epoch"]}
         record = {
             **self.run.record,
-            "metric": metric_of(self.task, scores),
+            "metric": self._named(scores),
             "dev": scores,
+            **by_label(report),
+            **({"calibration": said} if (said := self.calibration()) else {}),
             "epochs": [{"epoch": r["epoch"], **r["scores"]} for r in self.records],
             "sha256": self.best.get("sha256", {}),
         }
@@ -144,17 +167,25 @@ class Epochs:
             write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
 
     def _score(self, record: Record) -> float:
-        score: float = record["scores"][metric_of(self.task, record["scores"])]
+        score: float = record["scores"][self._named(record["scores"])]
         return score
+
+    def _named(self, scores: Mapping[str, float]) -> str:
+        """The name of the score by which epochs are chosen."""
+        return self.metric if self.metric in scores else BEST + self.metric
 
     def _say_best(self) -> None:
         if self.best is not None:
             self.run.best = f"{self.run.out} holds epoch {self.best['epoch']}, the best"
 
 
-def metric_of(task: Task[Any, Any], scores: Mapping[str, float]) -> str:
-    """The name of the score by which epochs are chosen."""
-    return task.metric if task.metric in scores else BEST + task.metric
+def check_metric(task: Task[Any, Any], metric: str | None) -> None:
+    """Raises: ConfigError for one by which the epochs of a task cannot be chosen."""
+    if metric is not None and metric not in task.score_names:
+        raise ConfigError(
+            f"metric: {task.name} is not chosen by {metric!r} here; "
+            f"{did_you_mean(metric, task.score_names)}"
+        )
 
 
 def read_scores(path: Path) -> Record:

@@ -49,6 +49,9 @@ MODULES = (
 DECODER = (*PICTURES, "tree.js", "ask.js", "decoder.js")
 """Those of the page of a decoder's steps."""
 
+ERRORS = ("errors.js",)
+"""That of a list of errors."""
+
 FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
 """Those of a page whose figures are made by the server."""
 

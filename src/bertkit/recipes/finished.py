@@ -1,0 +1,42 @@
+"""The end of a fine-tuning: what is written beside the best epoch's model, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.console import say
+from bertkit.recipes.card import write_card
+from bertkit.recipes.mistakes import write_mistakes
+from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
+from bertkit.recipes.testing import read_test, score_test
+from bertkit.tasks import Task
+from bertkit.tasks.examples import Examples
+from bertkit.training.epochs import SCORES, Epochs, check_published, read_scores
+from bertkit.training.run import Run
+
+
+def finish(
+    run: Run, task: Task[Any, Any], epochs: Epochs, data: Mapping[str, Examples]
+) -> dict[str, float]:
+    """Write errors, scores and card beside the best epoch's model; returns the scores."""
+    report = epochs.report()
+    write_mistakes(run.out, task, epochs.answers(), data["dev"].examples, report)
+    show_labels(report, "dev")
+    check_answers(report, "dev", settings=run.record["settings"], steps=run.total)
+    show_calibration(epochs.calibration(), "dev", "; fitted on these rows: test rows tell better")
+    if "test" in data:
+        score_test(run.out, type(task), data["test"], run.record["settings"]["device"])
+    record = epochs.write(report)
+    write_card(run.out, record)
+    run.drop_checkpoints()
+    return {**record["dev"], **read_test(run.out)}
+
+
+def finished(out: Path) -> dict[str, float]:
+    """The scores of a run that has ended. Raises: CheckpointError when its folder was changed."""
+    say(f"{out}: this run is finished")
+    record = read_scores(out / SCORES)
+    check_published(out, record.get("sha256", {}))
+    return {**record["dev"], **read_test(out)}

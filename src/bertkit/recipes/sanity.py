@@ -1,0 +1,132 @@
+"""What commonly goes wrong with labelled rows and with learning, told in a sentence with the
+remedy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertkit.console import say
+from bertkit.tasks.confusion import LabelReport
+from bertkit.tasks.examples import Examples
+from bertkit.tasks.task import Task
+
+FEW_STEPS = 100
+"""Steps below which a model seldom learns a task."""
+
+HIGH_RATE = 3e-4
+"""The highest learning rate that is usual, of small models."""
+
+COMMON = 0.7
+"""The share of rows from which a label is so common that to answer it alone is tempting."""
+
+
+def check_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> None:
+    """Say which rows or labels are probably mistakes: `data` names train, dev and test."""
+    for sentence in (
+        *_shared_rows(task, data),
+        *_similar_labels(task.labels),
+        *_maybe_header(task, data["train"]),
+    ):
+        say(f"warning: {sentence}")
+
+
+def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str]:
+    """Rows to score on that are learned from, or that chose the epoch."""
+    before: dict[Any, str] = {}
+    sentences = []
+    for name, part in data.items():
+        asked = [task.asked(example) for example in part.examples]
+        for other in dict.fromkeys(before.values()):
+            again = [place for place, one in enumerate(asked) if before.get(one) == other]
+            if again:
+                sentences.append(
+                    f"{name}: {len(again):,} of {len(asked):,} rows are in {other}, too (the first "
+                    f"is {part.examples[again[0]].where}): its scores are too high; remove them "
+                    "from one"
+                )
+        before |= {one: name for one in asked if one not in before}
+    return sentences
+
+
+def _similar_labels(labels: Sequence[str]) -> list[str]:
+    """Labels that differ in case or outer spaces alone."""
+    alike: dict[str, list[str]] = {}
+    for label in labels:
+        alike.setdefault(label.strip().casefold(), []).append(label)
+    return [
+        f"the labels {' and '.join(map(repr, same))} differ only in case or outer spaces, and are "
+        "learned as different ones; write them alike"
+        for same in alike.values()
+        if len(same) > 1
+    ]
+
+
+def _maybe_header(task: Task[Any, Any], train: Examples) -> list[str]:
+    """A first line with a label that no other row has."""
+    first = train.examples[0]
+    label = getattr(first, "label", None)
+    if label is None or label not in task.labels or not first.where.endswith(":1"):
+        return []
+    counts = Counter(example.label for example in train.examples)
+    if counts.pop(label) > 1 or min(counts.values(), default=1) == 1:
+        return []  # a label among others that are rare is one
+    return [
+        f"{first.where}: no other row has the label {label!r}; if this line names the columns, say "
+        "so (--header)"
+    ]
+
+
+def show_labels(report: LabelReport | None, name: str) -> None:
+    """Say how well each label of these rows is recognized."""
+    if report is not None:
+        say(f"{name}, label by label:")
+        for line in report.lines():
+            say(f"  {line}")
+
+
+def show_calibration(calibration: Mapping[str, float], name: str, remark: str = "") -> None:
+    """Say how honest confidences are, with the temperature and without."""
+    if calibration:
+        say(
+            f"{name}: expected calibration error {calibration['error_before']:.3f} before, "
+            f"{calibration['error']:.3f} with temperature {calibration['temperature']:.2f}{remark}"
+        )
+
+
+def check_answers(
+    report: LabelReport | None,
+    name: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+) -> None:
+    """Say that a model answers one label for everything, and what helps; `settings` and `steps`
+    are those of the run that has just ended."""
+    if report is None or (only := report.only_answer) is None:
+        return
+    total = sum(score.support for score in report.labels.values())
+    what = f"every answer is {only!r}" if only else "no label is ever given"
+    if only and (share := report.labels[only].support / total) < 1:
+        what += f", the label of {share:.0%} of the rows"
+    if settings is None:
+        remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
+    else:
+        rate = settings["learning_rate"]
+        if rate < HIGH_RATE:
+            change = f"Raise learning_rate (it was {rate:g}; small models want 1e-4 to 3e-4)"
+        else:
+            change = f"Try another learning_rate (it was {rate:g}; 2e-5 to 3e-4 are usual)"
+        remedy = (
+            f"the model has not learned to tell them apart. {change} or more epochs (there were "
+            f"{settings['epochs']})"
+        )
+        if steps is not None and steps < FEW_STEPS:
+            remedy += (
+                f"; or lower batch_size: in all there were {steps} steps, and below {FEW_STEPS} "
+                "little is learned"
+            )
+        if only and share > COMMON:
+            remedy += "; as the label is so common, class_weights balanced may help, too"
+    say(f"warning: {name}: {what}: {remedy}")

@@ -1,0 +1,121 @@
+"""Rows to score on that are held out of those to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.config import Settings, decode
+from bertkit.console import say
+from bertkit.data.labels import natural
+from bertkit.data.order import Permutation, Purpose, generator
+from bertkit.data.questions import Question
+from bertkit.errors import ConfigError, DataError
+from bertkit.tasks.examples import Examples, Rows, take
+from bertkit.tasks.task import E, Reading, Task
+
+
+def take_train_and_dev(
+    kind: type[Task[Any, Any]],
+    train: Rows,
+    dev: Rows | float,
+    reading: Reading | None,
+    *,
+    options: Settings | Mapping[str, Any] | None,
+    seed: int,
+) -> tuple[Examples, Examples]:
+    """Rows to learn from and to score on; a number for `dev` is the share of train held out for it.
+
+    Raises: DataError for no rows, ConfigError for a share that is none.
+    """
+    share = _share(dev)
+    learned = take(kind, train, reading, "train")
+    if share is None:
+        assert not isinstance(dev, float)
+        return learned, take(kind, dev, reading, "dev")
+    if not isinstance(options, Settings):
+        options = decode(kind.Options, dict(options or {}))
+    kept, held = hold_out(kind, learned.examples, share, options=options, seed=seed)
+    if not held:
+        raise DataError(
+            f"dev: a share of {share:g} of {len(learned.examples):,} rows holds none; give a "
+            "larger one"
+        )
+    say(f"dev: {len(held):,} of {len(learned.examples):,} rows of train, held out (seed {seed})")
+    drawn = {"share": share, "seed": seed}
+    return (
+        replace(learned, examples=kept, held_out=drawn | {"from": "this file, without dev"}),
+        replace(learned, examples=held, held_out=drawn | {"from": "train"}),
+    )
+
+
+def hold_out(
+    kind: type[Task[E, Any]],
+    rows: Sequence[E],
+    share: float,
+    *,
+    options: Settings,
+    seed: int,
+) -> tuple[list[E], list[E]]:
+    """(rows to learn from, rows held out), each in their order: of every label the same share.
+
+    Rows are put in a random order and sorted by their labels, and taken at equal distances
+    (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, and
+    questions about one text, stay together. A row whose label no other row has is learned from.
+    Raises: DataError for rows that pose no task.
+    """
+    groups: dict[Any, list[int]] = {}
+    for place, row in enumerate(rows):
+        # a question about a text that was learned is easier than one about a new text
+        same = row.context if isinstance(row, Question) else kind.asked(row)
+        groups.setdefault(same, []).append(place)
+    apart = list(groups.values())
+    shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
+    ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))
+    count = round(share * len(apart))
+    first = generator(seed, 0, 0, Purpose.SPLIT).random()
+    drawn = [ordered[int((number + first) * len(apart) / count)] for number in range(count)]
+    held = sorted(place for group in drawn for place in apart[group])
+    out = set(held)
+    kept = [row for place, row in enumerate(rows) if place not in out]
+    if not kept:
+        raise DataError(f"dev: a share of {share:g} leaves no rows to learn from; give a smaller")
+    task = kind.from_examples(kept, options)
+    unknown = {place for place in held if not _known(task, rows[place])}
+    return (
+        [row for place, row in enumerate(rows) if place not in out or place in unknown],
+        [rows[place] for place in held if place not in unknown],
+    )
+
+
+def _share(dev: Rows | float) -> float | None:
+    """The share that `dev` is, None for rows or a file. Raises: ConfigError for another number."""
+    if isinstance(dev, str | Path) and not Path(dev).exists():
+        try:
+            dev = float(str(dev))
+        except ValueError:
+            return None
+    if not isinstance(dev, int | float):
+        return None
+    if not 0.0 < dev < 1.0:
+        raise ConfigError(f"dev: {dev:g}; give a file, or a share of train above 0 and below 1")
+    return float(dev)
+
+
+def _stratum(row: Any) -> tuple[float, str]:
+    label = getattr(row, "label", None)
+    return natural("" if label is None else str(label))
+
+
+def _known(task: Task[Any, Any], row: Any) -> bool:
+    """Whether training has what the row is scored by; a row that is wrong in itself has not, so
+    that it is refused among those of train."""
+    try:
+        task.check([row])
+    except DataError:
+        return False
+    return True

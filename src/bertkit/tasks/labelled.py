@@ -1,0 +1,86 @@
+"""Texts with labels: a row, what may be said of its labels, and the answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bertkit.config import Settings, Share
+from bertkit.data.columns import Roles
+from bertkit.data.tables import Table
+from bertkit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row: a text or a pair, and its label as written."""
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+    where: str = "a text"
+    """File and line, for messages."""
+
+
+def examples(table: Table, roles: Roles) -> list[Example]:
+    """The rows of a table as examples. Raises: DataError at an empty text or label."""
+    read = []
+    for row, line in zip(table.rows, table.lines, strict=True):
+        where = f"{table.file}:{line}"
+        label = row[roles.label].strip() if roles.label is not None else None
+        if label == "":
+            raise DataError(f"{where}: no label; give one or remove the row")
+        pair = row[roles.pair] if roles.pair is not None else None
+        for text in (row[roles.text], pair):
+            if text is not None and not text.strip():
+                raise DataError(f"{where}: the text is empty; remove the row")
+        read.append(Example(row[roles.text], pair, label, where))
+    return read
+
+
+class Options(Settings, frozen=True):
+    """What the rows and their labels are."""
+
+    pairs: bool | None = None
+    """Whether each text has a second one; as the training file has it otherwise."""
+    regression: bool | None = None
+    """Whether labels are quantities; guessed from fractions otherwise."""
+    multi_label: bool | None = None
+    """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
+    JSON lists otherwise."""
+    threshold: Share | None = None
+    """With several labels: the probability from which one is given; by default each label has its
+    own, which dev teaches."""
+    thresholds: tuple[Share, ...] = ()
+    """With several labels: the probability for each, in their order; what dev taught."""
+    calibrate: bool = False
+    """With one label a text: divide the head's outputs by a temperature that dev teaches, so that
+    scores are as high as answers are right (Guo et al. 2017)."""
+    temperature: Annotated[float, Meta(gt=0.0)] | None = None
+    """That temperature; what dev taught."""
+    both_orders: bool = False
+    """Read a pair in both orders and add what the head says of each: for pairs of which neither
+    text comes first, such as similarity. Radford et al. 2018, section 3.3."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced weighs each class by the inverse of how often it occurs; with several labels, the
+    texts that have a label as much as those that do not."""
+
+
+class LabelAnswer(msgspec.Struct, frozen=True):
+    """The likeliest label of a text (or the number of a regression), and all of them."""
+
+    label: str
+    score: float
+    scores: dict[str, float]
+    truncated: bool = False
+
+
+class LabelsAnswer(msgspec.Struct, frozen=True):
+    """The labels of a text whose probability reaches the threshold, likeliest first, and all."""
+
+    labels: list[str]
+    scores: dict[str, float]
+    truncated: bool = False

@@ -1,0 +1,38 @@
+// The list of errors: a figure of a label, or a cell of the matrix, lists its errors alone.
+
+const rows = [...document.querySelectorAll("#errors tbody tr")];
+const buttons = [...document.querySelectorAll("button[data-pair]")];
+const all = document.getElementById("all");
+const said = document.getElementById("shown");
+
+/** Whether a row has the pair, such as "0-2"; "*" stands for every other label. */
+function has(row, pair) {
+  const [expected, answered] = pair.split("-");
+  return (row.dataset.pairs ?? "").split(" ").some((one) => {
+    const [first, second] = one.split("-");
+    return (expected === "*" || expected === first) && (answered === "*" || answered === second);
+  });
+}
+
+/** List the rows of a button, or without one the worst of all. */
+function list(chosen) {
+  let listed = 0;
+  for (const row of rows) {
+    row.hidden = chosen ? !has(row, chosen.dataset.pair) : "more" in row.dataset;
+    listed += row.hidden ? 0 : 1;
+  }
+  for (const button of buttons) button.setAttribute("aria-pressed", String(button === chosen));
+  all.hidden = !chosen;
+  said.textContent = chosen
+    ? `${listed} listed of ${chosen.getAttribute("aria-label")}; errors.jsonl has all`
+    : `${listed} listed`;
+}
+
+for (const button of buttons) {
+  button.addEventListener("click", () => {
+    list(button);
+    said.scrollIntoView({ block: "center" });
+  });
+}
+all.addEventListener("click", () => list(null));
+list(null);

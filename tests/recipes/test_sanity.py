@@ -1,0 +1,104 @@
+"""What commonly goes wrong is told in a sentence with the remedy; where all is well, nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.recipes.sanity import check_answers, check_rows, show_calibration, show_labels
+from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.confusion import label_report
+from bertkit.tasks.examples import Examples, read_examples
+from bertkit.tasks.tag import Tag
+
+LABELS = ("doing", "thing")
+
+
+def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
+    read = [
+        Example(text, None, label, f"{name}.tsv:{line}")
+        for line, (text, label) in enumerate(rows, 1)
+    ]
+    return Examples(read, f"{name}.tsv", "")
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.split("\n") if line.startswith("warning: ")]
+
+
+def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    train = examples(("a", "doing"), ("b", "thing"), ("c", "doing"), ("d", "thing"))
+    dev = examples(("x", "doing"), ("b", "thing"), ("c", "thing"), name="dev")
+    test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
+    check_rows(Classify(LABELS, Options()), {"train": train, "dev": dev, "test": test})
+    assert said(capsys) == [
+        "warning: dev: 2 of 3 rows are in train, too (the first is dev.tsv:2): its scores are too "
+        "high; remove them from one",
+        "warning: test: 1 of 3 rows are in train, too (the first is test.tsv:2): its scores are "
+        "too high; remove them from one",
+        "warning: test: 1 of 3 rows are in dev, too (the first is test.tsv:1): its scores are too "
+        "high; remove them from one",
+    ]
+    check_rows(Classify(LABELS, Options()), {"train": train, "dev": examples(("y", "doing"))})
+    assert said(capsys) == []
+
+
+def test_words_that_are_learned_are_told_of_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("Ada B-PER\nsaw O\n\nBob B-PER\nran O\n", encoding="utf-8")
+    rows = Examples(read_examples(Tag, tmp_path / "a.txt"), "a.txt", "")
+    check_rows(Tag.from_examples(rows.examples, Tag.Options()), {"train": rows, "dev": rows})
+    assert len(said(capsys)) == 1
+
+
+def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    task = Classify(("Good", "bad", "good", "good "), Options())
+    check_rows(task, {"train": examples(("a", "Good"), ("b", "bad"))})
+    (line,) = said(capsys)
+    assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
+
+
+def test_a_header_that_was_read_as_a_row_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.tsv"
+    rows = "".join(f"eine Zeile {i}\t{i % 2}\n" for i in range(6))
+    for first, told in (("ein Satz\t0\n", False), ("Satz\tWertung\n", True)):
+        file.write_text(first + rows, encoding="utf-8")
+        train = Examples(read_examples(Classify, file), str(file), "")
+        task = Classify.from_examples(train.examples, Options())
+        check_rows(task, {"train": train})
+        lines = said(capsys)
+        assert bool(lines) == told
+    assert "train.tsv:1: no other row has the label 'Wertung'" in lines[0]
+
+
+def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"learning_rate": 5e-5, "epochs": 3}
+    constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)
+    check_answers(constant, "dev", settings=settings, steps=12)
+    (line,) = said(capsys)
+    assert "dev: every answer is 'doing', the label of 80% of the rows" in line
+    for remedy in ("learning_rate (it was 5e-05", "epochs (there were 3)", "12 steps", "balanced"):
+        assert remedy in line
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    check_answers(even, "dev", settings=settings, steps=1000)
+    (line,) = said(capsys)
+    assert "balanced" not in line
+    assert "steps" not in line
+    check_answers(even, "rows.tsv")
+    assert "unlike those it learned" in said(capsys)[0]
+    check_answers(label_report([("a", None), ("b", None)], ("a", "b")), "dev", settings=settings)
+    assert "no label is ever given" in said(capsys)[0]
+
+
+def test_a_model_that_tells_labels_apart_gets_no_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_answers(label_report([("doing", "doing"), ("thing", "thing")], LABELS), "dev")
+    check_answers(None, "dev")
+    show_labels(None, "dev")
+    show_calibration({}, "dev")
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,107 @@
+"""A share held out has every label, no row twice, and is the same for one seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.data.questions import Question
+from bertkit.errors import ConfigError, DataError
+from bertkit.tasks.answer import Answer
+from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.held_out import hold_out, take_train_and_dev
+
+
+def rows(**counts: int) -> list[Example]:
+    return [
+        Example(f"{label} {i}", None, label, f"f:{i + 1}")
+        for label, count in counts.items()
+        for i in range(count)
+    ]
+
+
+def held(given: list[Any], share: float, seed: int = 0, **options: Any) -> tuple[Any, Any]:
+    kind = Classify if isinstance(given[0], Example) else Answer
+    made = kind.Options(**options)
+    return hold_out(kind, given, share, options=made, seed=seed)  # type: ignore[arg-type]
+
+
+def test_every_label_gives_its_share() -> None:
+    given = rows(a=100, b=50, c=10)
+    train, dev = held(given, 0.1)
+    assert Counter(row.label for row in dev) == {"a": 10, "b": 5, "c": 1}
+    assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, given))
+    assert held(given, 0.1) == (train, dev)
+    assert held(given, 0.1, seed=1)[1] != dev  # the control
+    places = [given.index(row) for row in dev]
+    assert places == sorted(places)
+
+
+def test_numbers_are_spread_over_their_range() -> None:
+    given = [Example(str(i), None, f"{i / 10}", f"f:{i}") for i in range(1, 101)]
+    _, dev = held(given, 0.1)
+    assert sorted(int(float(row.label) - 0.05) for row in dev) == list(range(10))
+
+
+def test_the_only_row_of_a_label_is_learned_from() -> None:
+    for seed in range(20):
+        train, dev = held(rows(a=10, b=10, c=1, d=1), 0.5, seed)
+        assert {"c", "d"} <= {row.label for row in train}
+        assert {row.label for row in dev} == {"a", "b"}
+
+
+def test_rows_that_ask_the_same_stay_together() -> None:
+    given = rows(a=20, b=20) * 2
+    train, dev = held(given, 0.3)
+    assert not {row.text for row in train} & {row.text for row in dev}
+    assert len(dev) == 24
+    questions = [
+        Question(f"q{i}", f"context {i // 4}", (("context", 0),), where=f"f:{i}") for i in range(40)
+    ]
+    train, dev = held(questions, 0.2)
+    assert not {q.context for q in train} & {q.context for q in dev}
+    assert len(dev) == 8
+
+
+def test_labels_of_several_are_told_apart_by_the_options() -> None:
+    given = [Example(f"t{i}", None, "a|b" if i % 2 else "a", f"f:{i}") for i in range(20)]
+    given.append(Example("both", None, "b|a", "f:99"))
+    drawn = [held(given, 0.5, seed, multi_label=True)[1] for seed in range(10)]
+    assert any(row.text == "both" for dev in drawn for row in dev)
+    alone = [held(given, 0.5, seed)[1] for seed in range(10)]  # a label of its own
+    assert not any(row.text == "both" for dev in alone for row in dev)
+
+
+def take(dev: Any, count: int = 20) -> Any:
+    given = rows(a=count, b=count)
+    return take_train_and_dev(Classify, given, dev, None, options=None, seed=3)
+
+
+def test_a_share_is_told_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, dev = take(Path("0.25"))
+    assert (len(train.examples), len(dev.examples)) == (30, 10)
+    assert dev.record["held_out"] == {"share": 0.25, "seed": 3, "from": "train"}
+    assert "dev: 10 of 40 rows of train, held out (seed 3)" in capsys.readouterr().err
+    assert take(0.25)[1].examples == dev.examples
+    monkeypatch.chdir(tmp_path)
+    Path("0.25").mkdir()  # what is there is a file's name, not a number
+    with pytest.raises(DataError, match="rows are read from"):
+        take("0.25")
+
+
+@pytest.mark.parametrize("dev", ["0", "1.5", 2, -0.1, "nan"])
+def test_another_number_is_refused(dev: Any) -> None:
+    with pytest.raises(ConfigError, match="a share of train above 0 and below 1"):
+        take(dev)
+
+
+def test_a_share_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(DataError, match=r"a share of 0\.01 of 4 rows holds none"):
+        take(0.01, 2)
+    with pytest.raises(DataError, match=r"leaves no rows to learn from"):
+        take(0.99, 2)
