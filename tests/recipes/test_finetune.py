@@ -27,6 +27,7 @@ from bertkit.families import BERT, LSTM_LM, Family
 from bertkit.models.heads import CRFTagger
 from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
+from bertkit.recipes import finished
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
 from bertkit.tasks import tag
@@ -363,7 +364,7 @@ def test_a_run_that_ends_on_a_full_disk_goes_on(
         raise StorageError("errors.jsonl: the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "write_mistakes", full)
+        patch.setattr(finished, "write_mistakes", full)
         with pytest.raises(StorageError, match="the disk is full"):
             finetune(Classify, base, **data, out=tmp_path / "out", settings=settings)
     assert (tmp_path / "out" / "checkpoints").exists()

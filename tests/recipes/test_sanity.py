@@ -33,12 +33,12 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
     check_rows(Classify(LABELS, Options()), {"train": train, "dev": dev, "test": test})
     assert said(capsys) == [
-        "warning: dev: 2 of 3 rows are in train, too (the first is dev.tsv:2): its scores are too "
-        "high; remove them from one",
-        "warning: test: 1 of 3 rows are in train, too (the first is test.tsv:2): its scores are "
-        "too high; remove them from one",
-        "warning: test: 1 of 3 rows are in dev, too (the first is test.tsv:1): its scores are too "
-        "high; remove them from one",
+        "warning: dev: rows that are also in train: 2 of 3 (the first is dev.tsv:2); its scores "
+        "are too high: remove them from one",
+        "warning: test: rows that are also in train: 1 of 3 (the first is test.tsv:2); its scores "
+        "are too high: remove them from one",
+        "warning: test: rows that are also in dev: 1 of 3 (the first is test.tsv:1); its scores "
+        "are too high: remove them from one",
     ]
     check_rows(Classify(LABELS, Options()), {"train": train, "dev": examples(("y", "doing"))})
     assert said(capsys) == []

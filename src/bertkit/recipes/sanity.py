@@ -42,9 +42,9 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
             again = [place for place, one in enumerate(asked) if before.get(one) == other]
             if again:
                 sentences.append(
-                    f"{name}: {len(again):,} of {len(asked):,} rows are in {other}, too (the first "
-                    f"is {part.examples[again[0]].where}): its scores are too high; remove them "
-                    "from one"
+                    f"{name}: rows that are also in {other}: {len(again):,} of {len(asked):,} (the "
+                    f"first is {part.examples[again[0]].where}); its scores are too high: remove "
+                    "them from one"
                 )
         before |= {one: name for one in asked if one not in before}
     return sentences
