@@ -69,6 +69,14 @@ def test_jsonl_values_are_text(tmp_path: Path) -> None:
     assert table.rows == [{"text": "A", "label": "1", "x": "0.5", "y": "true", "z": ""}]
 
 
+def test_a_header_that_is_repeated_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n")
+    table = rows(path)
+    assert "warning: line 3 repeats the names of the columns: remove it" in table.said
+    assert len(table.rows) == 3
+    assert "warning" not in rows(write(tmp_path / "b.tsv", "text\tlabel\na\tx\n")).said
+
+
 @pytest.mark.parametrize(
     ("first", "columns"),
     [

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, DataError
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, Example, LabelsAnswer, Options
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 
@@ -258,3 +258,49 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     found, _ = Classify.read(path, Reading(label="1", text="2", pair="3"), labelled=True)
     assert len(found) == 1500
     assert Classify.from_examples(found, Options()).options.regression
+
+
+def test_thresholds_belong_to_labels() -> None:
+    with pytest.raises(DataError, match="thresholds: 3 for 2 labels"):
+        of('["a", "b"]', "[]", thresholds=(0.1, 0.2, 0.3))
+    task = of('["a", "b"]', "[]", thresholds=(0.9, 0.2))
+    (answer,) = answered(task, [[0.0, 0.0]])
+    assert answer == LabelsAnswer(["b"], {"a": 0.5, "b": 0.5})
+    assert task.uncalibrated() == of('["a", "b"]', "[]").options
+    with pytest.raises(CheckpointError, match="2 thresholds for 1 labels"):
+        Classify.restore(("a",), task.settings())
+
+
+def test_dev_teaches_thresholds_and_a_temperature() -> None:
+    several = of('["a", "b"]', "[]")
+    dev = labelled('["a"]', "[]", '["b"]', "[]")
+    answers = answered(several, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
+    taught = several.calibrated(answers, dev)
+    assert taught.chosen_on(several)
+    assert several.score(answers, dev)["exact"] < 1.0
+    again = answered(taught, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
+    assert taught.score(again, dev) == {"f1_micro": 1.0, "f1_macro": 1.0, "exact": 1.0}
+    assert taught.calibrated(again, dev) is taught
+    fixed = of('["a", "b"]', "[]", threshold=0.5)
+    assert fixed.calibrated(answers, dev) is fixed
+    one = of("no", "yes", calibrate=True)
+    rows = [[0.0, 4.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]]
+    dev = labelled("yes", "no", "no", "yes")
+    told = one.calibrated(answered(one, rows), dev)
+    assert told.options.temperature > 1.5
+    assert not told.chosen_on(one)
+    about = told.calibration(answered(told, rows), dev)
+    assert about["error"] < about["error_before"]
+    assert of("no", "yes").calibrated(answered(one, rows), dev).options.temperature is None
+
+
+def test_a_temperature_is_not_said_of_other_tasks() -> None:
+    assert of("no", "yes").calibration([], []) == {}
+    assert of("1.5", "2", calibrate=True).calibrated([], []).options.temperature is None
+
+
+def test_the_scores_that_choose_are_those_of_the_task() -> None:
+    for task, label in ((of("no", "yes"), "yes"), (of("1.5", "2"), "2"), (of('["a"]', "[]"), "[]")):
+        answer = answered(task, [[0.5] * len(task.labels)])
+        assert set(task.score_names) == set(task.score(answer, labelled(label)))
+        assert task.metric in task.score_names
