@@ -296,7 +296,9 @@ def test_dev_teaches_thresholds_and_a_temperature() -> None:
 
 def test_a_temperature_is_not_said_of_other_tasks() -> None:
     assert of("no", "yes").calibration([], []) == {}
-    assert of("1.5", "2", calibrate=True).calibrated([], []).options.temperature is None
+    for labels in (("1.5", "2"), ('["a"]', "[]")):
+        with pytest.raises(DataError, match="calibrate: is for one label a text"):
+            of(*labels, calibrate=True)
 
 
 def test_the_scores_that_choose_are_those_of_the_task() -> None:

@@ -104,6 +104,9 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             )
         if regression and multi:
             raise DataError("a row cannot have several labels and a number; choose one of the two")
+        if options.calibrate and (regression or multi):
+            kind = "numbers" if regression else "several labels"
+            raise DataError(f"calibrate: is for one label a text, and the rows have {kind}")
         pairs = options.pairs if options.pairs is not None else train[0].pair is not None
         if options.both_orders and not pairs:
             raise DataError("both_orders: the rows have no second text; leave it out")

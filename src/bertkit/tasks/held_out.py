@@ -83,7 +83,7 @@ def hold_out(
     out = set(held)
     kept = [row for place, row in enumerate(rows) if place not in out]
     if not kept:
-        raise DataError(f"dev: a share of {share:g} leaves no rows to learn from; give a smaller")
+        raise DataError(f"dev: a share of {share:g} leaves no rows to learn from")
     task = kind.from_examples(kept, options)
     unknown = {place for place in held if not _known(task, rows[place])}
     return (

@@ -183,7 +183,7 @@ def check_metric(task: Task[Any, Any], metric: str | None) -> None:
     """Raises: ConfigError for one by which the epochs of a task cannot be chosen."""
     if metric is not None and metric not in task.score_names:
         raise ConfigError(
-            f"metric: {task.name} is not chosen by {metric!r} here; "
+            f"metric: {task.name} has here no score {metric!r} to choose an epoch by; "
             f"{did_you_mean(metric, task.score_names)}"
         )
 
