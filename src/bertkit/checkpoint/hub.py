@@ -12,7 +12,7 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
-RECORDS = ("run.json", "scores.json", "seeds.json", "test.json", "tuned.json")
+RECORDS = ("run.json", "scores.json", "seeds.json", "grid.json", "test.json", "tuned.json")
 """Of a run or a machine, and not of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.config import Count, Settings
 from bertkit.recipes.finetune import Finetune, finetune_seeds
 from bertkit.recipes.finetune import finetune as fit_task
+from bertkit.recipes.grid import finetune_grid
 from bertkit.tasks import Task
 from bertkit.tasks.task import Reading
 
@@ -24,6 +25,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         test: Path | None = None,
         out: Path,
         seeds: Count = 1,
+        grid: list[str] | None = None,
         resume: bool = False,
         settings: Finetune | None = None,
         options: Settings | None = None,
@@ -39,6 +41,8 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
             test: The same, to score once, by the chosen epoch: rows that chose nothing.
             out: The folder of what is made; it must not exist yet.
             seeds: Run as many seeds, and report mean and standard deviation.
+            grid: A setting and values to try, such as learning_rate=1e-4,3e-4; once for each. All
+                combinations are run, and the best by dev is kept.
             resume: Go on with a run that was stopped.
         """
         rest: dict[str, Any] = {
@@ -51,6 +55,8 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
             "reading": reading,
             "resume": resume,
         }
+        if grid:
+            return finetune_grid(grid, seeds, task, model, **rest)
         if seeds == 1:
             return fit_task(task, model, **rest)
         return finetune_seeds(seeds, task, model, **rest)

@@ -45,9 +45,16 @@ AUTO = {
 
 
 def write_card(
-    folder: Path, run: Mapping[str, Any], seeds: Mapping[str, Mapping[str, Any]] | None = None
+    folder: Path,
+    run: Mapping[str, Any],
+    seeds: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    of: int = 1,
 ) -> None:
-    """Write the card of a finished run; `seeds` are the scores of several, if there were."""
+    """Write the card of a finished run; `seeds` are the scores of several, if there were.
+
+    Its settings are the best `of` so many.
+    """
     task = run["task"]
     name = task["name"]
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
@@ -64,7 +71,9 @@ def write_card(
         "## Scores on dev",
         "",
         f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
-        f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others.",
+        f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others."
+        + f" So were its settings, among {of}."
+        * (of > 1),
         "",
         *_scores(scores, seeds),
         "",

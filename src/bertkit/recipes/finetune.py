@@ -28,11 +28,10 @@ from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
-from bertkit.recipes.card import write_card
-from bertkit.recipes.finished import finish, finished
+from bertkit.recipes.finished import finish, finished, publish
 from bertkit.recipes.sanity import check_rows
 from bertkit.recipes.study import study
-from bertkit.storage import link_or_copy, refuse_used, sweep, used, write_json, writing
+from bertkit.storage import refuse_used, sweep, used, write_json
 from bertkit.tasks.examples import Examples, Rows, take
 from bertkit.tasks.held_out import take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
@@ -279,13 +278,8 @@ def finetune_seeds(
     summary = study({kind.name: run}, seeds)[kind.name]
     metric = read_scores(out / f"seed-{settings.seed}" / SCORES)["metric"]
     best = out / f"seed-{settings.seed + int(np.argmax(summary[metric]['each']))}"
-    for file in (file for file in best.rglob("*") if file.is_file()):
-        place = out / file.relative_to(best)
-        place.parent.mkdir(exist_ok=True)
-        with writing(place) as partial:
-            link_or_copy(file, partial)
     write_json(out / SEEDS, {"best": best.name, "scores": summary})
-    write_card(out, read_scores(out / SCORES), summary)
+    publish(best, out)
     return summary
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
+from bertkit.errors import CheckpointError
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.recipes.testing import read_test, score_test
+from bertkit.storage import link_or_copy, read_json, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.epochs import SCORES, Epochs, check_published, read_scores
+from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, read_scores
 from bertkit.training.run import Run
 
 
@@ -32,6 +34,28 @@ def finish(
     write_card(run.out, record)
     run.drop_checkpoints()
     return {**record["dev"], **read_test(run.out)}
+
+
+def publish(best: Path, out: Path, *, of: int = 1) -> None:
+    """Make `out` the model folder of one of the runs that it holds, the best `of` so many settings.
+
+    Its card has the means of seeds where there were several.
+    """
+    for file in best.rglob("*"):
+        place = file.relative_to(best)
+        if file.is_file() and not place.parts[0].startswith("seed-"):
+            (out / place).parent.mkdir(exist_ok=True)
+            with writing(out / place) as partial:
+                link_or_copy(file, partial)
+    describe(out, of=of)
+
+
+def describe(out: Path, *, of: int = 1) -> None:
+    """Write the card of a folder that was published."""
+    seeds = None
+    if (out / SEEDS).exists():
+        seeds = read_json(out / SEEDS, CheckpointError, "run it again in another --out")["scores"]
+    write_card(out, read_scores(out / SCORES), seeds, of=of)
 
 
 def finished(out: Path) -> dict[str, float]:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
 from bertkit.storage import distinct_names, write_text
-from bertkit.training.epochs import SCORES, SEEDS, read_scores
-from bertkit.training.journal import drawable
+from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
+from bertkit.training.journal import RUN, drawable
 from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import Run, different_settings, find_runs, read_run, thin
 
@@ -79,10 +79,12 @@ class _Row:
 
 
 def _places(folders: Sequence[Path]) -> list[Path]:
-    """Of a fine-tuning with several seeds the seeds, and not the copy of the best."""
+    """Of a fine-tuning with several seeds or settings each, and not the copy of the best."""
     places: list[Path] = []
     for run in find_runs(folders):
-        places += sorted(run.glob("seed-*")) if (run / SEEDS).exists() else [run]
+        several = (run / SEEDS).exists() or (run / GRID).exists()
+        inside = sorted(path.parent for path in run.glob(f"*/{RUN}")) if several else []
+        places += _places(inside) if inside else [run]
     return list(dict.fromkeys(places))
 
 

@@ -21,7 +21,7 @@ from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
 
-SCORES, SEEDS = "scores.json", "seeds.json"
+SCORES, SEEDS, GRID = "scores.json", "seeds.json", "grid.json"
 ADAPTER = "adapter"
 """The folder in which a run's adapters are, beside the model that has them merged."""
 

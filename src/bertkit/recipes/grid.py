@@ -1,0 +1,140 @@
+"""Fine-tunings with each combination of some settings, as one table; the best by dev is kept."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit import tasks
+from bertkit.config import Settings, decode, override, paths, plain
+from bertkit.console import say
+from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finished import describe, publish
+from bertkit.recipes.runs import runs
+from bertkit.recipes.testing import read_test, score_test
+from bertkit.storage import read_json, refuse_used, sweep, used, write_json
+from bertkit.tasks.examples import Rows, take
+from bertkit.tasks.task import Reading, Task
+from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
+
+MOST = 100
+"""Runs that are begun without asking."""
+
+NAME = re.compile(r"[^\w.+]")
+"""What a folder's name has not."""
+
+
+def finetune_grid(
+    grid: Sequence[str],
+    count: int,
+    task: str | type[Task[Any, Any]],
+    model: str | Path,
+    *,
+    out: Path,
+    test: Rows | None = None,
+    settings: Finetune | None = None,
+    options: Settings | Mapping[str, Any] | None = None,
+    reading: Reading | None = None,
+    resume: bool = False,
+    **rest: Any,
+) -> dict[str, Any]:
+    """Fine-tune with each combination of values, and `count` seeds of each; the best one's scores.
+
+    A line of `grid` is `learning_rate=1e-4,3e-4`, of a setting or of an option of the task. Each
+    combination is a folder of its own in `out`, which becomes the model of the best by dev; `test`
+    scores that one alone, once. What is finished is not run again with `resume`.
+    Raises: ConfigError for a value that does not fit, before the first run.
+    """
+    kind = tasks.find(task) if isinstance(task, str) else task
+    cells = _cells(grid, kind, settings or Finetune(), options)
+    _ask(len(cells) * count)
+    if out.is_dir():
+        sweep(out)
+    if not resume:
+        refuse_used(out, resumable=True)
+    elif not used(out):
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+    held = None if test is None else take(kind, test, reading, "test")
+    for place, (name, (its, own)) in enumerate(cells.items(), 1):
+        say(f"{name}: {place} of {len(cells)}")
+        folder = out / name
+        given = {"settings": its, "options": own, "reading": reading, **rest}
+        again = resume and used(folder)
+        if count == 1:
+            finetune(kind, model, out=folder, resume=again, **given)
+        else:
+            finetune_seeds(count, kind, model, out=folder, resume=again, **given)
+    scores = {name: _scores(out / name) for name in cells}
+    metric = read_scores(out / next(iter(cells)) / SCORES)["metric"]
+    best = max(scores, key=lambda name: scores[name][metric])
+    say(runs([str(out / name) for name in cells]) or "")
+    chosen = f"the best of {len(cells)} by {metric} on dev"
+    say(f"{best}: {chosen}, which chose it; expect a little less of others")
+    publish(out / best, out, of=len(cells))
+    if held is not None:
+        score_test(out, kind, held, (settings or Finetune()).device)
+        describe(out, of=len(cells))
+    write_json(out / GRID, {"grid": list(grid), "metric": metric, "best": best, "scores": scores})
+    return {"best": best, **scores[best], **read_test(out)}
+
+
+def _cells(
+    grid: Sequence[str],
+    kind: type[Task[Any, Any]],
+    settings: Finetune,
+    options: Settings | Mapping[str, Any] | None,
+) -> dict[str, tuple[Finetune, Settings]]:
+    """By the name of its folder each combination, as settings and options of the task.
+
+    Raises: ConfigError for a line, name or value that does not fit.
+    """
+    own = options if isinstance(options, Settings) else decode(kind.Options, dict(options or {}))
+    tries: list[list[tuple[str, str]]] = []
+    for line in grid:
+        name, _, values = line.partition("=")
+        each = [value.strip() for value in values.split(",")]
+        name = name.strip().replace("-", "_")
+        if not all(each):
+            raise ConfigError(f"grid: {line!r} is not like learning_rate=1e-4,3e-4")
+        known = [*paths(Finetune), *own.__struct_fields__]
+        if name not in known:
+            raise ConfigError(f"grid: {name}: no such setting; {did_you_mean(name, known)}")
+        if name == "seed":
+            raise ConfigError("grid: seed: nothing to choose among; take --seeds")
+        tries.append([(name, value) for value in dict.fromkeys(each)])
+    cells = {}
+    for cell in itertools.product(*tries):
+        asked = [one for one in cell if one[0] in paths(Finetune)]
+        of_task = [one for one in cell if one not in asked]
+        its = decode(Finetune, override(plain(settings), asked))
+        cells[",".join(f"{name}={NAME.sub('-', value)}" for name, value in cell)] = (
+            its,
+            decode(kind.Options, override(plain(own), of_task)),
+        )
+    return cells
+
+
+def _scores(folder: Path) -> dict[str, float]:
+    """Those of a run on dev; the means of several seeds."""
+    if (folder / SEEDS).exists():
+        summary = read_json(folder / SEEDS, CheckpointError, "run it again in another --out")
+        return {name: score["mean"] for name, score in summary["scores"].items()}
+    scores = read_scores(folder / SCORES)["dev"]
+    return {name: score for name, score in scores.items() if name != "epoch"}
+
+
+def _ask(count: int) -> None:
+    """Raises: ConfigError for more runs than anybody may have meant, unless they say so."""
+    if count <= MOST:
+        return
+    sentence = f"grid: {count:,} runs, and {MOST} are begun without asking"
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{sentence}; name fewer values, or start it at a terminal")
+    print(f"{sentence}. Begin? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError(f"{sentence}; name fewer values")

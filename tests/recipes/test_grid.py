@@ -1,0 +1,138 @@
+"""Every combination is run once, the best by dev is kept, and rows that chose nothing score it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import tiny_folder
+
+import bertkit
+from bertkit import cli
+from bertkit.errors import ConfigError
+from bertkit.recipes.finetune import Finetune
+from bertkit.recipes.grid import finetune_grid
+from bertkit.recipes.runs import runs
+from bertkit.storage import sha256
+from bertkit.tasks.classify import Classify, Example
+from bertkit.text.train import train as train_tokenizer
+
+SETTINGS = Finetune(epochs=1, batch_size=8, precision="fp32", warmup=0.0)
+GRID = ["learning_rate=1e-9,2e-2", "epochs=1,4"]
+CELLS = [f"learning_rate={rate},epochs={count}" for rate in ("1e-9", "2e-2") for count in (1, 4)]
+
+
+def rows(count: int, first: int = 0) -> list[Example]:
+    words = [("class", "thing"), ("loop", "doing")]
+    pairs = [(i, *words[i % 2]) for i in range(first, first + count)]
+    return [Example(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    folder = tmp_path_factory.mktemp("grid") / "base"
+    return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=32)
+
+
+def tried(
+    base: Path, out: Path, grid: list[str] = GRID, count: int = 1, **more: Any
+) -> dict[str, Any]:
+    given = {"train": rows(64), "dev": rows(16, 100), "settings": SETTINGS, **more}
+    return finetune_grid(grid, count, Classify, base, out=out, **given)
+
+
+def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    scores = tried(base, out, test=rows(8, 200))
+    told = json.loads((out / "grid.json").read_text("utf-8"))
+    assert list(told["scores"]) == CELLS
+    best = max(CELLS, key=lambda name: told["scores"][name]["accuracy"])
+    assert scores["best"] == told["best"] == best
+    assert best == CELLS[-1]  # a rate of 1e-9 learns nothing, and one epoch less than four
+    assert sha256(out / "model.safetensors") == sha256(out / best / "model.safetensors")
+    assert 0 <= scores["test_accuracy"] <= 1
+    assert not list(out.glob("*/test.json"))
+    card = (out / "README.md").read_text("utf-8")
+    assert "So were its settings, among 4." in card
+    assert "## Scores on test" in card
+    assert "learning_rate = 0.02" in card
+    said = capsys.readouterr().err
+    assert f"{best}: the best of 4 by accuracy on dev" in said
+    assert "| learning_rate |" in said
+    assert (runs([str(out)]) or "").count("\n") == 5
+    assert bertkit.pipeline("classify", out)(["the loop number 3"])
+
+    before = {cell: (out / cell / "scores.json").stat().st_mtime_ns for cell in CELLS}
+    (out / CELLS[1] / "scores.json").unlink()  # as if killed before its end
+    again = tried(base, out, [GRID[0], "epochs=1,4,2"], test=rows(8, 200), resume=True)
+    assert again["best"] in json.loads((out / "grid.json").read_text("utf-8"))["scores"]
+    for cell in CELLS:
+        same = (out / cell / "scores.json").stat().st_mtime_ns == before[cell]
+        assert same == (cell != CELLS[1])
+    assert (out / "learning_rate=2e-2,epochs=2" / "scores.json").exists()
+
+
+def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
+    scores = tried(base, tmp_path / "out", ["lora.rank=0,2"], count=2)
+    folder = tmp_path / "out" / scores["best"]
+    summary = json.loads((folder / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
+    assert scores["accuracy"] == summary["mean"]
+    assert len(summary["each"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("learning_rate", "is not like learning_rate=1e-4,3e-4"),
+        ("learning_rate=", "is not like learning_rate=1e-4,3e-4"),
+        ("learning_rate=1e-4,,2", "is not like learning_rate=1e-4,3e-4"),
+        ("lerning_rate=1e-4", "did you mean 'learning_rate'"),
+        ("learning_rate=1e-4,fast", "learning_rate: expected `float`, got `str`"),
+        ("epochs=0,1", "epochs: expected `int` >= 1"),
+        ("seed=1,2", "nothing to choose among; take --seeds"),
+        (f"batch_size={','.join(map(str, range(1, 10_001)))}", "grid: 20,000 runs, and 100 are"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_told_before_work(
+    line: str, sentence: str, base: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as told:
+        tried(base, tmp_path / "out", ["patience=1,2", line])
+    assert sentence in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["n", "", "yes"])
+def test_a_person_is_asked(
+    answer: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertkit.recipes.grid.MOST", 1)
+    monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+    if answer == "yes":
+        assert tried(base, tmp_path / "out", ["epochs=1,2"])["best"]
+    else:
+        with pytest.raises(ConfigError, match="2 runs, and 1 are begun without asking"):
+            tried(base, tmp_path / "out", ["epochs=1,2"])
+
+
+def test_by_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, examples in (("train", rows(16)), ("dev", rows(8, 100))):
+        lines = "".join(f"{row.text}\t{row.label}\n" for row in examples)
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + lines, encoding="utf-8")
+    files = ("--train", tmp_path / "train.tsv", "--dev", tmp_path / "dev.tsv")
+    words = ["finetune", "classify", "--model", base, *files, "--out", tmp_path / "out"]
+    grid = ["--grid", "learning-rate=1e-4,1e-3", "--grid", "epochs=1"]
+    assert cli.run([str(word) for word in [*words, *grid]]) == 0
+    assert json.loads(capsys.readouterr().out)["best"].startswith("learning_rate=1e-")
