@@ -1,13 +1,14 @@
 """Settings: closed keys, named paths, nearest spellings."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-from bertkit.config import Settings, decode, explained, override, plain, read_toml
+from bertkit.config import Settings, as_toml, decode, explained, override, plain, read_toml
 from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
@@ -146,6 +147,7 @@ def test_a_run_file_is_the_same_when_read_back(path: Path) -> None:
     config = complete(read_toml(path), vocab=100, pad=1)
     assert plain(config) == json.loads(json.dumps(plain(config)))
     assert decode(PretrainConfig, plain(config)) == config
+    assert complete(tomllib.loads(as_toml(config)), vocab=100, pad=1) == config
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
+import tomli_w
 from msgspec import Meta
 
 from bertkit.console import say
@@ -179,6 +180,20 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def as_toml(settings: Settings) -> str:
+    """Settings as a TOML file, without those that are none."""
+    return tomli_w.dumps(without_none(plain(settings)))
+
+
+def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain data without what is none, group in group."""
+    return {
+        name: without_none(value) if isinstance(value, Mapping) else value
+        for name, value in data.items()
+        if value is not None
+    }
 
 
 def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ HOMES: dict[str, str] = {
     "data/choices.py": "tasks/test_choose.py",
     "data/labels.py": "tasks/test_classify.py",
     "data/paths.py": "data/test_readers.py",
-    "commands/pretrain.py": "recipes/test_adapt.py",
     "data/collate.py": "data/test_segments.py",
     "recipes/average.py": "recipes/test_translate.py",
     "recipes/bleu.py": "recipes/test_translate.py",

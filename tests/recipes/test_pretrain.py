@@ -88,7 +88,7 @@ def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> Non
     out, _ = run
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
-        *("vocab.txt", "run.json", "journal.jsonl", "loss.svg", "checkpoints"),
+        *("vocab.txt", "run.json", "run.toml", "journal.jsonl", "loss.svg", "checkpoints"),
     }
     checkpoints = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert checkpoints == ["step-00000030", "step-00000040"]

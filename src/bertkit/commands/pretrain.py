@@ -4,37 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from bertkit.config import override, read_toml
+from bertkit.config import override, read_toml, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.pretrain import pretrain as pretrain_model
 from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
 from bertkit.recipes.variants import find_run_file
+from bertkit.storage import read_json
+from bertkit.training.journal import RUN
 from bertkit.training.run import Resume
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
 
 def pretrain(
-    config: Path, /, *settings: Word, corpus: str, out: Path, resume: Resume = False
+    config: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *settings: Word,
+    corpus: str | None = None,
+    out: Path,
+    resume: Resume = False,
 ) -> None:
     """Pretrain a model from a run file.
 
     Args:
         config: The run file: a path, or the name of one that comes with bertkit: see `bertkit
-            families`. Any setting of it can be replaced: --train.learning_rate 3e-4.
+            families`. Any setting of it can be replaced: --train.learning_rate 3e-4. A run that
+            goes on has its own, where none is named.
         corpus: A prepared corpus: its folder, or an address such as s3://bucket/corpus, of which
-            shards are copied here when they are needed.
+            shards are copied here when they are needed. A run that goes on knows its own.
         out: The run's folder; it is a model folder from the start.
         resume: Go on after the newest complete checkpoint. `--resume auto` begins where there is
             none yet, so that the same command can always be given again.
     """
-    data = override(read_toml(find_run_file(config)), list(_settings(settings)))
+    if config is not None and str(config).startswith("--"):  # a setting, and no run file
+        config, settings = None, (str(config), *settings)
+    data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
+    if config is not None:
+        data = read_toml(find_run_file(config))
+    if not data:
+        raise ConfigError("name a run file; `bertkit families` lists those that come with bertkit")
+    if (corpus := corpus or before) is None:
+        raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
+    data = override(data, list(_settings(settings)))
     learn = pretrain_elmo if data.get("family") == FAMILY else pretrain_model
     scores = learn(data, corpus=corpus, out=out, resume=resume)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
@@ -55,6 +72,18 @@ def adapt(
     """
     pairs = list(_settings(settings))
     return adapt_model(model, corpus=corpus, out=out, settings=pairs, resume=resume)
+
+
+def _begun(out: Path) -> tuple[dict[str, Any], str | None]:
+    """The settings and the corpus of a run that has begun; nothing where none has."""
+    try:
+        record = read_json(out / RUN, ConfigError, "start over in another --out")
+    except FileNotFoundError:
+        return {}, None
+    match record:
+        case {"config": {**config}, "corpus_folder": str(corpus)}:
+            return without_none({str(name): value for name, value in config.items()}), corpus
+    raise ConfigError(f"{out / RUN}: damaged (not the record of a pretraining); name the run file")
 
 
 def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from bertkit.batch import Batch
+from bertkit.config import Settings, as_toml
 from bertkit.console import say
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import Train
+from bertkit.storage import write_text
 from bertkit.training.loader import prefetched, processes_for
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
@@ -22,8 +24,12 @@ from bertkit.training.optim import OPTIMIZERS, Sharded
 from bertkit.training.ranks import Ranks
 from bertkit.training.run import Run
 from bertkit.training.schedule import Schedule, schedule
+from bertkit.training.state import State
 from bertkit.training.tracker import tracked
 from bertkit.view.runs import draw
+
+RUN_FILE = "run.toml"
+"""In the folder of a pretraining: what was asked, with every default."""
 
 
 class RunFolder(Protocol):
@@ -59,6 +65,8 @@ class HeldOut:
         if not records:  # else a kill came after it
             losses, accuracy = evaluate(self.judged, self.judge, self.batches)
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
+            numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+            say(f"step {step} held out  {numbers}")
             if self.written is not None:
                 records[0]["written"] = text = self.written()
                 say(f"step {step} writes: {text!r}")
@@ -133,6 +141,14 @@ def learn(
     if ranks.first:
         draw(run.out)
     return scores
+
+
+def begin(run: Run, state: State, config: Settings, steps: int) -> int:
+    """Begin a run, and leave the run file in its folder that repeats it; the last step taken."""
+    start = run.begin(state, steps)
+    if run.ranks.first:
+        write_text(run.out / RUN_FILE, as_toml(config))
+    return start
 
 
 def batches_of_step(

@@ -41,7 +41,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
-from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, begin, learn, optimization, warn
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -107,7 +107,7 @@ def _pretrain(
         compile_blocks(learner.model)
     optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, FAMILIES[config.family])
-    start = run.begin(state, train.steps)
+    start = begin(run, state, config, train.steps)
     folder = _Folder(run, learner, tokenizer, start_from, FAMILIES[config.family])
     folder.begin()
     if start == 0:

@@ -26,7 +26,7 @@ from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import HeldOut, batches_of_step, learn, optimization, warn
+from bertkit.recipes.learn import HeldOut, batches_of_step, begin, learn, optimization, warn
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
 from bertkit.text.characters import CHARACTERS
@@ -120,7 +120,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     masters = Masters(as_model, dtype)
     optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, OurNames())
-    start = run.begin(state, train.steps)
+    start = begin(run, state, config, train.steps)
     folder = _Folder(run, words)
     if run.ranks.first:
         folder.write(masters.weights)

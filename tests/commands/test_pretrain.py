@@ -1,0 +1,84 @@
+"""A run that goes on knows its run file and its corpus, and leaves a file that repeats it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertkit import cli
+from bertkit.recipes.prepare import prepare
+from bertkit.storage import sha256
+from bertkit.text.train import train
+
+Captured = pytest.CaptureFixture[str]
+
+TINY = """
+[model]
+layers = 1
+hidden = 16
+heads = 2
+intermediate = 16
+max_positions = 32
+[train]
+steps = 4
+batch_size = 8
+precision = "fp32"
+evaluate_every = 2
+evaluate_samples = 8
+[sampling]
+length = 32
+held_out = 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    place = tmp_path_factory.mktemp("corpus")
+    for i, text in enumerate(english[:8]):
+        (place / f"{i}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:8], kind="wordpiece", size=200)
+    files = sorted(place.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+
+
+def told(*words: object) -> int:
+    return cli.run(["pretrain", *map(str, words)])
+
+
+def test_a_run_goes_on_and_is_repeated_without_being_told_again(
+    corpus: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    run, again = tmp_path / "run", tmp_path / "again"
+    begun = (tmp_path / "tiny.toml", "--corpus", corpus, "--out", run, "--train.seed", 3)
+    assert told(*begun, "--train.steps", 8) == 0
+    said = capsys.readouterr().err
+    assert [line.split("  ")[0] for line in said.splitlines() if "held out" in line] == [
+        f"step {step} held out" for step in (0, 2, 4, 6, 8)
+    ]
+    assert told("--out", run, "--resume") == 0
+    assert "going on after step 8 of 8" in capsys.readouterr().err
+    assert told("--train.keep", 1, "--out", run, "--resume", "auto") == 0
+    assert json.loads((run / "run.json").read_text("utf-8"))["config"]["train"]["keep"] == 1
+    assert told("--train.seed", 4, "--out", run, "--resume") == 2
+    assert "train.seed (was 3): changed since" in capsys.readouterr().err
+    assert told(run / "run.toml", "--corpus", corpus, "--out", again) == 0
+    assert sha256(run / "model.safetensors") == sha256(again / "model.safetensors")
+
+
+def test_what_is_missing_is_named(corpus: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = ("--out", tmp_path / "run")
+    for words, sentence in (
+        (("--corpus", corpus, *out), "name a run file; `bertkit families` lists those"),
+        (("--corpus", corpus, *out, "--resume", "auto"), "name a run file"),
+        (("bert-tiny", *out), "--corpus is missing; `bertkit prepare` makes one"),
+        (("--train.steps", 3, "--corpus", corpus, *out), "name a run file"),
+    ):
+        assert told(*words) == 2
+        assert sentence in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"settings": 1}', encoding="utf-8")
+    assert told(*out, "--resume") == 2
+    assert "not the record of a pretraining" in capsys.readouterr().err
