@@ -100,9 +100,9 @@ def paths(kind: type[Settings]) -> dict[str, Any]:
         default = field.default
         if isinstance(default, Settings) and default.__struct_config__.tag is None:
             inner = paths(type(default))
-            settings |= {f"{field.name}.{path}": value for path, value in inner.items()}
+            settings |= {f"{field.encode_name}.{path}": value for path, value in inner.items()}
         else:
-            settings[field.name] = default
+            settings[field.encode_name] = default
     return settings
 
 

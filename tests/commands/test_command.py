@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from bertkit import cli
@@ -18,11 +19,17 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Bread(Settings, frozen=True):
-    RENAMED: ClassVar = {"buns": "loaves"}
+    RENAMED: ClassVar = {"buns": "loaves", "oil": "oil_kind", "seeds_of": "seed_kind"}
 
     loaves: Count = 1
     """How many."""
     flour: tuple[str, ...] = ()
+    oil: str | None = msgspec.field(default=None, name="oil_kind")
+    """It is called otherwise in Python."""
+    seeds: tuple[str, ...] = msgspec.field(default=(), name="seed_kind")
+
+
+KINDS = {"oil_kind": None, "seed_kind": []}
 
 
 class Shop:
@@ -66,7 +73,7 @@ def baked(capsys: Captured) -> Iterator[Callable[..., dict[str, Any]]]:
 def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     assert baked("here") == {"shop": "here", "ovens": [], "hot": False, "seed": 0, "bread": None}
     result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")
-    assert result["bread"] == {"loaves": 3, "flour": ["rye"]}
+    assert result["bread"] == {"loaves": 3, "flour": ["rye"], **KINDS}
     assert (result["ovens"], result["hot"]) == ([1, 2], True)
 
 
@@ -74,7 +81,7 @@ def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
 def test_an_old_option_is_accepted_and_said(capsys: Captured) -> None:
     assert cli.run(["bake", "here", "--buns", "3", "--flour", "rye"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["bread"] == {"loaves": 3, "flour": ["rye"]}
+    assert json.loads(printed.out)["bread"] == {"loaves": 3, "flour": ["rye"], **KINDS}
     assert "buns is now loaves" in printed.err
     assert cli.run(["bake", "here", "--buns", "many"]) == 2
     assert "loaves: expected `int`, got `str`" in capsys.readouterr().err
@@ -82,6 +89,17 @@ def test_an_old_option_is_accepted_and_said(capsys: Captured) -> None:
     assert "buns is now loaves, and both are given" in capsys.readouterr().err
     assert cli.run(["bake", "--help"]) == 0
     assert "buns" not in capsys.readouterr().out
+
+
+def test_an_old_option_is_text_where_the_new_one_is(
+    baked: Callable[..., dict[str, Any]],
+) -> None:
+    result = baked("here", "--oil", "3", "--seeds-of", "sesame")
+    assert result["bread"] == {"loaves": 1, "flour": [], "oil_kind": "3", "seed_kind": ["sesame"]}
+    assert baked("here", "--oil-kind", "3") == {
+        **result,
+        "bread": {"loaves": 1, "flour": [], "oil_kind": "3", "seed_kind": []},
+    }
 
 
 @pytest.mark.parametrize(

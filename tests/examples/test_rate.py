@@ -35,7 +35,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_train_score_answer_by_the_name_of_the_class(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = ["--train", "rows.tsv", "--dev", "rows.tsv", "--label", "stars", "--text", "text"]
+    files = [
+        "--train",
+        "rows.tsv",
+        "--dev",
+        "rows.tsv",
+        "--label-column",
+        "stars",
+        "--text-column",
+        "text",
+    ]
     fit = ["--epochs", "30", "--batch-size", "8", "--learning-rate", "1e-2", "--precision", "fp32"]
     command = ["finetune", "rate:Rate", "--model", "model", "--out", "stars", *files, *fit]
     assert cli.run(command) == 0
@@ -45,7 +54,7 @@ def test_train_score_answer_by_the_name_of_the_class(
     own = ["--task", "rate:Rate"]
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as in a new shell
     monkeypatch.delitem(sys.modules, "rate")
-    assert cli.run(["evaluate", "stars", "rows.tsv", "--label", "stars", *own]) == 0
+    assert cli.run(["evaluate", "stars", "rows.tsv", "--label-column", "stars", *own]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
     assert cli.run(["predict", "stars", "fine fine", "dire dire", *own]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

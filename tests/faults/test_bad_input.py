@@ -396,7 +396,7 @@ LABELLED: dict[str, tuple[str | None, list[str], str]] = {
     "only a header": ("text\tlabel\n", [], "bad.tsv: only a header line"),
     "ragged": ("text\tlabel\na\tyes\nb\n", [], "bad.tsv:3: expected 2 columns"),
     "no label": ("text\tlabel\na\tyes\nb\t\n", [], "bad.tsv:3: no label"),
-    "no such column": (GOOD, ["--label", "labl"], "no column 'labl'; did you mean 'label'?"),
+    "no such column": (GOOD, ["--label-column", "labl"], "no column 'labl'; did you mean 'label'?"),
     "one column": ("text\na\nb\n", [], "cannot tell which column is the label"),
 }
 
@@ -444,7 +444,9 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     assert "length: 99 is longer than the model's 32" in said("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])
-    assert "no column 'txt'" in refused("evaluate", world.model, paths["good"], "--text", "txt")
+    assert "no column 'txt'" in refused(
+        "evaluate", world.model, paths["good"], "--text-column", "txt"
+    )
     out.mkdir()
     (out / "mine").write_text("mine", encoding="utf-8")
     assert "exists already" in said("good", "good")

@@ -163,7 +163,7 @@ def test_what_is_kept_is_read_by_what_comes_next(texts: Path, tmp_path: Path) ->
 
 def test_a_field_of_another_name_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n', encoding="utf-8")
-    clean([tmp_path / "a.jsonl"], out=tmp_path / "out", field="body", processes=1)
+    clean([tmp_path / "a.jsonl"], out=tmp_path / "out", text_column="body", processes=1)
     assert [d.text for d in documents([tmp_path / "out"])] == ["One.", "Two."]
 
 
@@ -184,7 +184,7 @@ def test_bad_input_is_refused_before_work_begins(
         (ConfigError, r"lies within --out, or --out in it", {"removed": out}),
         (ConfigError, r"lies within --out, or --out in it", {"removed": out / "removed"}),
         (ConfigError, r"in: lies within .*texts, which is read", {"out": texts / "in"}),
-        (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"field": "txt"}),
+        (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"text_column": "txt"}),
         (StorageError, r"cannot be written", {"out": tmp_path / "file" / "x"}),
     ]
     for kind, message, given in cases:

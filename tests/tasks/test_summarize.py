@@ -456,8 +456,14 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ([{"text": "A.", "summary": []}], ":1: a summary is lacking"),
         ([{"text": "A.", "summary": ["a", ""]}], ":1: a summary is lacking"),
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
-        ([{"text": "A.", "words": "a"}], "which column is the summary; name it with --label"),
-        ([{"words": "A.", "summary": "a"}], "which column is the document; name it with --text"),
+        (
+            [{"text": "A.", "words": "a"}],
+            "which column is the summary; name it with --label-column",
+        ),
+        (
+            [{"words": "A.", "summary": "a"}],
+            "which column is the document; name it with --text-column",
+        ),
     ],
 )
 def test_rows_that_cannot_be_used(rows: list[object], message: str, tmp_path: Path) -> None:

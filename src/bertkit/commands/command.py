@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -87,7 +88,7 @@ def _flat(kind: type[Settings], name: str = "*") -> Any:
             field.default = None
             fields.append((setting.name, _flat(type(groups[setting.name]), setting.name), field))
         else:
-            fields.append((setting.name, setting.type, field))
+            fields.append((setting.encode_name, setting.type, field))
     for old in kind.RENAMED:
         fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
@@ -108,10 +109,22 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
         given[name] = default if given[name] is None else vars(given[name])
     for old, new in kind.RENAMED.items():
         if values[old] is not None:
-            given = override(given, [(old, values[old])])
+            written = override({}, [(old, values[old])])[old]
+            flag = old in kind.FLAGS
+            given[old] = written if flag else _fitting(kind, new, written, values[old])
             if given[new] == paths(kind)[new]:
                 del given[new]
     return given
+
+
+def _fitting(kind: type[Settings], name: str, written: Any, text: str) -> Any:
+    """What is written as TOML, or else the text itself, or a list of it: as the setting has it."""
+    (hint,) = (s.type for s in msgspec.structs.fields(kind) if s.encode_name == name)
+    for value in (written, text, [text]):
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert(value, hint)
+            return value
+    return written
 
 
 def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:
@@ -157,7 +170,7 @@ def _check_bounds(name: str, value: float, hint: Any) -> None:
 def _refuse_same_names(options: Sequence[str], groups: Any) -> None:
     known = set(options)
     for kind in groups:
-        for name in kind.__struct_fields__:
+        for name in kind.__struct_encode_fields__:
             if name in known:
                 raise ConfigError(
                     f"{kind.__qualname__}.{name}: another setting has this name; choose one of "

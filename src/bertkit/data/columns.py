@@ -73,8 +73,8 @@ class Columns:
         return chosen
 
     def only(self, option: str, candidates: Sequence[str], what: str | None = None) -> str:
-        """Choose the one candidate. Raises: DataError where it is none or several, which names the
-        `option` that says it; `what` is the column's content, by default called as the option."""
+        """Choose the one candidate for a role, which its `option` is named after; `what` the column
+        holds is by default called the same. Raises: DataError where it is none or several."""
         if len(candidates) == 1:
             (chosen,) = candidates
             self.left.remove(chosen)
@@ -86,7 +86,7 @@ class Columns:
             several = f": it could be {' or '.join(map(repr, candidates))}"
         raise DataError(
             f"{table.file}: cannot tell which column is the {what or option}{several}; name it "
-            f"with --{option} (columns: {', '.join(table.columns)})"
+            f"with --{option}-column (columns: {', '.join(table.columns)})"
         )
 
     def texts(self) -> list[str]:
@@ -141,7 +141,7 @@ def choose_columns(
     if labelled and not alone and pair is None and (second := columns.texts()):
         raise DataError(
             f"{table.file}: {second[0]!r} beside {text!r} could be the second text of a pair; "
-            "name it with --pair, or the only text with --text"
+            "name it with --pair-column, or the only text with --text-column"
         )
     if labelled and label is None:
         label = columns.only("label", columns.left)

@@ -68,7 +68,7 @@ def clean(
     duplicates: Duplicates = "near",
     mask: bool = True,
     removed: Path | None = None,
-    field: str = "text",
+    text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
 ) -> Report:
@@ -87,7 +87,7 @@ def clean(
         duplicates: Which are removed: near ones too, exact ones, or none (keep).
         mask: Whether mail addresses and public IP addresses are replaced by examples.
         removed: A folder for what is removed, with the reason.
-        field: The field of rows that holds the text.
+        text_column: The field of .jsonl rows, or column of .parquet, that holds the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
         processes: How many work at once; by default one for each core.
     """
@@ -98,11 +98,11 @@ def clean(
     with plainly():
         for source in sources:  # a field of another name is seen before work begins
             whole = Span(source, 0, source.stat().st_size)
-            next(read(whole, field=field, blank_lines=blank_lines), None)
+            next(read(whole, field=text_column, blank_lines=blank_lines), None)
     units = dict(enumerate(divide(sources, UNIT, whole=(".txt",))))
     with ExitStack() as stack:
         places = _places(stack, out, removed)
-        cleaner = Cleaner(places, rules, field=field, blank_lines=blank_lines)
+        cleaner = Cleaner(places, rules, field=text_column, blank_lines=blank_lines)
         tally = _run(cleaner, places, units, min(processes or cores(), len(units)))
         report = _report(tally, rules)
         if not report.kept.documents:

@@ -333,6 +333,7 @@ def _check_record(
         renamed=lambda record: {
             **record,
             "settings": with_new_names(Finetune, record.get("settings"))[0],
+            "reading": with_new_names(Reading, record.get("reading"))[0],
         },
     )
 

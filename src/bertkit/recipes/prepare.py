@@ -75,7 +75,7 @@ def prepare(
     *,
     tokenizer: Path | Tokenizer,
     out: Path,
-    field: str = "text",
+    text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
     engine: Engine = "processes",
@@ -95,7 +95,7 @@ def prepare(
         texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
         tokenizer: Folder of the tokenizer.
         out: The corpus's folder. The same command goes on after a kill.
-        field: The field of .jsonl rows that holds the text.
+        text_column: The field of .jsonl rows, or column of .parquet, that holds the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
         processes: How many work at once; by default one for each core, or CPU of the Ray cluster.
         engine: Processes of this machine, or tasks of the Ray cluster that RAY_ADDRESS names, whose
@@ -114,7 +114,7 @@ def prepare(
     refuse_within(out, texts)
     settings = Settings(
         tokenizer=tokenizer.fingerprint,
-        field=field,
+        field=text_column,
         blank_lines=blank_lines,
         language=language,
         shard_tokens=shard_tokens,

@@ -138,11 +138,11 @@ class Similarity(Task[Example, SimilarityAnswer]):
             pair = pair or next(others, None)
         if text is None:
             raise DataError(
-                f"{table.file}: cannot tell which column is the text; name it with --text, and its "
-                f"pair with --pair (columns: {', '.join(table.columns)})"
+                f"{table.file}: cannot tell which column is the text; name it with --text-column, "
+                f"and its pair with --pair-column (columns: {', '.join(table.columns)})"
             )
         if negatives and pair is None:
-            raise DataError(f"{table.file}: negatives without a pair; name it with --pair")
+            raise DataError(f"{table.file}: negatives without a pair; name it with --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
         examples = []
         for row, line in zip(table.rows, table.lines, strict=True):

@@ -46,17 +46,19 @@ context, the choices)."""
 class Reading(Settings, frozen=True):
     """Which columns of a file hold what; guessed, and said, where not given."""
 
-    text: str | None = None
+    RENAMED: ClassVar = {"text": "text_column", "pair": "pair_column", "label": "label_column"}
+
+    text: str | None = msgspec.field(default=None, name="text_column")
     """Column of the text, or of the first of a pair."""
-    pair: str | None = None
+    pair: str | None = msgspec.field(default=None, name="pair_column")
     """Column of the second text."""
-    label: str | None = None
+    label: str | None = msgspec.field(default=None, name="label_column")
     """Column of the label."""
     header: bool | None = None
     """Whether the first line names the columns."""
     separator: str | None = None
-    """What divides columns; by default a tab, or in .csv a comma; `space` cuts a line after its
-    first word."""
+    """What divides columns; by default a tab, or in .csv a comma or semicolon; `space` cuts a line
+    after its first word."""
 
 
 class NoOptions(Settings, frozen=True):
