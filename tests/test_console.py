@@ -44,3 +44,21 @@ def test_lines_of_stdin_that_hold_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n \n"))
     with pytest.raises(DataError, match="stdin: no text"):
         list(console.lines())
+
+
+def test_a_terminal_is_asked_and_a_pipe_is_read(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
+    assert list(console.asked("> ")) == ["one", "two"]
+    typed = iter(["one", "", "two"])
+
+    def read() -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", read)
+    assert list(console.asked("> ")) == ["one", "two"]
+    assert capfd.readouterr() == ("", "> > > > \n")

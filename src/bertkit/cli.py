@@ -12,6 +12,9 @@ from bertkit import __version__
 from bertkit.commands.table import register
 from bertkit.errors import BertkitError, ConfigError
 
+STDIN = "/dev/stdin"
+"""What the word - stands for, which would be no value of an option."""
+
 app = App(
     name="bertkit",
     help="From raw text to a BERT in service. Results go to stdout, messages to stderr.",
@@ -30,7 +33,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
     try:
-        words = _with_task(list(arguments))
+        words = _with_task([STDIN if word == "-" else word for word in arguments])
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")

@@ -46,6 +46,24 @@ def lines(*, blank: bool = False) -> Iterator[str]:
     yield from itertools.chain([first], texts)
 
 
+def asked(prompt: str) -> Iterator[str]:
+    """What people type behind a prompt, until they end it (Ctrl-D); without a terminal, `lines`."""
+    if not sys.stdin.isatty():
+        yield from lines()
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (arrows move in the line, and bring back earlier ones)
+    while True:
+        CONSOLE.print(prompt, end="", markup=False)
+        try:
+            line = input()
+        except EOFError:
+            CONSOLE.print()
+            return
+        if line.strip():
+            yield line
+
+
 def print_json(data: Any) -> None:
     """A line of data on stdout."""
     print(msgspec.json.encode(data).decode())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
+from bertkit.data.readers import STDIN
 from bertkit.data.tables import rows
 from bertkit.errors import DataError
 
@@ -44,6 +47,33 @@ def test_other_characters_may_divide_columns(tmp_path: Path) -> None:
     assert rows(write(tmp_path / "b.tsv", "A|0\n"), separator="|").rows == [{"1": "A", "2": "0"}]
     with pytest.raises(DataError, match="separator: 'tab'; give one character, or the word space"):
         rows(tmp_path / "b.tsv", separator="tab")
+
+
+def test_what_divides_a_csv_file_is_told(tmp_path: Path) -> None:
+    for text in ("text;label\nA, b;0,5\n", "text\tlabel\nA, b\t0,5\n"):
+        assert rows(write(tmp_path / "a.csv", text)).rows == [{"text": "A, b", "label": "0,5"}]
+    assert rows(write(tmp_path / "b.csv", '"A; b",0\n"C; d",1\n')).columns == ["1", "2"]
+    assert rows(write(tmp_path / "c.csv", "text\nA; b\nC\n")).rows[0] == {"text": "A; b"}
+    with pytest.raises(DataError, match=r"d.csv:3: expected 2 columns as .* found 3"):
+        rows(write(tmp_path / "d.csv", "text,label\nA,0\nB,1,2\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"text": "A", "label": "0"}', "text\tlabel\nA\t0", "text,label\nA,0", "text;label\nA;0"],
+)
+def test_stdin_is_told_by_how_it_begins(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    for _ in range(2):  # what was read can be read again
+        table = rows(STDIN)
+        assert table.rows == [{"text": "A", "label": "0"}]
+
+
+def test_stdin_is_checked_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, said in ((b"", "stdin: the file is empty"), (b"text\n\xff\n", "stdin:2: not UTF-8")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        with pytest.raises(DataError, match=said):
+            rows(STDIN)
 
 
 def test_rows_may_differ_beside_the_columns_that_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Count
-from bertkit.console import lines, say
+from bertkit.console import asked, lines, say
 from bertkit.data.readers import read_lines
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
@@ -16,6 +16,14 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched
 from bertkit.pipelines.summarize import summaries
+from bertkit.recipes.predict import (
+    Row,
+    answered_file,
+    answered_texts,
+    check_out,
+    refuse_tabs,
+    write_answers,
+)
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
@@ -30,6 +38,7 @@ def predict(
     *,
     pair: list[str] | None = None,
     file: Path | None = None,
+    out: Path | None = None,
     task: str | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
@@ -44,13 +53,17 @@ def predict(
         model: A fine-tuned model folder or hub id.
         text: By default the lines of stdin.
         pair: What goes with the text: the second of a pair, a question's context, each choice.
-        file: Examples as for training, without their labels; which column is what is said.
+        file: Examples as for training, without their labels; - is stdin. Which column is what is
+            said.
+        out: A .csv, .tsv or .jsonl file, to be made, with the columns of the input and the answers.
         task: module:Class, for a task from outside the package.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line names the columns.
-        separator: With --file: what divides columns; by default a tab, or in .csv a comma.
-        long: What to do with texts longer than the model; by default what the task does.
+        separator: With --file: what divides columns; by default a tab, or in .csv a comma or
+            semicolon.
+        long: What to do with texts longer than the model; by default what the task does, and those
+            of a file are cut.
         precision: Of the numbers the model computes with.
     """
     if file is not None and (text or pair):
@@ -58,13 +71,21 @@ def predict(
     reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
     if file is None and reading != Reading():
         raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
+    if out is not None:
+        check_out(out)
     answer = answering(model, task, precision=precision)
     if file is not None:
-        examples = read_examples(type(answer.task), file, reading, labelled=False)
-        yield from answer.answers(examples, long=long)
+        watched = out is not None or not sys.stdout.isatty()  # lines would break the bar
+        rows, answers = answered_file(answer, file, reading, long=long, watched=watched)
+        if out is not None and out.suffix == ".tsv":
+            refuse_tabs(rows)
+        answered: Iterator[tuple[Row, Any]] = zip(rows, answers, strict=True)
     else:
-        rows = ((line, pair) if pair else line for line in text or lines())
-        yield from answer(rows, long=long)
+        answered = answered_texts(answer, text or lines(), pair or (), long=long)
+    if out is None:
+        yield from (one for _, one in answered)
+    else:
+        say(f"{out}: {write_answers(out, answered):,} rows")
 
 
 def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
@@ -186,7 +207,8 @@ def summarize(
     Args:
         model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
             summarize`, which chooses sentences.
-        file: Documents in .jsonl, .csv or .tsv; by default the lines of stdin.
+        file: Documents in .jsonl, .csv or .tsv, or - for such rows on stdin; by default the lines
+            of stdin.
         text_column: With a file: column of the document.
         precision: Of the numbers the model computes with.
     """
@@ -234,7 +256,7 @@ def chat(
     length = writer.stepper.length
     if sys.stdin.isatty():
         say("Write a line; Ctrl-D ends.")
-    for line in lines():
+    for line in asked("> "):
         messages.append(Message("user", line))
         while (
             len(told.encode(messages)[0]) > max(length - ANSWER, length // 2)

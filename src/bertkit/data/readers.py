@@ -8,6 +8,7 @@ memory does not grow with it. Whatever is wrong is a DataError that names file a
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import sys
@@ -26,6 +27,9 @@ from bertkit.errors import DataError, did_you_mean
 BlankLines = Literal["paragraphs", "documents"]
 """What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
 (the input format of Google's BERT)."""
+
+STDIN = Path("/dev/stdin")
+"""What is read once, and kept; on the command line it is called - too."""
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
@@ -126,12 +130,21 @@ class _Block:
 
 
 def read_text(path: Path) -> str:
-    """A whole file, also .gz. Raises: DataError when it is missing, empty, damaged or not UTF-8."""
-    if not path.exists():
+    """A whole file, also .gz, or stdin.
+
+    Raises: DataError when it is missing, empty, damaged or not UTF-8.
+    """
+    if path == STDIN:
+        size = sys.maxsize
+    elif not path.exists():
         raise DataError(f"{path}: no such file; check the spelling")
-    if path.is_dir():
+    elif path.is_dir():
         raise DataError(f"{path}: a folder; name a file")
-    text = "".join(block.text for block in blocks(Span(path, 0, path.stat().st_size)))
+    elif not path.is_file():
+        raise DataError(f"{path}: a pipe or a device; give it on stdin, and name -")
+    else:
+        size = path.stat().st_size
+    text = "".join(block.text for block in blocks(Span(path, 0, size)))
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
     return text
@@ -158,7 +171,7 @@ def blocks(span: Span) -> Iterator[_Block]:
     offset, line, rest = span.start, 1, b""
     packed = span.file.suffix == ".gz"
     left = sys.maxsize if packed else span.end - span.start
-    with _open(span.file) as stream:
+    with open_bytes(span.file) as stream:
         if span.start:
             stream.seek(span.start)
         while True:
@@ -190,9 +203,17 @@ def blocks(span: Span) -> Iterator[_Block]:
                 return
 
 
-def _open(file: Path) -> IO[bytes]:
+def open_bytes(file: Path) -> IO[bytes]:
+    """The bytes of a file, unpacked where it is .gz; those of stdin each time."""
+    if file == STDIN:
+        return io.BytesIO(_read_once(sys.stdin.buffer))
     # gzip.open closes what it opens; the type says less than we need
     return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=1)
+def _read_once(stream: IO[bytes]) -> bytes:
+    return stream.read()
 
 
 def _decode(data: bytes, span: Span, offset: int, line: int) -> str:

@@ -1,7 +1,7 @@
 """Labelled files as rows.
 
-What is read: `.tsv` (also called `.txt`), `.csv` and `.jsonl`, each also as `.gz`, in UTF-8.
-Whatever is wrong is a DataError that names file and line.
+What is read: `.tsv` (also called `.txt`), `.csv` and `.jsonl`, each also as `.gz`, in UTF-8, and
+stdin, which is told by how it begins. Whatever is wrong is a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import io
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, read_text
+from bertkit.data.readers import STDIN, json_object, read_text
 from bertkit.errors import DataError, did_you_mean
 
 TABLES = (".tsv", ".csv", ".jsonl")
+
+SEPARATORS, LOOKED_AT = ",;\t", 100
+"""What may divide the columns of a .csv file, and of how many rows it is told."""
 
 COLUMN_NAMES = frozenset(
     {"text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a", "sentence_b"}
@@ -57,21 +60,24 @@ def rows(
 
     `header` None guesses whether the first line names the columns; where it does not they are
     called "1", "2" and so on. JSON values that are not text are written as in JSON. `separator`
-    divides columns, by default a tab, or in `.csv` a comma; `space` cuts a line after its first
-    word. Where the columns that matter are `named`, rows may have more or fewer others.
+    divides columns, by default a tab, or in `.csv` a comma, or a semicolon or tab where that
+    divides all rows alike and commas do not; `space` cuts a line after its first word. Where the
+    columns that matter are `named`, rows may have more or fewer others.
     Raises: DataError naming file and line, for ragged rows with the expected and found counts.
     """
     path = Path(path)
     kind = suffix(path)
-    if kind not in (*TABLES, ".txt") and path.exists():
+    if kind not in (*TABLES, ".txt") and path != STDIN and path.is_file():
         raise DataError(f"{path}: rows are read from .tsv, .csv, .jsonl and .txt files, also .gz")
     if separator is not None and separator != "space" and len(separator) != 1:
         raise DataError(f"separator: {separator!r}; give one character, or the word space")
     text = read_text(path)
+    if path == STDIN:
+        kind = _kind_of(text)
     if kind == ".jsonl":
         return _json_table(path, text)
     if kind == ".csv" and separator != "space":
-        cells = list(_csv_cells(path, text, separator or ","))
+        cells = list(_csv_cells(path, text, separator or _csv_separator(path, text)))
     else:
         cells = list(_tsv_cells(text, separator or "\t"))
     if separator is None and kind == ".txt" and all(len(row) == 1 for _, row in cells):
@@ -83,6 +89,26 @@ def rows(
 
 
 NO_TAB = "no tab was found in any line, and tabs divide its columns"
+
+
+def _kind_of(text: str) -> str:
+    """The kind of a table by how it begins: an object, a line with a tab, or else CSV."""
+    first = text.lstrip().partition("\n")[0]
+    return ".jsonl" if first.startswith("{") else ".tsv" if "\t" in first else ".csv"
+
+
+def _csv_separator(path: Path, text: str) -> str:
+    """What divides the columns of a .csv file: what gives its first rows equally many, two at
+    least. A comma goes before others, and is taken where none does."""
+    for separator in SEPARATORS:
+        try:
+            first = islice(_csv_cells(path, text, separator), LOOKED_AT)
+            (width,) = {len(cells) for _, cells in first}
+        except (DataError, ValueError):  # its quotes are others', or rows differ
+            continue
+        if width > 1:
+            return separator
+    return SEPARATORS[0]
 
 
 def _tsv_cells(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:

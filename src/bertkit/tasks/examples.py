@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
+from bertkit.data.readers import STDIN
 from bertkit.errors import DataError
 from bertkit.storage import sha256
 from bertkit.tasks.task import Reading, Task
@@ -63,6 +64,8 @@ def take(task: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: 
     """Rows of a file or of a program, with their hash. Raises: DataError for none."""
     if isinstance(rows, Examples):
         return rows
+    if isinstance(rows, str | Path) and Path(rows) == STDIN:
+        raise DataError(f"{name}: stdin, which a run that goes on cannot read again; name a file")
     if isinstance(rows, str | Path):
         return Examples(read_examples(task, rows, reading), str(rows), sha256(Path(rows)))
     if not rows:
