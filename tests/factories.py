@@ -165,3 +165,38 @@ def tiny_elmo(
         for name, weight in (weights or elmo_weights(options or ELMO_OPTIONS)).items():
             file[name] = weight
     return folder
+
+
+def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> bytes:
+    """A PDF of these pages, a line of text for each of theirs; of `outline` each title leads to a
+    page, from 0."""
+    entries = [f"<< /Title ({title}) /Dest [{4 + 2 * page} 0 R /Fit]" for title, page in outline]
+    first = 4 + 2 * len(pages)
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        f"<< /Type /Catalog /Pages 2 0 R{f' /Outlines {first} 0 R' if outline else ''} >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, page in enumerate(pages):
+        lines = " T* ".join(f"({line}) Tj" for line in page.splitlines())
+        stream = f"BT /F1 12 Tf 72 720 Td 14 TL {lines} ET"
+        objects += [
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] "
+            f"/Resources << /Font << /F1 3 0 R >> >> /Contents {5 + 2 * number} 0 R >>",
+            f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        ]
+    if entries:
+        last = first + len(entries)
+        objects.append(f"<< /First {first + 1} 0 R /Last {last} 0 R /Count {len(entries)} >>")
+        for number, entry in enumerate(entries, first + 1):
+            after = f" /Next {number + 1} 0 R" if number < last else ""
+            objects.append(f"{entry} /Parent {first} 0 R{after} >>")
+    data, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(data))
+        data += f"{number} 0 obj\n{content}\nendobj\n".encode("latin-1")
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
+    return data + f"{end}startxref\n{len(data)}\n%%EOF\n".encode()

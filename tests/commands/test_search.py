@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,52 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
     assert cli.run(["mine", str(store), *asked, "--out", str(out), "--negatives", "2"]) == 0
     assert json.loads(capsys.readouterr().out) == {"queries": 1, "rows": 1}
     assert set(json.loads(out.read_text())) == {"anchor", "positive", "negative1", "negative2"}
+
+
+@pytest.fixture
+def store(tiny: Path, tmp_path: Path, capsys: Captured) -> str:
+    (tmp_path / "a.md").write_text("# a\nb c", encoding="utf-8")
+    (tmp_path / "d.md").write_text("d e", encoding="utf-8")
+    place = str(tmp_path / "store")
+    assert cli.run(["index", str(tmp_path), "--model", str(tiny), "--store", place]) == 0
+    capsys.readouterr()
+    return place
+
+
+def test_queries_are_lines_of_stdin(
+    store: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("b c\n\nd\n"))
+    assert cli.run(["search", store, "--top", "1"]) == 0
+    first, hit, _, second, other, _ = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("> b c", "> d")
+    assert hit.endswith("  a.md  [0:7]  a")
+    assert other.endswith("  d.md  [0:3]")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("b c\n"))
+    assert cli.run(["search", store, "--top", "1", "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert (held["query"], held["id"], held["heading"]) == ("b c", "a.md", "a")
+
+
+def test_a_terminal_is_asked(
+    store: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.md").unlink()
+    typed = iter(["a " * 100, " ", "d e"])
+
+    def read() -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", read)
+    assert cli.run(["search", store, "--top", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 passages. Write what to look for; Ctrl-D ends." in err
+    assert "102 tokens, and the model reads 32" in err  # and it goes on
+    assert out.split()[2] == "d.md"
+    assert "d.md: this file is gone" in err
 
 
 @pytest.mark.parametrize(

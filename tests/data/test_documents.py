@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bertkit.data.documents import LONGEST, Columns, Document, documents, html_text
+from bertkit.data.converter import LONGEST
+from bertkit.data.documents import Columns, Document, documents, listed
 from bertkit.errors import ConfigError, DataError
 
 
@@ -54,21 +54,50 @@ def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
     found = {d.id: d.text for d in documents([tmp_path], Columns())}
     assert found == {
         "b.txt": "Plain.",
-        "c.html": "T\nOne bold.\nTwo & three",
+        "c.html": "T\n\nOne bold.\n\nTwo & three",
         "deep/a.md": "# Wings\n\nThey *lift*.",
     }
 
 
-def test_nothing_of_a_page_that_is_not_seen() -> None:
-    page = "<script>alert('x')</script><ul><li>a<li>b</ul><template>no</template>c<br>d<!-- e -->"
-    assert html_text(page) == "a\nb\nc\nd"
-    assert html_text("a<p>b</p>c<div>d<p>e</p></div>f") == "a\nb\nc\nd\ne\nf"
+def test_a_folder_is_listed_with_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.md", "b.png", "c.png", "Makefile", "d.html", ".hidden.md", "e.rst"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    monkeypatch.setattr("bertkit.data.formats.find_spec", lambda name: None)
+    listing = listed([tmp_path])
+    assert [name for _, name in listing.files] == ["a.md", "d.html"]
+    assert str(listing) == (
+        "files: 2 (1 .html, 1 .md); skipped: 4 (2 .png, 1 .rst, which needs pip install "
+        "'bertkit[documents]', 1 without a kind)"
+    )
+    with pytest.raises(DataError, match=r"e.rst: nothing is installed that reads it; pip install"):
+        listed([tmp_path / "e.rst"])
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "a.png").write_text("x")
+    with pytest.raises(
+        DataError, match=r"only: no file in this folder that is read; it holds 1 .p"
+    ):
+        listed([tmp_path / "only"])
+    with pytest.raises(DataError, match=r"a.md: named twice"):
+        listed([tmp_path, tmp_path / "a.md"])
 
 
-def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bs4", None)
-    with pytest.raises(DataError, match="needs Beautiful Soup; pip install"):
-        html_text("<p>a")
+def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    (tmp_path / "b.md").touch()
+    rows(tmp_path / "c.jsonl", {"id": 1, "text": "good"}, {"id": 1, "text": "twice"}, {"id": 2})
+    (tmp_path / "d.jsonl").write_text('{"id": 3, "text": "good"}\nno JSON\n', encoding="utf-8")
+    (tmp_path / "e.html").write_text("<p>good", encoding="utf-8")
+    (tmp_path / "f.html").write_text("<p>", encoding="utf-8")
+    bad: list[DataError] = []
+    used = [d.id for d in documents([tmp_path], Columns(), bad=bad.append)]
+    assert used == ["1", "3", "e.html"]
+    said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: a second document"]
+    said += ["c.jsonl:3: no field 'text'", "d.jsonl:2: not JSON", "f.html: no text in this"]
+    assert len(bad) == len(said)
+    for error, words in zip(bad, said, strict=True):
+        assert words in str(error)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +137,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     file.write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"a.md:1: not UTF-8"):
         list(documents([file], Columns()))
-    other = tmp_path / "b.pdf"
+    other = tmp_path / "b.png"
     other.write_text("x")
-    with pytest.raises(DataError, match=r"b.pdf: unknown kind of file; text is read from .*\.html"):
+    with pytest.raises(DataError, match=r"b.png: unknown kind of file; text is read from .*\.html"):
         list(documents([other], Columns()))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.factories import pdf
 
 from bertkit.checkpoint.folder import load, save
 from bertkit.data.documents import Columns
@@ -136,6 +137,90 @@ def test_all_is_checked_before_anything_is_written(tiny: Path, tmp_path: Path) -
     with pytest.raises(DataError, match=r"b.jsonl:2: no text"):
         index([empty], model=tiny, store=str(place))
     assert not place.exists()
+
+
+def test_what_cannot_be_used_is_named_at_once_or_left_out(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs, place = tmp_path / "docs", tmp_path / "store"
+    docs.mkdir()
+    (docs / "a.txt").write_text("a b", encoding="utf-8")
+    (docs / "b.txt").touch()
+    (docs / "c.md").write_bytes(b"\xff")
+    (docs / "d.png").touch()
+    with pytest.raises(DataError, match=r"2 files or rows cannot be used.*: .*b.txt, .*c.md:1$"):
+        index([docs], model=tiny, store=str(place))
+    assert not place.exists()
+    said = capsys.readouterr().err
+    assert "files: 3 (2 .txt, 1 .md); skipped: 1 (1 .png)" in said
+    assert "b.txt: the file is empty" in said
+    assert "c.md:1: not UTF-8" in said
+    result = index([docs], model=tiny, store=str(place), skip_bad=True)
+    assert result == {"documents": 1, "unchanged": 0, "left_out": 2, "passages": 1}
+    assert "left out: " in capsys.readouterr().err
+    (docs / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(--skip-bad leaves it out\)$"):
+        index([docs], model=tiny, store=str(place))
+
+
+def test_of_many_that_cannot_be_used_some_are_named(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(["{}"] * 300), encoding="utf-8")
+    with pytest.raises(DataError, match=r"300 files or rows .*a.jsonl:5 and 295 more"):
+        index([file], model=tiny, store=str(tmp_path / "store"))
+    assert "… and 200 more" in capsys.readouterr().err
+
+
+def test_files_that_are_gone_are_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs, place = tmp_path / "docs", str(tmp_path / "store")
+    docs.mkdir()
+    for name in "ab":
+        (docs / f"{name}.txt").write_text(f"{name} c", encoding="utf-8")
+    index([write(tmp_path / "rows.jsonl", ["x", "y"])], model=tiny, store=place)
+    index([docs], model=tiny, store=place)
+    (docs / "b.txt").unlink()
+    write(tmp_path / "rows.jsonl", ["x"])
+    capsys.readouterr()
+    assert index([docs], model=tiny, store=place)["gone"] == 1
+    assert "in these files no more: 1 (b.txt)" in capsys.readouterr().err
+    assert index([tmp_path / "rows.jsonl"], model=tiny, store=place)["gone"] == 1
+    assert "no more: 1 (d1)" in capsys.readouterr().err
+    said = index([docs, tmp_path / "rows.jsonl"], model=tiny, store=place, sync=True)
+    assert said == {"documents": 2, "unchanged": 2, "removed": 2, "passages": 2}
+
+
+def test_passages_keep_their_heading(tiny: Path, tmp_path: Path) -> None:
+    text = "# a\n\n## b\n\n" + "c d e f g h. " * 8 + "\n\n## i\nj"
+    (tmp_path / "a.md").write_text(text, encoding="utf-8")
+    place = str(tmp_path / "store")
+    index([tmp_path / "a.md"], model=tiny, store=place, precision="fp32")
+    hits = held(place)
+    assert [hit.heading for hit in hits][:1] == ["a > b"]
+    assert (hits[-1].heading, hits[-1].text) == ("a > i", "## i\nj")
+    assert all(text[hit.start : hit.end] == hit.text for hit in hits)
+    # the model reads the headings that a passage does not begin with, as many as there is room for
+    searcher = Searcher(place)
+    later = hits[1]
+    for asked, alike in ((f"b\n{later.text}", True), (later.text, False)):
+        best = searcher.store.by_vector(searcher.embed([asked])[0], len(hits))
+        (score,) = [hit.score for hit in best if hit.passage == later.passage]
+        assert (score > 1.0 - 1e-5) == alike
+
+
+def test_a_pdf_of_500_pages(tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pypdf", reason="pip install 'bertkit[documents]'")
+    pages = [f"{LETTERS[i % 26]} {LETTERS[i // 26]}" for i in range(500)]
+    (tmp_path / "a.pdf").write_bytes(pdf(pages))
+    place = str(tmp_path / "store")
+    index([tmp_path / "a.pdf"], model=tiny, store=place)
+    hits = held(place)
+    assert "\n\n".join(hit.text for hit in hits) == "\n\n".join(pages)
+    for hit in hits:
+        assert hit.text.startswith(pages[int(hit.heading.removeprefix("page ")) - 1])
 
 
 def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:

@@ -80,6 +80,26 @@ def test_what_means_the_same_is_found(searcher: Searcher) -> None:
     assert [hits[0].id for hits in several] == ["tea", "cats"]
 
 
+def test_a_hit_shows_its_best_sentence(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "# Work\n\nCats sleep. You have thirty days of holiday a year. Dogs bark.\n\n"
+        "| drink | price |\n|---|---|\n| tea | 2 |\n- Bread costs 5.\n",
+        encoding="utf-8",
+    )
+    place = str(tmp_path / "store")
+    index([tmp_path / "a.md"], model=minilm, store=place)
+    searcher = Searcher(place)
+    for query, sentence in (
+        ("vacation", "You have thirty days of holiday a year."),
+        ("price of tea", "| tea | 2 |"),
+        ("price of bread", "- Bread costs 5."),
+    ):
+        (found,) = searcher(query, sentences=True)
+        assert (found.sentence, found.heading) == (sentence, "Work")
+    assert searcher("vacation")[0].sentence == ""
+    assert searcher("vacation", where=["id=b"], sentences=True) == []
+
+
 def test_words_help_where_meaning_does_not(searcher: Searcher) -> None:
     assert searcher("dusk", hybrid=True)[0].id == "cats"
     assert {h.id for h in searcher("dusk", hybrid=True)} == set(TEXTS)

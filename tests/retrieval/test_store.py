@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -106,10 +107,10 @@ def test_what_is_there_is_known_by_its_digest(store: Store, opened: Opened) -> N
 
 def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
     again = opened(SPEC)
-    assert again.ids() == {"wings", "heat", "both"}
+    assert again.sources() == {id: f"docs:{id}" for id in ("wings", "heat", "both")}
     again.remove(["heat", "it's nowhere", "both"])
     again.finish()
-    assert again.ids() == {"wings"}
+    assert set(again.sources()) == {"wings"}
     assert ids(opened().by_vector(unit(1, 1, 1, 1), 9)) == ["wings"]
 
 
@@ -128,6 +129,24 @@ def test_a_store_is_added_to_as_it_was_made(
     with pytest.raises(SearchError, match=said):
         opened(msgspec.structs.replace(SPEC, **change))
     assert opened(msgspec.structs.replace(SPEC, model="moved")).spec == SPEC
+
+
+def test_an_older_store_is_searched_and_not_added_to(tmp_path: Path) -> None:
+    from bertkit.retrieval import lance
+
+    place = tmp_path / "store"
+    store = lance.LanceStore.open(str(place), SPEC)
+    store.replace([WINGS], unit(1, 0, 0, 0)[None])
+    store.finish()
+    store.table.drop_columns(["heading"])
+    store._tag()
+    older = msgspec.structs.replace(SPEC, version=2)
+    (place / lance.SPEC).write_bytes(msgspec.json.encode(older))
+    reader = lance.LanceStore.open(str(place), None)
+    assert [(h.id, h.heading) for h in reader.by_vector(unit(1, 0, 0, 0), 1)] == [("wings", "")]
+    assert [h.id for h in reader.by_words("wing", 1)] == ["wings"]
+    with pytest.raises(SearchError, match="an older bertkit, which cut documents otherwise"):
+        lance.LanceStore.open(str(place), SPEC)
 
 
 def test_there_is_no_store_before_one_is_made(opened: Opened) -> None:
@@ -163,9 +182,9 @@ def test_a_spec_is_read_or_refused() -> None:
     assert read_spec("x", msgspec.json.encode(first)) == msgspec.structs.replace(SPEC, version=1)
     with pytest.raises(SearchError, match="x: what it was made with cannot be read"):
         read_spec("x", b'{"model": 3}')
-    later: Spec = msgspec.structs.replace(SPEC, version=3)
+    later: Spec = msgspec.structs.replace(SPEC, version=4)
     with pytest.raises(
-        SearchError, match="x: a store of version 3, and this bertkit reads up to 2"
+        SearchError, match="x: a store of version 4, and this bertkit reads up to 3"
     ):
         read_spec("x", msgspec.json.encode(later))
 

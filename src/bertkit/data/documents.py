@@ -1,27 +1,28 @@
 """Documents to search in: rows of .jsonl, .csv and .tsv files, collections in the form of SMART;
-.txt, .md and .html files whole."""
+other files whole."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+import msgspec
 
 from bertkit.config import Settings
-from bertkit.data.paths import files, suffix
+from bertkit.data.converter import LONGEST, Converter, too_long
+from bertkit.data.formats import CONVERTED, Extracted, Heading, lacking, markdown
+from bertkit.data.paths import files_inside, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text
 from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 
-PAGES = (".html", ".htm")
-KINDS = (*TABLES, ".txt", ".md", *PAGES)
-
-LONGEST = 16 << 20
-"""Characters of one document; a larger one answers nothing, and its parts would."""
+KINDS = (*TABLES, ".txt", ".md", *CONVERTED)
 
 IDS, TITLE, TEXT = ("id", "_id"), "title", "text"
 """Fields that are looked for where none is named."""
@@ -31,11 +32,13 @@ Value = str | float | None
 
 
 class Columns(Settings, frozen=True):
-    """Which fields of a row hold what."""
+    """Which columns, or fields, of a row hold what."""
 
-    id: str | None = None
+    RENAMED: ClassVar = {"id": "id_column", "text": "text_column"}
+
+    id: str | None = msgspec.field(default=None, name="id_column")
     """Field of a document's id; by default id or _id, else the file's name and the line."""
-    text: tuple[str, ...] = ()
+    text: tuple[str, ...] = msgspec.field(default=(), name="text_column")
     """Field of the text, once for each; by default title, where there is one, and text."""
     keep: tuple[str, ...] = ()
     """Field to filter by, as NAME or NAME:number; once for each."""
@@ -56,61 +59,177 @@ class Columns(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Document:
-    """One document: `where` is its file, and line if it is a row."""
+    """One document: `where` is its file, and line if it is a row.
+
+    `pages` holds where each page of the text begins, if it has pages.
+    """
 
     id: str
     text: str
     where: str
     fields: Mapping[str, Value] = field(default_factory=dict)
+    headings: tuple[Heading, ...] = ()
+    pages: tuple[int, ...] = ()
 
 
-def documents(paths: Sequence[Path], columns: Columns) -> Iterator[Document]:
+@dataclass(frozen=True)
+class Listing:
+    """The files that paths name, each with its name below the folder, and how many were passed over
+    and why: a kind that is not read, or one that nothing installed reads."""
+
+    files: Sequence[tuple[Path, str]]
+    skipped: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """Both in a sentence."""
+        kinds = Counter(suffix(file) or "others" for file, _ in self.files)
+        said = f"files: {len(self.files):,} ({_counted(kinds)})"
+        if self.skipped:
+            said += f"; skipped: {sum(self.skipped.values()):,} ({_counted(self.skipped)})"
+        return said
+
+
+def _counted(kinds: Mapping[str, int]) -> str:
+    ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
+
+
+Bad = Callable[[DataError], None]
+"""Is told of a file or a row that cannot be used."""
+
+
+def listed(paths: Sequence[Path]) -> Listing:
+    """The files to read: folders give what they hold at any depth, sorted, without hidden files.
+
+    Raises: DataError naming a path that is missing, named twice, of no kind that is read, or a
+    folder without any.
+    """
+    known = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
+    chosen: list[tuple[Path, str]] = []
+    skipped: Counter[str] = Counter()
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; check the spelling")
+        if path.is_dir():
+            before = len(chosen)
+            for file in files_inside(path):
+                kind = suffix(file)
+                if kind not in KINDS:
+                    skipped[kind or "without a kind"] += 1
+                elif needs := lacking(kind):
+                    skipped[f"{kind}, which needs {needs}"] += 1
+                else:
+                    chosen.append((file, file.relative_to(path).as_posix()))
+            if len(chosen) == before:
+                kinds = f"; it holds {_counted(skipped)}" if skipped else ""
+                raise DataError(
+                    f"{path}: no file in this folder that is read{kinds}; text is read from {known}"
+                )
+        elif suffix(path) in KINDS or is_smart(path):
+            if needs := lacking(suffix(path)):
+                raise DataError(f"{path}: nothing is installed that reads it; {needs}")
+            chosen.append((path, path.name))
+        else:
+            raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
+    seen: set[Path] = set()
+    for file, _ in chosen:
+        if file.resolve() in seen:
+            raise DataError(f"{file}: named twice; name each file once")
+        seen.add(file.resolve())
+    return Listing(chosen, skipped)
+
+
+def documents(
+    paths: Sequence[Path] | Listing,
+    columns: Columns,
+    *,
+    bad: Bad | None = None,
+    convert: Converter | None = None,
+) -> Iterator[Document]:
     """Every document of these files and folders, in order.
 
     The id of a file is its path below the folder that was named. A collection in the form of SMART
     is known by how it begins; its documents without a text are left out. A .jsonl file is read row
-    by row, a .csv or .tsv file at once.
+    by row, a .csv or .tsv file at once. `convert` may be given so that files are read once however
+    often this is called. A file, row or second document of an id that cannot be used is left out
+    where `bad` is there to be told.
     Raises: DataError naming file and line.
     """
+    if convert is None:
+        with Converter() as convert:
+            yield from documents(paths, columns, bad=bad, convert=convert)
+        return
     fields = columns.fields()
-    for path in map(Path, paths):
-        if is_smart(path):
-            yield from _smart(path, columns, fields)
-            continue
-        for file in files([path], KINDS):
-            name = file.relative_to(path).as_posix() if path.is_dir() else file.name
-            if suffix(file) in TABLES:
-                for line, row in _rows(file):
-                    yield _checked(_document(row, columns, fields, f"{file}:{line}", name, line))
-            else:
-                text = read_text(file)
-                yield _checked(
-                    Document(
-                        name,
-                        html_text(text) if suffix(file) in PAGES else text,
-                        str(file),
-                        dict.fromkeys(fields),
-                    )
+    listing = paths if isinstance(paths, Listing) else listed(paths)
+    seen: set[str] = set()
+    for file, name in listing.files:
+        raws = _raws(file)
+        while True:
+            try:
+                raw = next(raws, None)
+                if raw is None:
+                    break
+                document = (
+                    _whole(file, name, fields, convert)
+                    if isinstance(raw, Path)
+                    else _row(file, name, *raw, columns, fields)
                 )
+                if not document.text and is_smart(file):
+                    continue  # published collections have some without
+                _check(document, seen)
+            except DataError as error:
+                if bad is None:
+                    raise
+                bad(error)
+                continue
+            seen.add(document.id)
+            yield document
 
 
-def _smart(path: Path, columns: Columns, fields: Mapping[str, Kind]) -> Iterator[Document]:
-    """Documents with a text; published collections have some without."""
-    for line, row in read_smart(path):
-        document = _document(row, columns, fields, f"{path}:{line}", path.name, line)
-        if document.text:
-            yield _checked(document)
+Raw = Path | tuple[int, bytes | Mapping[str, Any]]
+"""A file that is a document, or a row of one with its line."""
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if suffix(file) != ".jsonl":
+def _raws(file: Path) -> Iterator[Raw]:
+    """What each document of a file is made of. Raises: DataError for a file that cannot be read."""
+    if file.stat().st_size == 0:
+        raise DataError(f"{file}: the file is empty; leave it out")
+    if is_smart(file):
+        yield from read_smart(file)
+    elif suffix(file) == ".jsonl":
+        for block in blocks(Span(file, 0, file.stat().st_size)):
+            lines = enumerate(block.data.split(b"\n"), block.line)
+            yield from ((line, raw) for line, raw in lines if raw.strip())
+    elif suffix(file) in TABLES:
         table = rows(file, header=True)
         yield from zip(table.lines, table.rows, strict=True)
-        return
-    for block in blocks(Span(file, 0, file.stat().st_size)):
-        for line, raw in enumerate(block.data.split(b"\n"), block.line):
-            if raw.strip():
-                yield line, json_object(raw, f"{file}:{line}")
+    else:
+        yield file
+
+
+def _whole(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
+    where = str(file)
+    _refuse_halves(where, where)  # a name that no text can be
+    if suffix(file) in CONVERTED:
+        extracted = convert(file)
+    else:
+        text = read_text(file)
+        extracted = markdown(text) if suffix(file) == ".md" else Extracted(text)
+    none = dict.fromkeys(fields)
+    return Document(name, extracted.text, where, none, extracted.headings, extracted.pages)
+
+
+def _row(
+    file: Path,
+    name: str,
+    line: int,
+    raw: bytes | Mapping[str, Any],
+    columns: Columns,
+    fields: Mapping[str, Kind],
+) -> Document:
+    where = f"{file}:{line}"
+    row = json_object(raw, where) if isinstance(raw, bytes) else raw
+    return _document(row, columns, fields, where, name, line)
 
 
 def _document(
@@ -161,46 +280,29 @@ def _value(value: Any, kind: Kind, field: str, where: str) -> Value:
         ) from None
 
 
-def _checked(document: Document) -> Document:
+def _check(document: Document, seen: Set[str]) -> None:
+    """Raises: DataError for a document that cannot be searched."""
     where = document.where
     if not document.id:
         raise DataError(f"{where}: the id is empty; give one")
+    if document.id in seen:
+        raise DataError(
+            f"{where}: a second document with the id {document.id!r}; give each its own, or name "
+            "the field that holds it (--id-column)"
+        )
     if not document.text.strip():
         raise DataError(f"{where}: no text in this document; leave it out")
     if len(document.text) > LONGEST:
-        raise DataError(
-            f"{where}: a document of {len(document.text):,} characters, and {LONGEST:,} is the "
-            "most; cut it where it has parts, such as its chapters"
-        )
-    for text in (document.id, document.text, *document.fields.values()):
+        raise DataError(too_long(where, len(document.text)))
+    _refuse_halves(where, document.id, document.text, *document.fields.values())
+
+
+def _refuse_halves(where: str, *values: Value) -> None:
+    for value in values:
         try:
-            str(text).encode()
+            str(value).encode()
         except UnicodeEncodeError:
             raise DataError(
                 f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; write "
                 "the whole pair, or \\ufffd"
             ) from None
-    return document
-
-
-UNSEEN = ("script", "style", "noscript", "template")
-BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "title", "pre")
-
-
-def html_text(page: str) -> str:
-    """The visible text of a page, a line for each block."""
-    try:
-        from bs4 import BeautifulSoup
-    except ModuleNotFoundError:
-        raise DataError(
-            "reading .html needs Beautiful Soup; pip install 'bertkit[search]'"
-        ) from None
-
-    soup = BeautifulSoup(page, "html.parser")
-    for tag in soup(UNSEEN):
-        tag.decompose()
-    for tag in soup(BLOCKS):
-        tag.insert(0, "\n")  # inside: beside it, its place would be looked for among all others
-        tag.append("\n")
-    lines = (" ".join(line.split()) for line in soup.get_text().splitlines())
-    return "\n".join(filter(None, lines))

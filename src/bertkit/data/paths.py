@@ -34,7 +34,7 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     chosen: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = [p for p in _inside(path) if suffix(p) in kinds]
+            inside = [p for p in files_inside(path) if suffix(p) in kinds]
             if not inside:
                 raise DataError(f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz)")
             chosen += inside
@@ -58,7 +58,8 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     return chosen
 
 
-def _inside(folder: Path) -> list[Path]:
+def files_inside(folder: Path) -> list[Path]:
+    """The files of a folder at any depth, sorted, without hidden ones."""
     inside = folder.rglob("*")
     return sorted(
         p

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import Count
 from bertkit.console import progress, say
-from bertkit.data.documents import Columns, Document, documents
+from bertkit.data.converter import Converter
+from bertkit.data.documents import Columns, Document, Listing, documents, listed
+from bertkit.data.passages import Part, cut
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
@@ -31,6 +33,9 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 """How many are written at a time, and how much of the work a stopped run does again at most."""
 
+NAMED, FEW = 100, 5
+"""How many that cannot be used are named each in a line, and how many names a sentence holds."""
+
 
 def index(
     paths: Sequence[Path],
@@ -43,90 +48,144 @@ def index(
     prompt: str | None = None,
     query_prompt: str | None = None,
     sync: bool = False,
+    skip_bad: bool = False,
     precision: Inference = "auto",
     columns: Columns | None = None,
 ) -> dict[str, int]:
     """Put documents into a store, to be searched.
 
     A document replaces the one of its id, and one that is the same already is left alone. All are
-    read and checked before any is written.
-    Raises: DataError for a document that cannot be used, SearchError for a store made with another
+    read and checked before any is written; what a folder holds besides is told.
+    Raises: DataError for documents that cannot be used, SearchError for a store made with another
     model or other settings; what the store held is found as before.
 
     Args:
-        paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md or .html.
-            The same command goes on after a stop.
+        paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md, .html, .pdf,
+            .docx, .rst or .ipynb. The same command goes on after a stop.
         model: A model folder or hub id that makes vectors of texts.
         store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
         length: Tokens of a passage; by default the most the model reads.
-        long: Of longer documents: overlapping passages, the first, or an error.
+        long: Of longer documents: passages cut at headings and paragraphs, the beginning, or an
+            error.
         prompt: What stands before each passage: a name of the model's prompts, or a text such as
             "passage: "; by default the model's for documents, if any.
         query_prompt: The same before each query that will be asked; the store keeps it.
         sync: Take out what is in the store and not among these documents.
+        skip_bad: Leave out files and rows that cannot be used, and name them.
         precision: Of the numbers the model computes with.
     """
     limit_onednn_cache()
     columns = columns or Columns()
-    names = _check(paths, columns)
-    loaded = model if isinstance(model, Loaded) else load(model)
-    prompts, similarity = (loaded.pooling or Pooling()).prompts, similarity_of(loaded)
-    before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
-    if before or asked or prompts.known:
-        say(f"prompts: {before!r} before each passage, {asked!r} before each query")
-    most = loaded.length
-    if length is not None and not 8 <= length <= most:
-        raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
-    _refuse_no_room(loaded.tokenizer, before, length or most)
-    embed = embedder(loaded, precision, similarity, before)
-    spec = Spec(
-        model=name_of(model),
-        fingerprint=fingerprint(embed),
-        dimension=embed.dimension,
-        length=length or most,
-        long=long,
-        fields=columns.fields(),
-        prompt=before,
-        query_prompt=asked,
-        similarity=similarity,
-    )
-    opened = open_store(store, create=spec)
-    unchanged = 0
-    with progress() as bar:
-        task = bar.add_task("indexing", total=len(names), note="")
-        for part in _parts(documents(paths, columns)):
-            digests = [_digest(document) for document in part]
-            there = opened.digests([document.id for document in part])
-            new = [
-                (document, digest)
-                for document, digest in zip(part, digests, strict=True)
-                if there.get(document.id) != digest
-            ]
-            unchanged += len(part) - len(new)
-            if new:
-                _write(opened, embed, new)
-            bar.advance(task, len(part))
-    gone = sorted(opened.ids() - names) if sync else []
-    for start in range(0, len(gone), PART_DOCUMENTS):
-        opened.remove(gone[start : start + PART_DOCUMENTS])
+    listing = listed(paths)
+    say(str(listing))
+    with Converter() as convert:
+        names, left_out = _read_all(listing, columns, convert, skip_bad=skip_bad)
+        loaded = model if isinstance(model, Loaded) else load(model)
+        prompts, similarity = (loaded.pooling or Pooling()).prompts, similarity_of(loaded)
+        before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
+        if before or asked or prompts.known:
+            say(f"prompts: {before!r} before each passage, {asked!r} before each query")
+        most = loaded.length
+        if length is not None and not 8 <= length <= most:
+            raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
+        room = _room(loaded.tokenizer, before, length or most)
+        embed = embedder(loaded, precision, similarity, before)
+        spec = Spec(
+            model=name_of(model),
+            fingerprint=fingerprint(embed),
+            dimension=embed.dimension,
+            length=length or most,
+            long=long,
+            fields=columns.fields(),
+            prompt=before,
+            query_prompt=asked,
+            similarity=similarity,
+        )
+        opened = open_store(store, create=spec)
+        unchanged = 0
+        with progress() as bar:
+            task = bar.add_task("indexing", total=len(names), note="")
+            again = documents(listing, columns, bad=lambda _: None, convert=convert)
+            for part in _parts(again):
+                digests = [_digest(document) for document in part]
+                there = opened.digests([document.id for document in part])
+                new = [
+                    (document, digest)
+                    for document, digest in zip(part, digests, strict=True)
+                    if there.get(document.id) != digest
+                ]
+                unchanged += len(part) - len(new)
+                if new:
+                    _write(opened, embed, new, room)
+                bar.advance(task, len(part))
+    gone = _gone(opened, paths, names, everything=sync)
+    if sync:
+        for start in range(0, len(gone), PART_DOCUMENTS):
+            opened.remove(gone[start : start + PART_DOCUMENTS])
+    elif gone:
+        say(
+            f"in the store, and in these files no more: {len(gone):,} ({_some(gone)}); searches "
+            "still find them, and --sync takes them out"
+        )
     opened.finish()
-    removed = {"removed": len(gone)} if sync else {}
-    return {"documents": len(names), "unchanged": unchanged, **removed, "passages": len(opened)}
+    return {
+        "documents": len(names),
+        "unchanged": unchanged,
+        **({"left_out": left_out} if left_out else {}),
+        **({"removed" if sync else "gone": len(gone)} if sync or gone else {}),
+        "passages": len(opened),
+    }
 
 
-def _check(paths: Sequence[Path], columns: Columns) -> set[str]:
-    """The ids of the documents. Raises: DataError for a document that cannot be used."""
-    seen: set[str] = set()
-    for document in documents(paths, columns):
-        if document.id in seen:
-            raise DataError(
-                f"{document.where}: a second document with the id {document.id!r}; give each its "
-                "own, or name the field that holds it (--id)"
-            )
-        seen.add(document.id)
-    if not seen:
+def _read_all(
+    listing: Listing, columns: Columns, convert: Converter, *, skip_bad: bool
+) -> tuple[set[str], int]:
+    """The ids of the documents, and how many files and rows are left out: each is named.
+
+    Raises: DataError for what cannot be used where nothing is to be left out.
+    """
+    bad: list[DataError] = []
+    names: set[str] = set()
+    with progress() as bar:
+        task = bar.add_task("reading", total=None, note="")
+        for document in documents(listing, columns, bad=bad.append, convert=convert):
+            names.add(document.id)
+            bar.advance(task)
+    if len(bad) == 1 and not skip_bad:
+        raise DataError(f"{bad[0]} (--skip-bad leaves it out)")
+    for error in bad[:NAMED]:
+        say(f"left out: {error}" if skip_bad else str(error))
+    if len(bad) > NAMED:
+        say(f"… and {len(bad) - NAMED:,} more")
+    if bad and not skip_bad:
+        raise DataError(
+            f"{len(bad):,} files or rows cannot be used, as said above; mend them, or leave them "
+            f"out (--skip-bad): {_some([str(error).split(': ')[0] for error in bad])}"
+        )
+    if not names:
         raise DataError("no document in these files")
-    return seen
+    return names, len(bad)
+
+
+def _gone(store: Store, paths: Sequence[Path], names: set[str], *, everything: bool) -> list[str]:
+    """The ids of documents that are in the store and not among these: of all that it holds, or of
+    those that were read from these paths."""
+    return sorted(
+        id
+        for id, source in store.sources().items()
+        if id not in names and (everything or any(_below(source, Path(path)) for path in paths))
+    )
+
+
+def _below(source: str, path: Path) -> bool:
+    """Whether a source, a file or a row of one, is at or below a path."""
+    at = Path(source)
+    return path in (at, *at.parents) or source.startswith(f"{path}:")
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:FEW])
+    return shown if len(names) <= FEW else f"{shown} and {len(names) - FEW:,} more"
 
 
 def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -147,48 +206,65 @@ def _digest(document: Document) -> str:
     return hashlib.sha256(held.encode()).hexdigest()
 
 
-def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]]) -> None:
+def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room: int) -> None:
+    documents = [document for document, _ in new]
+    if store.spec.long == "window":
+        parts = cut(documents, embed.tokenizer, room)
+    else:
+        parts = [[Part(0, len(document.text))] for document in documents]
+    flat = [(place, part) for place, own in enumerate(parts) for part in own]
+    contexts = [f"{part.context}\n" if part.context else "" for _, part in flat]
     encodings, owner = encode(
         embed.tokenizer,
-        [document.text for document, _ in new],
+        [
+            context + documents[place].text[part.start : part.end]
+            for (place, part), context in zip(flat, contexts, strict=True)
+        ],
         length=store.spec.length,
         long=store.spec.long,
-        where=[document.where for document, _ in new],
-        prompts=[store.spec.prompt] * len(new),
+        where=[documents[place].where for place, _ in flat],
+        prompts=[store.spec.prompt] * len(flat),
     )
     vectors = embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
     passages: list[Passage] = []
-    for place, encoding in zip(owner, encodings, strict=True):
+    for at, encoding in zip(owner, encodings, strict=True):
+        (place, part), context = flat[at], contexts[at]
         document, digest = new[place]
         number = passages[-1].number + 1 if passages and passages[-1].id == document.id else 0
-        passages.append(_passage(document, digest, number, encoding))
+        start, end = _characters(encoding, part.start - len(context), part.start)
+        passages.append(
+            Passage(
+                document.id,
+                number,
+                document.text[start:end],
+                start,
+                end,
+                document.where,
+                digest,
+                document.fields,
+                part.heading,
+            )
+        )
     _refuse_unusable(vectors, passages, least=0.5 if store.spec.similarity == "cosine" else 0.0)
     store.replace(passages, vectors)
 
 
-def _passage(document: Document, digest: str, number: int, encoding: Encoding) -> Passage:
+def _characters(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:
+    """Which characters of a document an encoding holds, `shift` before which its text begins."""
     real = [place for place, owner in enumerate(encoding.sequence) if owner is not None]
-    start = int(encoding.offsets[real[0], 0]) if real else 0
-    end = int(encoding.offsets[real[-1], 1]) if real else 0
-    return Passage(
-        document.id,
-        number,
-        document.text[start:end],
-        start,
-        end,
-        document.where,
-        digest,
-        document.fields,
-    )
+    start, end = (encoding.offsets[real[0], 0], encoding.offsets[real[-1], 1]) if real else (0, 0)
+    return max(int(start) + shift, least), max(int(end) + shift, least)
 
 
-def _refuse_no_room(tokenizer: Tokenizer, prompt: str, length: int) -> None:
+def _room(tokenizer: Tokenizer, prompt: str, length: int) -> int:
+    """How many tokens of a passage are for its text. Raises: ConfigError where it is too few."""
     (alone,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
     if length - len(alone) <= length // 2:
         raise ConfigError(
             f"length: {length} tokens, of which the prompt {prompt!r} takes {len(alone)}; give "
             "passages more, or a shorter prompt"
         )
+    return length - len(alone)
 
 
 def _refuse_unusable(

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from bertkit.config import Count
-from bertkit.console import print_json
+from bertkit.console import asked, print_json, say
+from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.retrieval.search import Searcher
+from bertkit.retrieval.store import Hit
 from bertkit.text.long import Long
 
 SHOWN = 240
-"""Characters of a passage that are printed for people."""
+"""Characters of a hit that are printed for people."""
 
 
 def search(
     store: str,
-    query: str,
+    query: str | None = None,
     /,
     *,
     top: Count = 10,
@@ -33,7 +38,7 @@ def search(
 
     Args:
         store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
-        query: What to look for.
+        query: What to look for; by default the lines of stdin, which a terminal asks for.
         top: How many documents.
         where: Only documents with such a field: year>=1960; all that are given.
         hybrid: Join what is found by meaning and by words.
@@ -44,14 +49,37 @@ def search(
         precision: Of the numbers the models compute with.
     """
     searcher = Searcher(store, rerank=rerank, model=model, precision=precision)
-    hits = searcher(query, top=top, where=where, hybrid=hybrid, long=long)
-    if not hits and not json:
-        print("nothing found", file=sys.stderr)
-    for rank, hit in enumerate(hits, 1):
-        if json:
-            print_json(hit)
+    terminal = query is None and sys.stdin.isatty()
+    if terminal:
+        say(f"{len(searcher.store):,} passages. Write what to look for; Ctrl-D ends.")
+    for one in asked("> ") if query is None else [query]:
+        try:
+            hits = searcher(one, top=top, where=where, hybrid=hybrid, long=long, sentences=True)
+        except DataError as error:
+            if not terminal:
+                raise
+            say(str(error))
             continue
-        fields = "".join(f"  {k}={v}" for k, v in hit.fields.items() if v is not None)
-        text = " ".join(hit.text.split())
-        print(f"{rank:3}  {hit.score:.3f}  {hit.id}  [{hit.start}:{hit.end}]{fields}")
-        print(f"     {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}")
+        if json:
+            for hit in hits:
+                held = msgspec.to_builtins(hit)
+                print_json(held if query is not None else {"query": one, **held})
+            continue
+        if query is None and not terminal:
+            print(f"> {one}")
+        if not hits:
+            print("nothing found", file=sys.stderr)
+        for rank, hit in enumerate(hits, 1):
+            _show(rank, hit)
+
+
+def _show(rank: int, hit: Hit) -> None:
+    """A hit for people: its sentence that answers best, and where it stands."""
+    fields = "".join(f"  {k}={v}" for k, v in hit.fields.items() if v is not None)
+    heading = f"  {hit.heading}" if hit.heading else ""
+    text = " ".join((hit.sentence or hit.text).split())
+    print(f"{rank:3}  {hit.score:.3f}  {hit.id}  [{hit.start}:{hit.end}]{fields}{heading}")
+    print(f"     {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}")
+    file = Path(hit.source)
+    if file.is_absolute() and file.parent.is_dir() and not file.exists():
+        say(f"     {file}: this file is gone; `bertkit index … --sync` takes it out")

@@ -48,6 +48,8 @@ class LanceStore(Store):
     def __init__(self, place: str, spec: Spec, table: Any, *, fixed: bool = False) -> None:
         self.place, self.spec, self.table, self.fixed = place, spec, table, fixed
         self.columns = {name: f"field{i}" for i, name in enumerate(spec.fields)}
+        held = set(table.schema.names)  # an older store has no headings
+        self.shown = [*(name for name in SHOWN if name in held), *self.columns.values()]
 
     @classmethod
     def open(cls, place: str, create: Spec | None) -> Self:
@@ -107,11 +109,11 @@ class LanceStore(Store):
                 .execute(pa.table(columns, schema=_schema(self.spec)))
             )
 
-    def ids(self) -> set[str]:
+    def sources(self) -> dict[str, str]:
         with readable(self.place):
-            rows = self.table.search().where("number = 0").select(["id"])
+            rows = self.table.search().where("number = 0").select(["id", "source"])
             first = rows.limit(max(1, self.table.count_rows())).to_arrow()
-        return set(first["id"].to_pylist())
+        return dict(zip(first["id"].to_pylist(), first["source"].to_pylist(), strict=True))
 
     def remove(self, ids: Sequence[str]) -> None:
         with readable(self.place):
@@ -164,7 +166,7 @@ class LanceStore(Store):
         best = np.argsort(-scores, kind="stable")[:count]
         with readable(self.place):
             taken = self.table.take_row_ids(ids[best].tolist()).with_row_id()
-            rows = taken.select([*SHOWN, *self.columns.values()]).to_arrow().to_pylist()
+            rows = taken.select(self.shown).to_arrow().to_pylist()
         by_id = {row["_rowid"]: row for row in rows}
         return [self._hit(by_id[int(ids[place])], float(scores[place])) for place in best]
 
@@ -179,8 +181,8 @@ class LanceStore(Store):
         if where:
             query = query.where(" AND ".join(map(self._sql, where)), prefilter=True)
         with readable(self.place):
-            shown = [*SHOWN, *self.columns.values(), score]
-            rows: list[dict[str, Any]] = query.limit(count).select(shown).to_arrow().to_pylist()
+            arrow = query.limit(count).select([*self.shown, score]).to_arrow()
+            rows: list[dict[str, Any]] = arrow.to_pylist()
         return rows
 
     def _hit(self, row: dict[str, Any], score: float) -> Hit:
@@ -205,6 +207,7 @@ _COLUMNS = {
     "end": pa.int64(),
     "source": pa.string(),
     "digest": pa.string(),
+    "heading": pa.string(),
 }
 
 

@@ -76,13 +76,13 @@ class QdrantStore(Store):
         return cls(place, name, read_spec(place, metadata["bertkit"], create), client)
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        return dict(self._documents(_among(ids)))
+        return dict(self._documents("digest", _among(ids)))
 
-    def ids(self) -> set[str]:
-        return {name for name, _ in self._documents()}
+    def sources(self) -> dict[str, str]:
+        return dict(self._documents("source"))
 
-    def _documents(self, *met: models.Condition) -> Iterator[tuple[str, str]]:
-        """Id and digest of each document, by its first passage."""
+    def _documents(self, what: str, *met: models.Condition) -> Iterator[tuple[str, str]]:
+        """Id and digest or source of each document, by its first passage."""
         first = models.FieldCondition(key="number", match=models.MatchValue(value=0))
         page = None
         while True:
@@ -92,9 +92,9 @@ class QdrantStore(Store):
                     scroll_filter=models.Filter(must=[first, *met]),
                     limit=1000,
                     offset=page,
-                    with_payload=["id", "digest"],
+                    with_payload=["id", what],
                 )
-            yield from ((p.payload["id"], p.payload["digest"]) for p in points if p.payload)
+            yield from ((p.payload["id"], p.payload[what]) for p in points if p.payload)
             if page is None:
                 return
 

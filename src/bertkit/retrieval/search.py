@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -10,16 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
+from bertkit.data.passages import BETWEEN
+from bertkit.data.sentences import split
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, pipeline
+from bertkit.pipelines import Embed, Work, pipeline
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.store import Hit, Similarity, Store, conditions
-from bertkit.text.long import Long
+from bertkit.tasks.task import Feature
+from bertkit.text.long import Long, encode
 
 CANDIDATES = 100
 """Passages of each list where two are joined, and documents whose best passage is read again."""
+
+SENTENCES = 64
+"""Of a passage that are compared with a query."""
 
 FUSION = 60
 """Of reciprocal rank fusion: how little first places count more than later ones."""
@@ -104,15 +111,19 @@ class Searcher:
         where: Sequence[str] = (),
         hybrid: bool = False,
         long: Long = "error",
+        sentences: bool = False,
     ) -> list[Hit]:
         """The best documents, each by its best passage, best first.
 
         `where` holds conditions such as year>=1960, all of which must be met; with `hybrid` the
-        passages found by vector and by words are joined by their ranks.
+        passages found by vector and by words are joined by their ranks. With `sentences` each hit
+        says which of its sentences is nearest to the query.
         Raises: DataError for an empty query, or one longer than the model, ConfigError for a
         condition on a field that the store has not.
         """
-        return self.many([query], top=top, where=where, hybrid=hybrid, long=long)[0]
+        return self.many(
+            [query], top=top, where=where, hybrid=hybrid, long=long, sentences=sentences
+        )[0]
 
     def many(
         self,
@@ -122,6 +133,7 @@ class Searcher:
         where: Sequence[str] = (),
         hybrid: bool = False,
         long: Long = "error",
+        sentences: bool = False,
     ) -> list[list[Hit]]:
         """The same for several queries."""
         if top < 1:
@@ -148,9 +160,40 @@ class Searcher:
                     msgspec.structs.replace(documents[place], score=float(scores[place]))
                     for place in np.argsort(-scores, kind="stable")
                 ]
-            return documents[:top]
+            documents = documents[:top]
+            return self._with_sentences(documents, vector) if sentences else documents
 
         return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
+
+    def _with_sentences(self, hits: Sequence[Hit], vector: NDArray[np.float32]) -> list[Hit]:
+        """Each hit with the sentence of its passage whose vector is nearest to the query's."""
+        if not hits:
+            return []
+        by_hit = [_sentences(hit) for hit in hits]
+        texts = [sentence for own in by_hit for sentence in own]
+        prompts = [self.store.spec.prompt] * len(texts)
+        encodings, _ = encode(
+            self.embed.tokenizer, texts, length=self.embed.length, long="truncate", prompts=prompts
+        )
+        vectors = self.embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
+        scores = iter((vectors @ vector).tolist())
+        best = [max(own, key=lambda _: next(scores)) for own in by_hit]
+        return [
+            msgspec.structs.replace(hit, sentence=sentence)
+            for hit, sentence in zip(hits, best, strict=True)
+        ]
+
+
+_OWN_LINE = re.compile(r"^(?=[^\S\n]*(?:[-*+#>]|\d+[.)])\s|.*\|)", re.MULTILINE)
+"""The beginning of a line that stands for itself: an item, a heading, a row of a table."""
+
+
+def _sentences(hit: Hit) -> list[str]:
+    """The sentences of a passage, one at least; without its headings, which are shown beside."""
+    sentences = split(_OWN_LINE.sub("\n\n", hit.text)) or [hit.text]
+    titles = hit.heading.split(BETWEEN)
+    body = [sentence for sentence in sentences if sentence.strip("#=- ") not in titles]
+    return (body or sentences)[:SENTENCES]
 
 
 def best_documents(ask: Callable[[int], list[Hit]], top: int, least: int = 0) -> list[Hit]:

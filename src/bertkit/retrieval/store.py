@@ -18,8 +18,9 @@ from bertkit.errors import ConfigError, SearchError, did_you_mean
 from bertkit.storage import from_json
 from bertkit.text.long import Long
 
-VERSION, READ = 2, (1, 2)
-"""What is written, and what is read; in the first there were no prompts, and cosines alone."""
+VERSION, READ = 3, (1, 2, 3)
+"""What is written, and what is read; in the first there were no prompts, and cosines alone, and up
+to the second no headings."""
 
 Similarity = Literal["cosine", "dot"]
 
@@ -53,7 +54,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 class Passage:
     """A part of a document: `text` is its characters [start, end).
 
-    `number` counts the passages of a document from 0; `digest` is a hash of the whole document.
+    `number` counts the passages of a document from 0; `digest` is a hash of the whole document;
+    `heading` is what it stands below.
     """
 
     id: str
@@ -64,13 +66,15 @@ class Passage:
     source: str
     digest: str
     fields: Mapping[str, Value]
+    heading: str = ""
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A passage that answers a query, and its score: larger is better.
 
     `text` is characters [start, end) of the document `id`, which was read from `source`; `passage`
-    is its number in it.
+    is its number in it, `heading` what it stands below. `sentence` is the one that answers the
+    query best, where it was asked for.
     """
 
     id: str
@@ -81,16 +85,18 @@ class Hit(msgspec.Struct, frozen=True):
     passage: int
     source: str
     fields: dict[str, Value]
+    heading: str = ""
+    sentence: str = ""
 
 
-SHOWN = ("id", "number", "text", "start", "end", "source")
+SHOWN = ("id", "number", "text", "start", "end", "source", "heading")
 """Columns of a passage that a hit shows, beside the fields."""
 
 
 def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
-    """A hit from the row that a store holds of a passage."""
-    id, number, text, start, end, source = (row[name] for name in SHOWN)
-    return Hit(id, score, text, start, end, number, source, dict(fields))
+    """A hit from the row that a store holds of a passage; older ones have no headings."""
+    id, number, text, start, end, source, heading = (row.get(name, "") for name in SHOWN)
+    return Hit(id, score, text, start, end, number, source, dict(fields), heading)
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,8 @@ class Store(ABC):
         """Write whole documents in place of those with their ids. Shapes: vectors (P, D)."""
 
     @abstractmethod
-    def ids(self) -> set[str]:
-        """The ids of all documents that are there, this run's included."""
+    def sources(self) -> dict[str, str]:
+        """From what each document was read, by its id; this run's included."""
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
@@ -163,6 +169,11 @@ def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec
 
 def _check_same(place: str, spec: Spec, wanted: Spec) -> None:
     """Raises: SearchError for a store to be added to that was made otherwise."""
+    if spec.version != VERSION:
+        raise SearchError(
+            f"{place}: was made by an older bertkit, which cut documents otherwise; it can be "
+            "searched, and what is new goes into a new store"
+        )
     differs = {
         "fingerprint": f"the model {spec.model}, and {wanted.model} is another",
         "length": f"passages of {spec.length} tokens, not {wanted.length}",
