@@ -90,7 +90,7 @@ def test_a_share_is_told_by_its_number(
     assert take(0.25)[1].examples == dev.examples
     monkeypatch.chdir(tmp_path)
     Path("0.25").mkdir()  # what is there is a file's name, not a number
-    with pytest.raises(DataError, match="rows are read from"):
+    with pytest.raises(DataError, match="a folder; name a file"):
         take("0.25")
 
 
