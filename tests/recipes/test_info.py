@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+from tests.factories import tiny_folder, tiny_tokenizer
+
 import bertkit
+from bertkit.families import FAMILIES
 from bertkit.recipes.info import info
 
 
@@ -21,3 +25,11 @@ def test_parameters_add_up(minilm: Path) -> None:
         "similarity": "cosine",
     }
     assert found["length"] == 256
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mpnet"])
+def test_what_stands_beside_the_layers_counts(name: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "m", tiny_tokenizer("abc"), "mlm", family=FAMILIES[name])
+    loaded = bertkit.load(folder)
+    weights = sum(p.numel() for p in loaded.model.parameters())
+    assert info(loaded)["parameters"]["all"] == weights

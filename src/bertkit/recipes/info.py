@@ -10,7 +10,6 @@ import msgspec
 from bertkit.checkpoint.elmo import SOFTMAX, load_elmo, load_softmax
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import plain
-from bertkit.models.transformer import Transformer
 from bertkit.pipelines.elmo_task import is_elmo_task, read_record
 from bertkit.tasks import recorded
 
@@ -19,15 +18,11 @@ def info(loaded: Loaded) -> dict[str, Any]:
     """Shape, parameters and where they are, heads, labels, tokenizer."""
     encoder = loaded.model.encoder
     groups = {
-        "embedding": encoder.embedding,
-        **(
-            {"blocks": encoder.blocks}
-            if isinstance(encoder, Transformer)
-            else {"lstm": encoder.lstm}
-        ),
+        **dict(encoder.named_children()),
         **{f"head {name}": head for name, head in loaded.model.heads.items()},
     }
     counts = {name: sum(p.numel() for p in m.parameters()) for name, m in groups.items()}
+    counts = {name: count for name, count in counts.items() if count or name.startswith("head ")}
     tokenizer = loaded.tokenizer
     return {
         "folder": str(loaded.folder),
