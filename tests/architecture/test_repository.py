@@ -76,7 +76,16 @@ HOMES: dict[str, str] = {
     "view/figures.py": "view/test_page.py",
     **{
         f"families/{name}.py": "families/test_golden.py"
-        for name in ("albert", "bert", "distilbert", "electra", "modernbert", "mpnet", "roberta")
+        for name in (
+            "albert",
+            "bert",
+            "deberta",
+            "distilbert",
+            "electra",
+            "modernbert",
+            "mpnet",
+            "roberta",
+        )
     },
 }
 """Source files without a test file of the same name, each with the one that holds it."""

@@ -14,6 +14,7 @@ from bertkit.errors import ConfigError
 from bertkit.families import (
     ALBERT,
     BERT,
+    DEBERTA,
     DISTILBERT,
     FAMILIES,
     MODERNBERT,
@@ -24,6 +25,8 @@ from bertkit.families import (
 )
 from bertkit.families.t5 import RATES
 from bertkit.models.config import (
+    ConvolutionSettings,
+    DisentangledPositions,
     RecurrentSettings,
     RelativePositions,
     RotaryPositions,
@@ -76,6 +79,7 @@ OTHERS: dict[str, Any] = {
     "feedforward.gated": True,
     "feedforward.bias": False,
     "feedforward.dropout": 0.7,
+    "convolution": ConvolutionSettings(tokens=5, activation="gelu"),
     "recurrent": RecurrentSettings(direction="both", attention="luong"),
     "head.activation": "relu",
     "head.pooling": "mean",
@@ -118,6 +122,8 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
     if family is T5:
         value = RelativePositions(buckets=8) if name == "positions" else value
         more |= dict.fromkeys(RATES, value) if name in RATES else {}
+    if family is DEBERTA and name == "positions":
+        value = DisentangledPositions(side_buckets=8, farthest=30)
     config = config_of(family, {**more, name: value})
     if name in family.always:
         with pytest.raises(ConfigError, match=f"model.({'|'.join([name, *more])}) = "):
@@ -238,6 +244,30 @@ def test_modernbert_says_which_layers_are_local(theirs: dict[str, Any], ours: tu
 def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **theirs})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"relative_attention": False}, "relative_attention = False: deberta-v2 is read with True"),
+        ({"share_att_key": None}, "share_att_key = False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd = 'none'"),
+        ({"pos_att_type": "c2p"}, "pos_att_type = 'c2p'"),
+        ({"pos_att_type": 3}, "pos_att_type = 3"),
+        ({"position_buckets": -1}, "position_buckets = -1"),
+        ({"max_relative_positions": "far"}, "max_relative_positions = 'far'"),
+        ({"max_relative_positions": 100}, "half of the 256 buckets of a side"),
+        ({"attention_head_size": 7}, "attention_head_size = 7"),
+        ({"embedding_size": 8}, "embedding_size = 8"),
+        ({"conv_kernel_size": 4}, "tokens = 4: has no middle"),
+        ({"conv_kernel_size": 3, "conv_act": "mish"}, "invalid enum value 'mish'"),
+        ({"pooler_dropout": 0.5}, "pooler_dropout = 0.5"),
+    ],
+)
+def test_what_deberta_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+    written = DEBERTA.write_config(config_of(DEBERTA))
+    with pytest.raises((ValueError, ConfigError), match=message):
+        DEBERTA.read_config({**written, **theirs})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ TOLERANCE = 1e-4
 SHAPE: dict[str, dict[str, Any]] = {
     "albert": {"layers": 4, "layer_sharing": (0, 0, 0, 0), "embedding": 8},
     "electra": {"embedding": 8},
+    "deberta-v2": {"positions.side_buckets": 4, "convolution": {"tokens": 3, "activation": "gelu"}},
     "modernbert": {"layers": 4, "attention.window.tokens": 2},
 }
 """What a family's file must show, beside the tiny size of all."""

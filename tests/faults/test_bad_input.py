@@ -324,7 +324,11 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map asks to run code"),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
     "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
-    "family spelt like ours": (edit_config(model_type="deberta-v2"), "take a model of one it has"),
+    "family spelt like ours": (edit_config(model_type="deberta"), "take a model of one it has"),
+    "another shape of DeBERTa": (
+        edit_config(model_type="deberta-v2", relative_attention=True),
+        "position_biased_input = True: deberta-v2 is read with False only",
+    ),
     "tasks of ERNIE": (edit_config(model_type="ernie", use_task_id=True), "use_task_id = True"),
     "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
     "no such activation": (edit_config(hidden_act="swoosh"), "hidden_act = 'swoosh'"),

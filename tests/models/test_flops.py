@@ -85,6 +85,14 @@ def test_a_window_costs_less_and_shared_layers_cost_as_much() -> None:
     assert shared == whole
 
 
+def test_distances_make_two_more_products_of_each_score() -> None:
+    plain = Flops(build(tiny_config(500, **SIZE), ("mlm",)))
+    positions = {"kind": "disentangled", "side_buckets": 8}
+    far = Flops(build(tiny_config(500, **SIZE, positions=positions), ("mlm",)))
+    batch = batch_of([40, 60], 5)
+    assert far(batch) - plain(batch) == 12 * 3 * 64 * (40**2 + 60**2)
+
+
 def test_of_lstms_nothing_is_said() -> None:
     config = tiny_config(500, **SIZE, recurrent=RecurrentSettings())
     with pytest.raises(TypeError, match="Transformers"):

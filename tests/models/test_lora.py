@@ -13,7 +13,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.families import ALBERT, BERT, GPT2, LLAMA, Family
-from bertkit.models.lora import LoRA, adapters, add_lora, merged
+from bertkit.models.lora import LoRA, adapters, add_lora, depths, merged
 from bertkit.models.model import Model
 
 
@@ -90,3 +90,11 @@ def test_merged_gives_the_same() -> None:
     assert torch.allclose(Engine(model).model(batch)["classify"], after, atol=1e-5)
     assert len(adapters(model)) == 8  # it keeps its own
     assert merged(plain) is plain
+
+
+def test_what_the_first_layer_reads_is_as_deep_as_the_embedding() -> None:
+    names = ["embedding.tokens.weight", "distances.table.weight", "convolution.conv.weight"]
+    below = [f"encoder.{name}" for name in names]
+    place = depths([*below, "encoder.blocks.0.attention.out.weight", "encoder.norm.weight"])
+    assert [place[name] for name in below] == [0, 0, 0]
+    assert place["encoder.norm.weight"] == 2

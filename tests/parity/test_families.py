@@ -15,11 +15,13 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.weights import read_tensors, standard_names
 from bertkit.config import at, decode, merged, nested, plain
-from bertkit.families import BERT, DISTILBERT, ELECTRA, ROBERTA, Family
+from bertkit.engine.engine import Engine
+from bertkit.families import BERT, DEBERTA, DISTILBERT, ELECTRA, ROBERTA, Family
 from bertkit.models.config import FeedForwardSettings, TransformerConfig
 from bertkit.models.model import Model, build
-from bertkit.nn.attention import Trace
+from bertkit.nn.attention import Attention, Trace
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 
@@ -45,6 +47,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "distilbert": {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
     "electra": {"embedding_size": 16, "summary_last_dropout": 0.0},
     "mpnet": {},
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "legacy": False,
+    },
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
 }
 """Theirs, beside those that all have."""
@@ -172,6 +183,7 @@ RATES = {
     "hidden_dropout_prob": 0.05,
     "classifier_dropout": 0.1,
     "classifier_dropout_prob": 0.15,
+    "cls_dropout": 0.12,
     "summary_last_dropout": 0.2,
     "dropout": 0.25,
     "qa_dropout": 0.3,
@@ -242,6 +254,7 @@ CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "modernbert": (frozenset({"answer"}), {"head.answer_dropout": 0.0}),
     "camembert": (frozenset({"mlm"}), {"attention.output_dropout": 0.0}),
     "bert": (frozenset({"classify"}), {"head.dense_dropout": "head.dropout"}),
+    "deberta-v2": (frozenset({"tag"}), {"head.tag_dropout": "head.dropout"}),
 }
 
 
@@ -302,14 +315,13 @@ def test_loss_and_gradients_equal_in_train_mode(
     assert abs(our_loss.item() - their_loss.item()) <= 1e-5
     their_loss.backward()
     our_loss.backward()
-    gradients = {
-        n: p.grad for n, p in theirs.named_parameters(remove_duplicate=False) if p.grad is not None
-    }
-    table = family.names(dict(ours.named_parameters()), ours.config)
+    for parameter in theirs.parameters():  # gradients in a folder, by the names that weights have
+        parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    theirs.save_pretrained(tmp_path / "gradients")
+    tensors = standard_names(family, read_tensors(tmp_path / "gradients"))
+    gradients = family.read(dict(ours.named_parameters()), tensors, ours.config)
     for name, weight in ours.named_parameters():
-        if "positions" not in name:
-            other = torch.cat([gradients[row] for row in table[name]])
-            torch.testing.assert_close(weight.grad, other, atol=1e-5, rtol=1e-3, msg=name)
+        torch.testing.assert_close(weight.grad, gradients[name], atol=1e-5, rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -334,6 +346,56 @@ def test_other_names_of_what_we_have_are_read(
     save(tmp_path / "again", ours, tokenizer, family)
     again = getattr(transformers, family.architectures[heads]).from_pretrained(tmp_path / "again")
     assert difference(ours, again.eval(), family) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"legacy": True},
+        {"conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 8},
+        {"max_relative_positions": 24, "type_vocab_size": 0, "pos_att_type": ["c2p", "p2c"]},
+    ],
+    ids=["names of transformers' own head", "version 2 xlarge", "a distance of its own"],
+)
+def test_deberta_in_its_other_shapes(
+    more: dict[str, Any], tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    heads = frozenset({"mlm"})
+    theirs = their_model(DEBERTA, heads, more)
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    assert difference(ours, theirs, DEBERTA) <= 1e-5
+    save(tmp_path / "again", ours, tokenizer, DEBERTA)
+    again = transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path / "again")
+    assert difference(ours, again.eval(), DEBERTA) <= 1e-5
+    if ours.encoder.convolution is not None:
+        ours.encoder.convolution = None  # the control
+        assert difference(ours, theirs, DEBERTA) > 1e-3
+
+
+@pytest.mark.parametrize("term", ["queries of distances", "keys of distances", "buckets"])
+def test_control_without_a_term_of_deberta_fails(
+    term: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = their_model(DEBERTA, frozenset({"mlm"}))
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    assert ours.encoder.distances is not None
+    if term == "buckets":
+        ours.encoder.distances.farthest = 2 * ours.encoder.distances.farthest
+    else:
+        kept = torch.tensor([0.0, 1.0] if term.startswith("queries") else [1.0, 0.0])
+        whole = Attention.of_distances
+        monkeypatch.setattr(
+            Attention, "of_distances", lambda *args: whole(*args) * kept[:, None, None]
+        )
+    assert difference(ours, theirs, DEBERTA) > 1e-3
+
+
+def test_deberta_goes_through_the_engine(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
+    """What an engine computes once, and packs, equals what transformers computes each time."""
+    theirs = their_model(DEBERTA, frozenset({"mlm"}))
+    ours = opened(theirs, tokenizer, tmp_path / "model").model
+    with torch.inference_mode():
+        assert difference(Engine(ours).model, theirs, DEBERTA) <= 1e-5
 
 
 def test_sinusoidal_positions_learn_as_theirs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
@@ -364,7 +426,9 @@ def test_transformers_opens_what_we_save(
         assert torch.equal(tensor, again.model.state_dict()[name])
 
 
-@pytest.mark.parametrize("family", [BERT, ROBERTA, DISTILBERT, ELECTRA], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "family", [BERT, ROBERTA, DISTILBERT, ELECTRA, DEBERTA], ids=lambda f: f.name
+)
 def test_trace_equals_their_states_and_attention(
     family: Family, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -406,6 +407,33 @@ def test_mpnets_frame_is_that_of_its_folder(tmp_path: Path) -> None:
     for texts in (("a bc",), ("A b", "bc a")):
         assert ours.encode(*texts).ids.tolist() == theirs(*texts)["input_ids"]
     assert (ours.pad, ours.mask) == (theirs.pad_token_id, theirs.mask_token_id)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"do_lower_case": True}, {"split_by_punct": True, "add_prefix_space": False}]
+)
+def test_debertas_texts_are_those_of_its_folder(
+    settings: dict[str, Any], english: list[str], tmp_path: Path
+) -> None:
+    trained = json.loads(train(english[:40], kind="unigram", size=400).core.to_str())
+    specials = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    pieces = [row for row in trained["model"]["vocab"] if row[0][0] not in "[<"]
+    vocab = [*((piece, 0.0) for piece in specials), *map(tuple, pieces)]
+    theirs = transformers.DebertaV2Tokenizer(vocab=vocab, **settings)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = Tokenizer.load(tmp_path / "theirs")
+    ours.save(tmp_path / "ours")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    texts = [*english[:20], "  Two  spaces,\nthen (a line). ", "Don't", ""]
+    for text, pair in itertools.pairwise(texts):
+        found = ours.encode(text, pair, max_length=10_000)
+        for other in (theirs, again):
+            said = say(other, text, pair)
+            assert found.ids.tolist() == said["input_ids"][0]
+            assert found.types.tolist() == said["token_type_ids"][0]
+    assert (ours.pad, ours.mask) == (theirs.pad_token_id, theirs.mask_token_id)
+    plain = Tokenizer.load(tmp_path / "ours").ids(["Don't"])[0].tolist()
+    assert again("Don't", add_special_tokens=False)["input_ids"] == plain
 
 
 def test_a_saved_folder_is_the_same_tokenizer(

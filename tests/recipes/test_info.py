@@ -27,7 +27,7 @@ def test_parameters_add_up(minilm: Path) -> None:
     assert found["length"] == 256
 
 
-@pytest.mark.parametrize("name", ["modernbert", "mpnet"])
+@pytest.mark.parametrize("name", ["modernbert", "mpnet", "deberta-v2"])
 def test_what_stands_beside_the_layers_counts(name: str, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "m", tiny_tokenizer("abc"), "mlm", family=FAMILIES[name])
     loaded = bertkit.load(folder)

@@ -93,6 +93,7 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
     of_heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
     bare = not any(name.startswith(family.prefix) for name in theirs)
     for name, tensor in theirs.items():
+        name = family.spelled(name)
         if name.endswith((".gamma", ".beta")):  # TensorFlow's names, in folders before 2019
             name = name.removesuffix(".gamma").removesuffix(".beta") + (
                 ".weight" if name.endswith("gamma") else ".bias"

@@ -20,6 +20,7 @@ from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
 from bertkit.models.lora import merged
 from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
@@ -67,6 +68,7 @@ def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
     memory.retain_freed()
     exact = merged(model)
     model = copy.deepcopy(exact).to(dtype).eval().requires_grad_(False)
+    _place(model.encoder)
     device = next(model.parameters()).device.type
     reason = unavailable(dtype) if device == "cpu" else f"layers are not packed on {device}"
     if int8:
@@ -85,6 +87,17 @@ def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
             by_rows = int8 == "rows"
             head.product = Int8RowsLinear(of, dtype) if by_rows else PackedLinear(head)
     return model
+
+
+@torch.no_grad()
+def _place(stack: nn.Module) -> None:
+    """Compute what layers make of distances, which is the same for all texts."""
+    if not isinstance(stack, Transformer) or stack.distances is None:
+        return
+    vectors = stack.distances().vectors
+    for part in stack.modules():
+        if isinstance(part, Attention):
+            part.distant = part.of_distances(vectors)
 
 
 def _pack(stack: nn.Module, exact: nn.Module, dtype: torch.dtype, int8: Int8) -> None:

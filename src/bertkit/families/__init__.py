@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bertkit.families.albert import ALBERT
 from bertkit.families.bart import BART
 from bertkit.families.bert import BERT, ERNIE
+from bertkit.families.deberta import DEBERTA
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Family] = {
         ELECTRA,
         MODERNBERT,
         MPNET,
+        DEBERTA,
         OPENAI_GPT,
         GPT2,
         MARIAN,
@@ -49,7 +51,7 @@ FAMILIES: Mapping[str, Family] = {
 OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
-        "relative positions": ("deberta", "deberta-v2", "xlnet", "funnel"),
+        "relative positions": ("deberta", "xlnet", "funnel"),
         "its own rotary positions": ("nomic_bert", "new", "eurobert", "roformer", "esm"),
         "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
         "layers of another shape": (
@@ -75,6 +77,7 @@ __all__ = [
     "BERT",
     "CAMEMBERT",
     "DATA2VEC_TEXT",
+    "DEBERTA",
     "DISTILBERT",
     "ELECTRA",
     "ERNIE",
@@ -86,7 +89,6 @@ __all__ = [
     "MARIAN",
     "MODERNBERT",
     "MPNET",
-    "OPENAI_GPT",
     "OTHERS",
     "ROBERTA",
     "T5",

@@ -99,6 +99,8 @@ class Family:
     """Their weights of heads that not all models have."""
     derived: Mapping[str, str]
     """Their tensors that duplicate another: checked for equality when read, and not kept."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """How their names begin in some folders -> the names of these tables."""
     ignored: tuple[str, ...] = ()
     """How the names of their tensors end that are no weights, such as position ids."""
     transposed: tuple[str, ...] = ()
@@ -287,6 +289,13 @@ class Family:
         """Rows of their tables of positions before the first."""
         return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
 
+    def spelled(self, theirs: str) -> str:
+        """One of their names as the tables have it."""
+        for start, name in self.spellings.items():
+            if theirs.startswith(start):
+                return name + theirs.removeprefix(start)
+        return theirs
+
     def _turned(self, row: str, weight: Tensor) -> Tensor:
         """Between their way of storing a weight and ours, which one step leads to and back."""
         if row in self.rows:
@@ -304,11 +313,13 @@ def module(ours: str, *theirs: str) -> dict[str, str | tuple[str, ...]]:
     return table
 
 
-def embeddings(prefix: str, *, types: bool = True) -> dict[str, str | tuple[str, ...]]:
+def embeddings(
+    prefix: str, *, positions: bool = True, types: bool = True
+) -> dict[str, str | tuple[str, ...]]:
     """The table's rows of an embedding with the names that nearly all families share."""
     return {
         "encoder.embedding.tokens.weight": f"{prefix}word_embeddings.weight",
-        POSITIONS: f"{prefix}position_embeddings.weight",
+        **({POSITIONS: f"{prefix}position_embeddings.weight"} if positions else {}),
         **(
             {"encoder.embedding.types.weight": f"{prefix}token_type_embeddings.weight"}
             if types
@@ -318,9 +329,10 @@ def embeddings(prefix: str, *, types: bool = True) -> dict[str, str | tuple[str,
     }
 
 
-def bert_layers(prefix: str) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of a stack of layers named as in BERT."""
-    qkv = (f"{prefix}attention.self.{part}" for part in ("query", "key", "value"))
+def bert_layers(prefix: str, ending: str = "") -> dict[str, str | tuple[str, ...]]:
+    """The table's rows of a stack of layers named as in BERT; the names of the matrices of queries,
+    keys and values may have an ending."""
+    qkv = (f"{prefix}attention.self.{part}{ending}" for part in ("query", "key", "value"))
     return {
         **module("encoder.blocks.{}.attention.qkv", *qkv),
         **module("encoder.blocks.{}.attention.out", f"{prefix}attention.output.dense"),

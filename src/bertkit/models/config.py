@@ -42,12 +42,34 @@ class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative")
     """Add learned vectors of absolute positions as well (MPNet)."""
 
 
+class DisentangledPositions(Settings, frozen=True, tag_field="kind", tag="disentangled"):
+    """A learned vector for each distance, which meets queries and keys (DeBERTa). He et al. 2021,
+    3.1."""
+
+    side_buckets: Buckets = 256
+    """Distances ahead are told apart in so many buckets, and those behind in as many."""
+    farthest: Count | None = None
+    """Distances from here on share a bucket; `max_positions` by default."""
+
+    def __post_init__(self) -> None:
+        if self.farthest is not None and self.farthest <= self.side_buckets // 2 + 1:
+            raise ValueError(
+                f"farthest = {self.farthest}: half of the {self.side_buckets} buckets of a side "
+                "have one distance each already; choose more, or fewer side_buckets"
+            )
+
+
 class NoPositions(Settings, frozen=True, tag_field="kind", tag="none"):
     """The order of tokens is unknown to the model."""
 
 
 Positions = (
-    LearnedPositions | SinusoidalPositions | RotaryPositions | RelativePositions | NoPositions
+    LearnedPositions
+    | SinusoidalPositions
+    | RotaryPositions
+    | RelativePositions
+    | DisentangledPositions
+    | NoPositions
 )
 
 
@@ -119,6 +141,19 @@ class FeedForwardSettings(Settings, frozen=True):
     """Whether its linear layers have biases."""
     dropout: Rate = 0.0
     """Behind its activation (BART)."""
+
+
+class ConvolutionSettings(Settings, frozen=True):
+    """A convolution of the embedding, which is added to the states of the first layer."""
+
+    tokens: Count = 3
+    """Tokens that it reads at a time, an odd number."""
+    activation: Literal["tanh", "gelu", "relu", "silu"] = "tanh"
+    """`gelu` in DeBERTa v2 xlarge."""
+
+    def __post_init__(self) -> None:
+        if self.tokens % 2 == 0:
+            raise ValueError(f"tokens = {self.tokens}: has no middle; choose an odd number")
 
 
 class RecurrentSettings(Settings, frozen=True):
@@ -203,6 +238,8 @@ class TransformerConfig(Settings, frozen=True):
     norm: NormSettings = NormSettings()
     attention: AttentionSettings = AttentionSettings()
     feedforward: FeedForwardSettings = FeedForwardSettings()
+    convolution: ConvolutionSettings | None = None
+    """A convolution beside the first layer (DeBERTa v2 xlarge); by default none."""
     recurrent: RecurrentSettings | None = None
     """LSTMs in place of attention and feed-forward networks; by default none."""
     head: HeadSettings = HeadSettings()

@@ -98,7 +98,7 @@ def flat(config: TransformerConfig) -> dict[str, Any]:
     """The settings that decide vectors, by flat names; what these cannot say, by its path."""
     positions, window = config.positions, config.attention.window
     groups = {"positions", "norm", "attention", "feedforward", "head"}
-    newer = {"scale_embedding", "recurrent"}
+    newer = {"scale_embedding", "convolution", "recurrent"}
     same = {*TransformerConfig.__struct_fields__, *RENAMED} - {*RENAMED.values(), *groups, *newer}
     old = {
         **{name: getattr(config, RENAMED.get(name, name)) for name in same},

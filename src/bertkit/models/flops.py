@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import DisentangledPositions, TransformerConfig
 from bertkit.models.heads import CausalClassifier, Classifier, LanguageModelHead, Pooler, Tagger
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -144,4 +144,6 @@ def _pairs(config: TransformerConfig, layout: Packed) -> int:
     reaches = [layout.longest if w is None else 2 * w + 1 for w in config.windows]
     pairs = sum(length * min(length, reach) for reach in reaches for length in layout.lengths)
     width: int = config.heads * config.head_width
+    if isinstance(config.positions, DisentangledPositions):  # two products more for each score
+        width *= 2
     return width * pairs

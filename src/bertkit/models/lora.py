@@ -68,15 +68,17 @@ def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
     return len({depth for depth in place.values() if depth < lowest})
 
 
+LOWEST = ("encoder.embedding.", "encoder.distances.", "encoder.convolution.")
 _LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
 
 
 def depths(names: Collection[str]) -> dict[str, int]:
-    """How deep each weight stands, by its name: the encoder's embedding 0, then its layers; above
-    them all heads, a decoder, and the norm that a pre-norm encoder ends with."""
+    """How deep each weight stands, by its name: the encoder's embedding 0, and what else its first
+    layer reads, then its layers; above them all heads, a decoder, and the norm that a pre-norm
+    encoder ends with."""
     layers = {n: int(m[1] or m[2]) + 1 for n in names if (m := _LAYER.match(n))}
     top = max(layers.values(), default=0) + 1
-    return {n: layers.get(n, 0 if n.startswith("encoder.embedding.") else top) for n in names}
+    return {n: layers.get(n, 0 if n.startswith(LOWEST) else top) for n in names}
 
 
 def add_lora(

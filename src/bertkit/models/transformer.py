@@ -8,12 +8,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
+from bertkit.errors import ConfigError
 from bertkit.models.block import Block, Memory, norm_of
-from bertkit.models.config import RelativePositions, RotaryPositions, TransformerConfig
+from bertkit.models.config import (
+    DisentangledPositions,
+    RelativePositions,
+    RotaryPositions,
+    TransformerConfig,
+)
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
 from bertkit.nn.cache import Step
 from bertkit.nn.context import AttentionContext
+from bertkit.nn.convolution import Convolution
+from bertkit.nn.distances import TERMS, DistanceTable
 from bertkit.nn.relative import RelativeBias
 from bertkit.nn.rotary import Rotary
 
@@ -33,11 +41,29 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, first=weights == 0) for weights in range(max(config.depths) + 1)
         )
-        relative = config.positions if isinstance(config.positions, RelativePositions) else None
+        positions, convolution = config.positions, config.convolution
         self.relative = None
-        if relative is not None:
+        if isinstance(positions, RelativePositions):
             causal = config.attention.causal
-            self.relative = RelativeBias(relative.buckets, config.heads, causal=causal)
+            self.relative = RelativeBias(positions.buckets, config.heads, causal=causal)
+        self.distances = None
+        if isinstance(positions, DisentangledPositions):
+            if config.attention.causal or config.kv_heads != config.heads:
+                raise ConfigError(
+                    "positions: disentangled ones are for encoders whose heads have keys of their "
+                    "own; leave out attention.causal and attention.kv_heads"
+                )
+            farthest = positions.farthest or config.max_positions
+            norm = norm_of(config.norm, config.hidden)
+            self.distances = DistanceTable(
+                positions.side_buckets, farthest, config.hidden, config.dropout, norm
+            )
+        self.convolution = None
+        if convolution is not None:
+            norm = norm_of(config.norm, config.hidden)
+            self.convolution = Convolution(
+                config.hidden, convolution.tokens, convolution.activation, config.dropout, norm
+            )
         self.norm = norm_of(config.norm, config.hidden) if config.norm.final else None
 
     def forward(
@@ -54,6 +80,7 @@ class Transformer(nn.Module):
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch.layout, x)
+        embedded = x
         scale = None if self.config.attention.scaled else 1.0
         recalled = None if memory is None else _memory(batch, memory, scale)
         if step is not None and self.relative is not None:
@@ -66,6 +93,8 @@ class Transformer(nn.Module):
                 source = AttentionContext(batch.layout, scale=scale, recall=step.source(layer))
                 recalled = None if source.recall is None else Memory(None, source)
             x = self.blocks[place](x, context, trace, recalled)
+            if self.convolution is not None and layer == 0:
+                x = self.convolution(embedded, x, batch.layout)
             if self.norm is not None and layer == self.config.layers - 1:
                 x = self.norm(x)
             if trace is not None:
@@ -76,7 +105,11 @@ class Transformer(nn.Module):
         """Of layers whose tokens attend to the whole sequence, and of the others."""
         config = self.config
         bias = None if self.relative is None else self.relative()
+        distances = None if self.distances is None else self.distances()
         base = config.positions.base if isinstance(config.positions, RotaryPositions) else None
+        scale = None if config.attention.scaled else 1.0
+        if distances is not None and scale is None:
+            scale = (TERMS * config.head_width) ** -0.5
 
         def context(window: int | None, base: float | None) -> AttentionContext:
             rotary = (
@@ -84,10 +117,14 @@ class Transformer(nn.Module):
                 if base is None
                 else Rotary.of(layout, base, rows=x.shape[0], like=x, width=config.head_width)
             )
-            causal = config.attention.causal
-            scale = None if config.attention.scaled else 1.0
             return AttentionContext(
-                layout, causal=causal, window=window, scale=scale, bias=bias, rotary=rotary
+                layout,
+                causal=config.attention.causal,
+                window=window,
+                scale=scale,
+                bias=bias,
+                rotary=rotary,
+                distances=distances,
             )
 
         everywhere, window = context(None, base), config.attention.window

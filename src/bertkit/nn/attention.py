@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -163,14 +163,31 @@ class Attention(nn.Module):
         width = hidden // heads if width is None else width
         self.qkv = nn.Linear(hidden, (heads + 2 * self.kv_heads) * width, bias)
         self.out = nn.Linear(heads * width, hidden, bias)
+        self.distant: Tensor | None = None
+        """Queries and keys of distances, where an engine has computed them once for all texts."""
 
     def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+        if context.distances is not None:
+            distant = self.distant
+            if distant is None:
+                distant = self.of_distances(context.distances.dropped())
+            bias = context.distances.bias(distant, context.scaling(distant.shape[-1]))
+            context = replace(context, bias=bias)
         both = self.heads + self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (both + self.kv_heads, -1))
         if context.rotary is not None:
             qkv = rotate(qkv, context.rotary, both)
         q, kv = qkv.split([self.heads, 2 * self.kv_heads], 1)
         return _mixed(self, q, kv.unflatten(1, (2, self.kv_heads)), context, trace)
+
+    def of_distances(self, vectors: Tensor) -> Tensor:
+        """Queries and keys of the vectors of distances, made as those of tokens are.
+
+        Shapes: (P, D) -> (P, 2, H, K).
+        """
+        # not called as a module: who watches what layers read (calibration) is to see states alone
+        made: Tensor = self.qkv.forward(vectors).unflatten(-1, (3, self.heads, -1))
+        return made[:, :2]
 
 
 class CrossAttention(nn.Module):

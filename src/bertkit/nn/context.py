@@ -30,6 +30,16 @@ class Bias(Protocol):
     def __call__(self, q: Tensor, kv: Tensor, queries: Bucket, keys: Bucket) -> Tensor: ...
 
 
+class Distances(Protocol):
+    """A vector for each distance between tokens, of which every layer makes a bias of its own.
+
+    Shapes: dropped (P, D); what `bias` takes (P, 2, H, K), queries and keys of these vectors.
+    """
+
+    def dropped(self) -> Tensor: ...
+    def bias(self, queries_keys: Tensor, scale: float) -> Bias: ...
+
+
 @dataclass(frozen=True)
 class AttentionContext:
     """What the queries of a layer may attend to: by default all tokens of their own sequence."""
@@ -47,6 +57,7 @@ class AttentionContext:
     """What products of queries and keys are multiplied by; 1 / √K by default."""
     bias: Bias | None = None
     rotary: Rotary | None = None
+    distances: Distances | None = None
     recall: Recall | None = None
     """Where keys and values of tokens that were read before lie: the new tokens' go there, and
     their queries read all."""

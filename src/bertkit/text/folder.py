@@ -25,6 +25,7 @@ SETTINGS = (
     "tokenize_chinese_chars",
     "keep_accents",
     "add_prefix_space",
+    "split_by_punct",
     "trim_offsets",
     "model_max_length",
     "source_lang",

@@ -113,7 +113,7 @@ def explain(
         attention=_light(attention, power=2),
         mean=_light(mean, power=2),
         rollout=_light(rollout(mean), power=2),
-        steps=None if encoder.relative is not None else _steps(trace, len(encoding)),
+        steps=None if _adds_to_scores(whole) else _steps(trace, len(encoding)),
         windows=list(encoder.config.windows),
         causal=causal,
         masked=_next(loaded, states[-1], encoding, words)
@@ -124,6 +124,11 @@ def explain(
         sources={part: source(function) for part, function in SOURCES.items()}
         | ({"masked": source(CausalLM.features)} if causal else {}),
     )
+
+
+def _adds_to_scores(encoder: Transformer) -> bool:
+    """Whether scores are more than products of queries and keys."""
+    return encoder.relative is not None or encoder.distances is not None
 
 
 def rollout(mean: Tensor) -> Tensor:
