@@ -84,6 +84,7 @@ HOMES: dict[str, str] = {
             "electra",
             "modernbert",
             "mpnet",
+            "nomic",
             "roberta",
         )
     },

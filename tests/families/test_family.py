@@ -18,11 +18,13 @@ from bertkit.families import (
     DISTILBERT,
     FAMILIES,
     MODERNBERT,
+    NOMIC_BERT,
     OPENAI_GPT,
     ROBERTA,
     T5,
     Family,
 )
+from bertkit.families.nomic import OLDER_VALUES
 from bertkit.families.t5 import RATES
 from bertkit.models.config import (
     ConvolutionSettings,
@@ -268,6 +270,22 @@ def test_what_deberta_is_not_read_with_is_refused(theirs: dict[str, Any], messag
     written = DEBERTA.write_config(config_of(DEBERTA))
     with pytest.raises((ValueError, ConfigError), match=message):
         DEBERTA.read_config({**written, **theirs})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type = 'default' only"),
+        ({"rope_parameters": 3}, "rope_parameters = 3"),
+        ({"head_dim": 7}, "head_dim = 7"),
+        ({**OLDER_VALUES, "n_embd": 16, "qkv_proj_bias": True}, "qkv_proj_bias = True"),
+        ({"n_embd": 16}, "activation_function = None"),
+    ],
+)
+def test_what_nomic_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+    written = NOMIC_BERT.write_config(config_of(NOMIC_BERT))
+    with pytest.raises(ValueError, match=message):
+        NOMIC_BERT.read_config({**written, **theirs})
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,10 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "pickle .pt": (only_pickle("model.pt"), "model.pt: a pickle can run code"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map asks to run code"),
+    "code that bertkit does not compute": (
+        edit_config(model_type="nomic_bert", auto_map={"AutoModel": "other/code--model.Bert"}),
+        "auto_map asks to run code",
+    ),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
     "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
     "family spelt like ours": (edit_config(model_type="deberta"), "take a model of one it has"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from bertkit.checkpoint.folder import Loaded, save
 from bertkit.checkpoint.weights import read_tensors, standard_names
 from bertkit.config import at, decode, merged, nested, plain
 from bertkit.engine.engine import Engine
-from bertkit.families import BERT, DEBERTA, DISTILBERT, ELECTRA, ROBERTA, Family
+from bertkit.families import BERT, DEBERTA, DISTILBERT, ELECTRA, NOMIC_BERT, ROBERTA, Family
+from bertkit.families.nomic import OLDER_VALUES
 from bertkit.models.config import FeedForwardSettings, TransformerConfig
 from bertkit.models.model import Model, build
 from bertkit.nn.attention import Attention, Trace
@@ -56,6 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "position_biased_input": False,
         "legacy": False,
     },
+    "nomic_bert": {},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
 }
 """Theirs, beside those that all have."""
@@ -255,6 +258,7 @@ CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "camembert": (frozenset({"mlm"}), {"attention.output_dropout": 0.0}),
     "bert": (frozenset({"classify"}), {"head.dense_dropout": "head.dropout"}),
     "deberta-v2": (frozenset({"tag"}), {"head.tag_dropout": "head.dropout"}),
+    "nomic_bert": (frozenset({"mlm"}), {"attention.output_dropout": 0.0}),
 }
 
 
@@ -396,6 +400,36 @@ def test_deberta_goes_through_the_engine(tokenizer: bertkit.Tokenizer, tmp_path:
     ours = opened(theirs, tokenizer, tmp_path / "model").model
     with torch.inference_mode():
         assert difference(Engine(ours).model, theirs, DEBERTA) <= 1e-5
+
+
+def test_nomic_as_it_was_published(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
+    """Its settings by the names of GPT-2, and code that it asks to run, which nobody runs."""
+    theirs = their_model(NOMIC_BERT, frozenset())
+    folder = tmp_path / "model"
+    opened(theirs, tokenizer, folder)
+    names = {
+        "vocab_size": "vocab_size", "hidden_size": "n_embd", "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head", "intermediate_size": "n_inner",
+        "layer_norm_eps": "layer_norm_epsilon", "type_vocab_size": "type_vocab_size",
+    }  # fmt: skip
+    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    code = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
+    published = {
+        **{new: said[old] for old, new in names.items()},
+        **OLDER_VALUES,
+        "model_type": "nomic_bert",
+        "n_positions": 8192,
+        "max_trained_positions": 2048,
+        "pad_token_id": PAD,
+        "rotary_emb_base": 1000,
+        "auto_map": {"AutoModel": code},
+    }
+    (folder / "config.json").write_text(json.dumps(published), encoding="utf-8")
+    ours = bertkit.load(folder).model
+    assert difference(ours, theirs, NOMIC_BERT) <= 1e-5
+    other = {**published, "rotary_emb_base": 10_000}  # the control
+    (folder / "config.json").write_text(json.dumps(other), encoding="utf-8")
+    assert difference(bertkit.load(folder).model, theirs, NOMIC_BERT) > 1e-3
 
 
 def test_sinusoidal_positions_learn_as_theirs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:

@@ -377,12 +377,12 @@ def _read_config(
             "`bertkit finetune elmo`"
         )
     settings = read_object(path) if given is None else given
-    if "auto_map" in settings:
+    kind = settings.get("model_type")
+    if not _known_code(settings):
         raise CheckpointError(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
             "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
         )
-    kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(FAMILIES)
         has = OTHERS.get(kind) if isinstance(kind, str) else None
@@ -397,6 +397,17 @@ def _read_config(
         return settings, family, family.read_config(settings), family.read_decoder(settings)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def _known_code(settings: Mapping[str, Any]) -> bool:
+    """Whether a folder asks for no code of its own, or for such as its family computes here."""
+    asked, kind = settings.get("auto_map"), settings.get("model_type")
+    if asked is None:
+        return True
+    code = FAMILIES[kind].code if isinstance(kind, str) and kind in FAMILIES else ""
+    if not code or not isinstance(asked, dict):
+        return False
+    return all(isinstance(name, str) and name.startswith(code) for name in asked.values())
 
 
 def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path: Path) -> None:

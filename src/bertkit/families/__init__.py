@@ -17,6 +17,7 @@ from bertkit.families.lstm import LSTM, LSTM_LM
 from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
+from bertkit.families.nomic import NOMIC_BERT
 from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
 from bertkit.families.t5 import T5
@@ -36,6 +37,7 @@ FAMILIES: Mapping[str, Family] = {
         MODERNBERT,
         MPNET,
         DEBERTA,
+        NOMIC_BERT,
         OPENAI_GPT,
         GPT2,
         MARIAN,
@@ -52,7 +54,7 @@ OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "relative positions": ("deberta", "xlnet", "funnel"),
-        "its own rotary positions": ("nomic_bert", "new", "eurobert", "roformer", "esm"),
+        "its own rotary positions": ("new", "eurobert", "roformer", "esm"),
         "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
         "layers of another shape": (
             "ibert",
@@ -89,6 +91,7 @@ __all__ = [
     "MARIAN",
     "MODERNBERT",
     "MPNET",
+    "NOMIC_BERT",
     "OTHERS",
     "ROBERTA",
     "T5",

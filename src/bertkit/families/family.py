@@ -61,6 +61,9 @@ class Family:
 
     name: str
     """The `model_type` in `config.json`."""
+    code: str = ""
+    """How the names of published code begin that some folders ask to run (`auto_map`), and that
+    computes what bertkit does; it is not run."""
     vocab: int = 30_522
     """Pieces of its published vocabularies."""
     settings: Mapping[str, str]

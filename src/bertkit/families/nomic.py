@@ -1,0 +1,145 @@
+"""NomicBERT (nomic-embed-text 1 and 1.5): rotary positions, gated layers, and no biases in them.
+
+Source: Nussbaum et al. 2024, section 3.1. Folders have settings by the names of GPT-2, as they were
+published, or by those that transformers 5 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import (
+    BERT_SETTINGS,
+    CRF,
+    Family,
+    Special,
+    embeddings,
+    module,
+)
+from bertkit.models.config import RotaryPositions, TransformerConfig
+
+ROTARY, TRAINED = 1000.0, 2048
+
+OLDER = {
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "intermediate": "n_inner",
+    "norm.eps": "layer_norm_epsilon",
+    "dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop",
+    "max_positions": "max_trained_positions",
+}
+"""Ours -> theirs, as published. Longer texts than it was trained for would stretch its angles."""
+
+OLDER_VALUES: Mapping[str, Any] = {
+    "activation_function": "swiglu",
+    "causal": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "use_rms_norm": False,
+}
+"""What the published files of models of this shape say."""
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError for another shape than that of the published models."""
+    if "n_embd" in theirs:
+        for name, only in OLDER_VALUES.items():
+            if theirs.get(name) != only:
+                raise ValueError(
+                    f"{name} = {theirs.get(name)!r}: nomic_bert is read with {only!r} only"
+                )
+        given = {ours: theirs[name] for ours, name in OLDER.items() if name in theirs}
+        base = theirs.get("rotary_emb_base", ROTARY)
+        return {
+            "max_positions": TRAINED,
+            **given,
+            "feedforward.activation": "silu",
+            "positions": {"kind": "rotary", "base": base},
+        }
+    angles = theirs.get("rope_parameters")
+    angles = {} if angles is None else angles
+    if not isinstance(angles, dict) or angles.get("rope_type", "default") != "default":
+        raise ValueError(
+            f"rope_parameters = {angles!r}: nomic_bert is read with rope_type = 'default' only"
+        )
+    width, hidden, heads = (
+        theirs.get(name) for name in ("head_dim", "hidden_size", "num_attention_heads")
+    )
+    if isinstance(width, int) and isinstance(heads, int) and width * heads != hidden:
+        raise ValueError(
+            f"head_dim = {width}: nomic_bert is read with hidden_size / num_attention_heads only"
+        )
+    return {"positions": {"kind": "rotary", "base": angles.get("rope_theta", ROTARY)}}
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    if not isinstance(config.positions, RotaryPositions):
+        raise ConfigError('model.positions: every nomic_bert model has kind = "rotary"')
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.positions.base}}
+
+
+_LAYER = "nomic_bert.encoder.layers.{}."
+_CLASSIFIER = {
+    **module("pooler.transform.dense", "nomic_bert.pooler.dense"),
+    **module("out", "classifier"),
+}
+
+NOMIC_BERT = Family(
+    name="nomic_bert",
+    code="nomic-ai/nomic-bert-2048--",
+    vocab=30_528,
+    settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
+    fixed={"feedforward.gated": True, "attention.bias": False, "feedforward.bias": False},
+    defaults={
+        "max_positions": TRAINED,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "feedforward.activation": "silu",
+        "positions": RotaryPositions(base=ROTARY),
+    },
+    special=Special(("positions",), _read, _write),
+    body={
+        **embeddings("nomic_bert.embeddings.", positions=False),
+        **module("encoder.embedding.norm", "nomic_bert.emb_ln"),
+        "encoder.blocks.{}.attention.qkv.weight": f"{_LAYER}attn.Wqkv.weight",
+        "encoder.blocks.{}.attention.out.weight": f"{_LAYER}attn.out_proj.weight",
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}norm1"),
+        "encoder.blocks.{}.feedforward.up.weight": (
+            f"{_LAYER}mlp.fc12.weight",
+            f"{_LAYER}mlp.fc11.weight",
+        ),
+        "encoder.blocks.{}.feedforward.down.weight": f"{_LAYER}mlp.fc2.weight",
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}norm2"),
+    },
+    prefix="nomic_bert.",
+    heads={
+        "mlm": {
+            **module("dense", "cls.predictions.transform.dense"),
+            **module("norm", "cls.predictions.transform.layer_norm"),
+            "bias": "cls.predictions.bias",
+        },
+        "classify": _CLASSIFIER,
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={
+        "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    architectures={
+        frozenset(): "NomicBertModel",
+        frozenset({"mlm"}): "NomicBertForMaskedLM",
+        frozenset({"classify"}): "NomicBertForSequenceClassification",
+        frozenset({"tag"}): "NomicBertForTokenClassification",
+        frozenset({"crf"}): "NomicBertForTokenClassification",
+    },
+)
