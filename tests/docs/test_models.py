@@ -1,0 +1,102 @@
+"""The table of published models: each architecture and pooling that "opens" gives their numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.docs.test_settings import section
+from tests.parity.test_families import VOCAB, their_config, their_model
+
+import bertkit
+from bertkit.checkpoint.pooling import write_pooling
+from bertkit.families import FAMILIES, Family
+from bertkit.nn.pool import Dense, Pooling
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "models.md"
+TEXTS = ["w1 w2 w3", "w5", " ".join(f"w{i}" for i in range(30)), "w7 w8"]
+OTHER = {"mean": "cls", "cls": "mean"}
+
+peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of a section's table: names, architecture, whether it opens, and two more."""
+    lines = section(PAGE.read_text(encoding="utf-8"), title).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0].startswith("`")]
+
+
+VECTORS, RANKERS = rows("Vectors"), rows("Re-rankers and others that read pairs")
+POOLED = sorted({(row[1].strip("`"), row[3]) for row in VECTORS if row[2] == "yes"})
+SCORED = sorted({row[1].strip("`") for row in RANKERS if row[2:4] == ["yes", "1"]})
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> bertkit.Tokenizer:
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(VOCAB - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return bertkit.Tokenizer.load(tmp_path / "vocab.txt")
+
+
+def test_fifty_models_are_named_and_each_opens_or_does_not() -> None:
+    named = [name for row in VECTORS + RANKERS for name in re.findall(r"`[^`]+`", row[0])]
+    assert len(named) >= 50
+    for row in VECTORS + RANKERS:
+        known = row[1].strip("`") in FAMILIES
+        assert row[2] in ("yes", "no"), row
+        assert known or row[2] == "no", row
+        assert not known or row[2] == "yes" or row[4], row  # one that looks known says why not
+
+
+@pytest.mark.parametrize(("name", "pooling"), POOLED, ids=map("-".join, POOLED))
+def test_vectors_equal_sentence_transformers(
+    name: str, pooling: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    family, folder = FAMILIES[name], tmp_path / "model"
+    mode, *more = pooling.split(", ")
+    theirs = their_model(family, frozenset())
+    theirs.save_pretrained(folder)
+    tokenizer.save(folder, segments=bool(getattr(theirs.config, "type_vocab_size", 0)))
+    hidden = theirs.config.hidden_size
+    torch.manual_seed(0)
+    dense = Dense(hidden, 8, "tanh") if "dense" in more else None
+    made = Pooling(mode, "normalized" in more, dense)
+    write_pooling(folder, made, hidden=hidden, length=64)
+    wanted = peer.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    found = bertkit.pipeline("embed", folder)(TEXTS)
+    assert np.abs(found - wanted).max() <= 1e-5
+    write_pooling(folder, Pooling(OTHER[mode], made.normalize, dense), hidden=hidden, length=64)
+    assert np.abs(bertkit.pipeline("embed", folder)(TEXTS) - wanted).max() > 1e-3  # the control
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_scores_equal_a_cross_encoders(
+    name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    family, folder = FAMILIES[name], tmp_path / "model"
+    scorer(family).save_pretrained(folder)
+    types = getattr(their_config(family), "type_vocab_size", 0)
+    tokenizer.save(folder, segments=types > 1)
+    ranker = peer.CrossEncoder(str(folder), device="cpu")
+    query, texts = "w1 w9", TEXTS
+    wanted = ranker.predict([(query, text) for text in texts], activation_fn=torch.nn.Identity())
+    found = bertkit.pipeline("rerank", folder)(query, texts)
+    assert np.abs(found - wanted).max() <= 1e-5
+    assert np.abs(bertkit.pipeline("rerank", folder)("w2", texts) - wanted).max() > 1e-3
+
+
+def scorer(family: Family) -> torch.nn.Module:
+    """A classifier of theirs with one output."""
+    config = their_config(family)
+    config.num_labels = 1
+    torch.manual_seed(1)
+    model = getattr(transformers, family.architectures[frozenset({"classify"})])(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
