@@ -329,6 +329,8 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
     "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
     "family spelt like ours": (edit_config(model_type="deberta"), "take a model of one it has"),
+    "another spelt like ours": (edit_config(model_type="xlm"), "with layers of another shape"),
+    "another that writes": (edit_config(model_type="qwen3"), "a decoder of another shape"),
     "another shape of DeBERTa": (
         edit_config(model_type="deberta-v2", relative_attention=True),
         "position_biased_input = True: deberta-v2 is read with False only",

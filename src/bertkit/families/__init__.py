@@ -54,20 +54,46 @@ OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "relative positions": ("deberta", "xlnet", "funnel"),
-        "its own rotary positions": ("new", "eurobert", "roformer", "esm"),
-        "another kind of attention": ("longformer", "big_bird", "convbert", "fnet"),
+        "its own rotary positions": (
+            "esm",
+            "eurobert",
+            "gte",
+            "jina_embeddings_v3",
+            "new",
+            "roformer",
+        ),
+        "another kind of attention": (
+            "big_bird",
+            "convbert",
+            "fnet",
+            "led",
+            "longformer",
+            "luke",
+            "nystromformer",
+            "reformer",
+        ),
         "layers of another shape": (
+            "flaubert",
             "ibert",
             "megatron-bert",
             "mobilebert",
             "rembert",
             "roberta-prelayernorm",
             "squeezebert",
+            "xlm",
             "xlm-roberta-xl",
             "xmod",
         ),
         "places on a page": ("layoutlm", "lilt", "markuplm"),
         "a decoder": ("bert-generation", "mbart"),
+        "a decoder of another shape": (
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "mistral",
+            "qwen2",
+            "qwen3",
+        ),
     }.items()
     for name in names
 }
