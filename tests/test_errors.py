@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+
 import bertkit.errors
-from bertkit.errors import BertkitError, did_you_mean
+from bertkit.errors import BertkitError, at_command_line, did_you_mean, spoken
 
 
 def test_every_error_is_of_the_tree_and_drawn_in_it() -> None:
@@ -30,3 +32,27 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
     assert len(long) < 1100
     assert long.startswith("where: x")
     assert long.endswith("x; do this")
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken_to_a_program"),
+    [
+        (
+            "choose another --out, or go on with --resume",
+            "choose another out=, or go on with resume=True",
+        ),
+        ("--reverse: leave out --file", "reverse: leave out file="),
+        ("name it with --text-column.", "name it with text_column=."),
+        ("cut it (--long truncate) or --lora.rank", 'cut it (long="truncate") or lora.rank='),
+        ("`bertkit vocab train --kind words`", "`bertkit vocab train --kind words`"),
+        ("label '--none' is not the model's", "label '--none' is not the model's"),
+        ("a -- b, a--b/c and 1--2", "a -- b, a--b/c and 1--2"),
+    ],
+)
+def test_settings_are_written_as_the_reader_does(written: str, spoken_to_a_program: str) -> None:
+    error = BertkitError(written)
+    assert str(error) == spoken(written) == spoken_to_a_program
+    assert str(BertkitError(f"{error}; kept")) == f"{spoken_to_a_program}; kept"
+    with at_command_line():
+        assert str(error) == written
+    assert str(error) == spoken_to_a_program

@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError
 
 from bertkit import __version__
 from bertkit.commands.table import register
-from bertkit.errors import BertkitError, ConfigError
+from bertkit.errors import BertkitError, ConfigError, at_command_line
 
 STDIN = "/dev/stdin"
 """What the word - stands for, which would be no value of an option."""
@@ -32,6 +32,11 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
+    with at_command_line():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         words = _with_task([STDIN if word == "-" else word for word in arguments])
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:

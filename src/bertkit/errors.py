@@ -11,13 +11,16 @@ BertkitError
 ├── ServeError        a server refuses, or is not there
 └── TrainingError     a run cannot start or go on
 
-At the command line each becomes one sentence and exit code 2, without a traceback.
+At the command line each becomes one sentence and exit code 2, without a traceback. Messages are
+written with its options (`--out`); a program reads its keywords in their place (`out=`).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST = 1000
 """Characters of a message; of a longer one, which quotes a file, the middle is left out."""
@@ -30,6 +33,9 @@ class BertkitError(Exception):
         line = " ".join(message.splitlines())
         half = LONGEST // 2
         super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
+
+    def __str__(self) -> str:
+        return spoken(super().__str__())
 
 
 class ConfigError(BertkitError):
@@ -75,3 +81,39 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return "known: " + ", ".join(repr(o) for o in options)
+
+
+OPTION = re.compile(
+    r"`[^`]*`|(?<!\w)'[^']*'"  # a command, or what a file says
+    r"|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)"
+    r"(?: (auto|documents|int8|space|spans|truncate|window)\b| (?='))?"
+)
+
+
+_at_command_line = False
+
+
+def spoken(message: str) -> str:
+    """A message with settings as its reader writes them: `--out` in a command, `out=` in Python."""
+    return message if _at_command_line else OPTION.sub(_keyword, message)
+
+
+@contextmanager
+def at_command_line() -> Iterator[None]:
+    """Meanwhile messages are read by those who write commands."""
+    global _at_command_line
+    before, _at_command_line = _at_command_line, True
+    try:
+        yield
+    finally:
+        _at_command_line = before
+
+
+def _keyword(match: re.Match[str]) -> str:
+    if match[1] is None:
+        return match[0]
+    name = match[1].replace("-", "_")
+    if match.string.startswith(":", match.end()):
+        return name
+    value = f'"{match[2]}"' if match[2] else "True" if name == "resume" else ""
+    return f"{name}={value}"

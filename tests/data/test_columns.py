@@ -52,7 +52,7 @@ def test_columns_are_guessed(lines: list[str], roles: Roles, tmp_path: Path) -> 
         # fewest different values would be the language
         (
             ["text|intent|lang", "where is it|find|en", "book it|order|en", "wo|find|de"],
-            r"which column is the label: it could be 'intent' or 'lang'; name it with --label-col",
+            r"which column is the label: it could be 'intent' or 'lang'; name it with label_column=",
         ),
         (
             ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
@@ -60,11 +60,11 @@ def test_columns_are_guessed(lines: list[str], roles: Roles, tmp_path: Path) -> 
         ),
         (
             ["qtext|label|atext", "who was it ?|0|it was a man", "who was she ?|1|no one at all"],
-            r"which column is the text: it could be 'qtext' or 'atext'; name it with --text-column",
+            r"which column is the text: it could be 'qtext' or 'atext'; name it with text_column=",
         ),
         (
             ["title|text|label", "a very fine title|x|0"],
-            r"'title' beside 'text' could be the second text of a pair; name it with --pair-colu",
+            r"'title' beside 'text' could be the second text of a pair; name it with pair_column=",
         ),
         (
             ["gj04|1|*|he went to it", "cj99|0||she saw it there"],
@@ -107,7 +107,7 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
 def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
     found = rows(table(tmp_path, "text", "a"))
     with pytest.raises(
-        DataError, match=r"which column is the label: no tab .*; name it with --label-column"
+        DataError, match=r"which column is the label: no tab .*; name it with label_column="
     ):
         choose_columns(found)
 

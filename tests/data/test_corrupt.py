@@ -191,7 +191,7 @@ def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenize
     assert sentinels[0] == tokenizer.vocab_size - 1 <= 499
     assert (np.diff(sentinels) == -1).all()
     assert tokenizer.encode("").ids.tolist() == [tokenizer.eos]
-    with pytest.raises(TokenizerError, match="--use spans"):
+    with pytest.raises(TokenizerError, match='use="spans"'):
         sentinels_of(corpora["bart"][1])
     with pytest.raises(ConfigError, match="too small"):
         train(["a b"], kind="bpe", size=300, use="spans")

@@ -35,7 +35,7 @@ def test_a_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
     table = rows(write(tmp_path / "msr.txt", "\ufeffQuality\t#1 String\t#2 String\n1\tA\tB\n"))
     assert table.rows == [{"Quality": "1", "#1 String": "A", "#2 String": "B"}]
     lines = "DESC:manner How did it end ?\nHUM:ind Who ?\n"
-    with pytest.raises(DataError, match=r"trec.txt: no tab was found .* \(--separator space\)"):
+    with pytest.raises(DataError, match=r"trec.txt: no tab was found .* \(separator=.space.\)"):
         rows(write(tmp_path / "trec.txt", lines))
     table = rows(tmp_path / "trec.txt", separator="space")
     assert table.rows[0] == {"1": "DESC:manner", "2": "How did it end ?"}

@@ -142,7 +142,7 @@ def test_what_was_stopped_goes_on_to_the_same(
         compare_translation(**files(place), out=out, settings=TINY)
     monkeypatch.undo()
     again = {"settings": TINY, "out": out, "resume": True}
-    with pytest.raises(ConfigError, match=r"exists already.*--resume"):
+    with pytest.raises(ConfigError, match=r"exists already.*resume=True"):
         compare_translation(**files(place), out=out, settings=TINY)
     with pytest.raises(ConfigError, match="other settings or texts"):
         compare_translation(**files(place, "same"), **again)
@@ -229,10 +229,10 @@ def vars_of(settings: Settings) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
-        ({"dev_source": None}, {}, "give --dev-source and --dev-target, or --dev-file"),
-        ({"target": None}, {}, "give --source and --target, or --file"),
-        ({"source_column": "a"}, {}, "--source-column, --target-column: go with --file"),
-        ({"reverse": 9}, {}, "--reverse: draws letters; leave out files"),
+        ({"dev_source": None}, {}, "give dev_source= and dev_target=, or dev_file="),
+        ({"target": None}, {}, "give source= and target=, or file="),
+        ({"source_column": "a"}, {}, "source_column=, target_column: go with file="),
+        ({"reverse": 9}, {}, "reverse: draws letters; leave out files"),
         ({"dev_target": "train.en.txt"}, {}, "train.en.txt:61: .* ends before this line"),
         ({"dev_target": "empty.txt"}, {}, "empty.txt:3: empty"),
         ({"target": "none.txt"}, {}, "none.txt: no such file"),

@@ -231,7 +231,7 @@ def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
     save(tmp_path / "other", loaded.model, loaded.tokenizer, loaded.family)
     with pytest.raises(SearchError, match=r"was made with the model .*tiny.*other is another"):
         index([file], model=tmp_path / "other", store=place)
-    with pytest.raises(SearchError, match="--keep nothing, not x:text"):
+    with pytest.raises(SearchError, match="keep= nothing, not x:text"):
         index([write(file, ["a"], x=1)], model=tiny, store=place, columns=Columns(keep=("x",)))
 
 

@@ -205,9 +205,9 @@ def test_documents_and_queries_have_their_prompts(
     assert "prompt: 'query: '" in capsys.readouterr().err
     np.testing.assert_allclose([scores[id] for id in TEXTS], wanted, atol=1e-6)
     assert abs(wanted - bare).max() > 1e-2
-    with pytest.raises(SearchError, match=r"made with --query-prompt 'query: ', not ''"):
+    with pytest.raises(SearchError, match=r"made with query_prompt='query: ', not ''"):
         index([table], model=asymmetric, store=place, query_prompt="")
-    with pytest.raises(SearchError, match=r"made with --prompt 'passage: ', not 'text: '"):
+    with pytest.raises(SearchError, match=r"made with prompt='passage: ', not 'text: '"):
         index([table], model=asymmetric, store=place, prompt="text: ")
     again = index([table], model=asymmetric, store=place, prompt="document", query_prompt="query")
     assert again["unchanged"] == len(TEXTS)
@@ -279,6 +279,6 @@ def test_a_model_that_moved_is_named(tiny: Path, tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     index([tmp_path / "a.txt"], model=tmp_path / "model", store=place)
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(SearchError, match=r"its model does not open .*\(--model\)"):
+    with pytest.raises(SearchError, match=r"its model does not open .*\(model=\)"):
         Searcher(place)
     assert Searcher(place, model=tmp_path / "moved")("b")[0].id == "a.txt"

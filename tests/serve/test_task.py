@@ -162,7 +162,7 @@ def test_the_window_asks_it(counter: Path, server: Server) -> None:
 
 
 def test_its_code_runs_only_where_it_is_named(counter: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"Letters, whose code .* name it: --task"):
+    with pytest.raises(CheckpointError, match=r"Letters, whose code .* name it: task="):
         ModelRegistry([str(counter)], None)
 
 

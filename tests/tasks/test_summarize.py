@@ -458,11 +458,11 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
         (
             [{"text": "A.", "words": "a"}],
-            "which column is the summary; name it with --label-column",
+            "which column is the summary; name it with label_column=",
         ),
         (
             [{"words": "A.", "summary": "a"}],
-            "which column is the document; name it with --text-column",
+            "which column is the document; name it with text_column=",
         ),
     ],
 )

@@ -178,7 +178,7 @@ def test_refusals_come_before_work_and_write_nothing(toy: Path, tmp_path: Path) 
         train_vectors([toy], out=out, settings=Skipgram(min_count=9999))
     assert not out.parent.exists()
     before = toy.read_bytes()
-    with pytest.raises(ConfigError, match="exists already; choose another --out"):
+    with pytest.raises(ConfigError, match="exists already; choose another out="):
         train_vectors([toy], out=toy)
     assert toy.read_bytes() == before
 

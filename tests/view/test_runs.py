@@ -181,7 +181,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 def test_a_folder_without_a_run(missing: str, tmp_path: Path) -> None:
     folder(tmp_path, {})
     (tmp_path / missing).unlink()
-    with pytest.raises(CheckpointError, match="no run learns here; name the --out"):
+    with pytest.raises(CheckpointError, match="no run learns here; name the out="):
         read_run(tmp_path)
 
 
