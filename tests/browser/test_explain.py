@@ -16,7 +16,7 @@ import bertkit
 from bertkit.checkpoint.folder import Loaded
 from bertkit.view.arrays import decoded
 from bertkit.view.document import Explanation
-from bertkit.view.explain import explain
+from bertkit.view.explain import Explained, explain
 from bertkit.view.page import write_page
 
 SECONDS = 1.0
@@ -27,7 +27,7 @@ HOSTILE = "a </script><script>alert(1)</script> <!-- & \u2028 <img src=x onerror
 
 
 @pytest.fixture(scope="module")
-def found(bert: Path) -> Explanation:
+def found(bert: Path) -> Explained:
     return explain(bert, "We sat on the bank, crossing the river.", "The bank lent us money.")
 
 
@@ -260,3 +260,12 @@ def test_next_words_are_chosen(causal: tuple[Any, Explanation]) -> None:
     ).click()
     assert page.get_by_text("Nothing stands before it.").is_visible()
     assert page.get_by_role("link", name="Next words").is_visible()
+
+
+def test_a_notebook_shows_it_in_a_frame(tab: Any, tmp_path: Path, found: Explained) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><h1>A cell</h1>{found._repr_html_()}", encoding="utf-8")
+    tab.goto(path.as_uri())
+    frame = tab.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for()
+    assert frame.get_by_text("Attention").first.is_visible()

@@ -299,3 +299,12 @@ def test_a_folder_opens_without_the_compiler_of_torch(bert: Path) -> None:
         "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(bert)], check=True)
+
+
+def test_what_is_opened_says_what_it_is(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    loaded = load(saved(tokenizer, tmp_path / "model", ("classify",)))
+    count = sum(weight.numel() for weight in loaded.model.parameters())
+    assert repr(loaded) == (
+        f"<{tmp_path / 'model'}: bert, 2 layers of {loaded.model.config.hidden}, {count:,} "
+        "parameters, heads: classify, labels: bad, fair, good, reads 64 tokens>"
+    )

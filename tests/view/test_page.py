@@ -33,6 +33,7 @@ from bertkit.view.page import (
     MODULES,
     decoder_page,
     environment,
+    framed,
     page,
     refuse_place,
     render,
@@ -187,7 +188,7 @@ def test_the_page_needs_nothing_else(found: Explanation) -> None:
 
 def test_the_numbers_are_in_the_page(found: Explanation) -> None:
     data, _ = Reader(page(found)).contents("script")
-    assert msgspec.json.decode(data, type=Explanation) == found
+    assert msgspec.json.decode(data, type=type(found)) == found
 
 
 def test_a_text_is_only_read(bert: Path) -> None:
@@ -318,3 +319,21 @@ def test_a_page_of_ones_own(tmp_path: Path) -> None:
         '{% extends "base.html" %}{% block title %}{{ name }}{% endblock %}', encoding="utf-8"
     )
     assert "<h1>a &amp; b</h1>" in render(own, name="a & b")
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_sees_nothing_else(bert: Path) -> None:
+    explanation = explain(bert, TEXT)
+    html = explanation._repr_html_()
+    frames: list[dict[str, str | None]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag == "iframe"
+            frames.append(dict(attrs))
+
+    Reader().feed(html)
+    (frame,) = frames
+    assert frame["srcdoc"] == page(explanation)
+    assert frame["sandbox"] == "allow-scripts allow-downloads"
+    assert html == framed(page(explanation))
+    assert len(repr(explanation)) < 200

@@ -65,6 +65,17 @@ class Loaded:
     writes: Tokenizer | None = None
     """The tokenizer of what a decoder writes, where no file of the folder holds it."""
 
+    def __repr__(self) -> str:
+        config, heads = self.model.config, ", ".join(self.model.heads)
+        labels = ", ".join(self.labels[:10]) + " …" * (len(self.labels) > 10)
+        return (
+            f"<{self.folder}: {self.family.name}, {config.layers} layers of {config.hidden}, "
+            f"{sum(weight.numel() for weight in self.model.parameters()):,} parameters, "
+            f"heads: {heads or 'none'}"
+            + f", labels: {labels}" * bool(labels)
+            + f", reads {self.length} tokens>"
+        )
+
     @property
     def begin(self) -> list[int]:
         """The tokens that every text of a decoder begins with; none where there is no decoder."""

@@ -116,6 +116,9 @@ class ModelPipeline:
         self.loaded, self.tokenizer = loaded, loaded.tokenizer
         self.engine = engine if isinstance(engine, Engine) else open_engine(loaded, engine)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.loaded!r}>"
+
     def _needs(self, head: str, hint: str) -> Any:
         if head not in self.loaded.model.heads:
             heads = ", ".join(self.loaded.model.heads) or "none"

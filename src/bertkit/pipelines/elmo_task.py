@@ -295,6 +295,12 @@ class ElmoAnswer(Answer[Any]):
         model = Model(cast(Transformer, self.features), {self.task.head: self.head})
         self.engine = Engine(model, precision=None)
 
+    def __repr__(self) -> str:
+        config = self.words.model.config
+        return (
+            f"<Answer to {self.task.name} of an ELMo of {config.layers} layers of {config.hidden}>"
+        )
+
     def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
         """`long` decides nothing: no text is cut, or read in windows.
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from bertkit.checkpoint.weights import FILE
 from bertkit.config import flat
 from bertkit.console import progress, say
-from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, spoken
 from bertkit.storage import (
     link_or_copy,
     new_folder,
@@ -220,9 +220,9 @@ class Run:
         """
         if self._saving is not None and self._saving.done():
             self.saved()
-        self._bar.update(self._task, completed=step, note=note)
         if line and self._bar.disable:
-            say(f"step {step}/{self.total}  {note}")
+            self._bar.line(f"step {step}/{self.total}  {note}")
+        self._bar.update(self._task, completed=step, note=note)
 
     def due(self, minutes: float) -> bool:
         """Whether the last checkpoint, or the start, is so many minutes ago."""
@@ -236,7 +236,9 @@ class Run:
     def stop(self, step: int) -> None:
         """Raises: KeyboardInterrupt that says how to go on."""
         self.saved()
-        raise KeyboardInterrupt(f"stopped after step {step}, which is saved; go on with --resume")
+        raise KeyboardInterrupt(
+            spoken(f"stopped after step {step}, which is saved; go on with --resume")
+        )
 
     # ---- checkpoints
 

@@ -37,7 +37,7 @@ from bertkit.view.document import (
     Token,
     Word,
 )
-from bertkit.view.page import source
+from bertkit.view.page import framed, page, source
 from bertkit.view.spelling import CANDIDATES, likeliest, spelled
 
 LONGEST = 512
@@ -59,6 +59,19 @@ OCCURRENCES = 6
 """The first so many places of a word that recurs are compared."""
 
 
+class Explained(Explanation, frozen=True, kw_only=True):
+    """What a model computes on a text; a notebook shows its page."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.text[:40]!r} in {self.model.name}: {len(self.tokens)} tokens, "
+            f"{self.model.layers} layers of {self.model.heads} heads>"
+        )
+
+    def _repr_html_(self) -> str:
+        return framed(page(self))
+
+
 @torch.inference_mode()
 def explain(
     model: str | Path | Loaded,
@@ -68,7 +81,7 @@ def explain(
     off: Sequence[Head] = (),
     long: Literal["error", "truncate"] = "error",
     fill: FillMask | None = None,
-) -> Explanation:
+) -> Explained:
     """What a model computes on a text or pair, without the heads that are switched `off`.
 
     `fill` is the model's pipeline, where one is at hand.
@@ -100,7 +113,7 @@ def explain(
     causal = encoder.config.attention.causal
     attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
     mean = attention.mean(1)
-    return Explanation(
+    return Explained(
         text=text,
         pair=pair,
         truncated=encoding.truncated,

@@ -141,6 +141,12 @@ def page(
     )
 
 
+def framed(page: str, height: int = 700) -> str:
+    """A page within another, such as a notebook: it sees and changes nothing of it."""
+    frame = '<iframe srcdoc="{}" sandbox="allow-scripts allow-downloads" style="{}"></iframe>'
+    return str(Markup(frame).format(page, f"width:100%;height:{height}px;border:0"))
+
+
 def decoder_page(steps: DecoderSteps, form: Form, links: Mapping[str, str], here: str) -> str:
     """The page of how a decoder writes."""
     return render(
