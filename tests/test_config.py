@@ -5,10 +5,20 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
-from bertkit.config import Settings, as_toml, decode, explained, override, plain, read_toml
+from bertkit.config import (
+    Settings,
+    as_toml,
+    decode,
+    explained,
+    override,
+    plain,
+    read_toml,
+    with_keywords,
+)
 from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
@@ -37,7 +47,7 @@ def test_round_trip() -> None:
             ("sampling.length", "600"),
             r"sampling\.length = 600 is longer than the model's",
         ),
-        (("masking.unit", "letter"), r"masking\.unit: invalid enum value 'letter'"),
+        (("masking.unit", "letter"), r"masking\.unit: invalid enum value 'letter'; known: "),
         (("train.precision", "fp8"), r"train\.precision: invalid enum value 'fp8'"),
     ],
 )
@@ -176,3 +186,24 @@ def test_a_settings_meaning_is_the_docstring_below_it() -> None:
     assert explained(Longer)["batch_size"] == "Samples a step."
     made = msgspec.defstruct("made", [("x", int, 1)], bases=(Settings,), frozen=True)
     assert explained(made) == {}
+
+
+def test_settings_are_what_is_given_and_what_keywords_say() -> None:
+    class Some(Settings, frozen=True):
+        a: int = 1
+        b: str = "x"
+
+    class Others(Settings, frozen=True):
+        c: float = 0.5
+
+    given = Some(a=2)
+    assert with_keywords("f", {Some: given, Others: None}, {}) == [given, Others()]
+    assert with_keywords("f", {Some: given, Others: {"c": 1}}, {"b": "y"}) == [
+        Some(a=2, b="y"),
+        Others(c=1.0),
+    ]
+    assert with_keywords("f", {Some: {"a": 3}}, {"a": np.int64(4)}) == [Some(a=4)]
+    with pytest.raises(ConfigError, match=r"^zz: f has no such setting; known: 'a', 'b', 'c'"):
+        with_keywords("f", {Some: None, Others: None}, {"zz": 1})
+    with pytest.raises(ConfigError, match=r"^a: expected `int`, got `str`"):
+        with_keywords("f", {Some: None}, {"a": Path("b")})

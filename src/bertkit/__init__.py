@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from bertkit.models.model import Model, build
     from bertkit.nn.attention import Trace
     from bertkit.pipelines import pipeline
+    from bertkit.pipelines.frame import frame
     from bertkit.recipes.clean import clean
+    from bertkit.recipes.embed import embed
+    from bertkit.recipes.evaluate import evaluate
     from bertkit.recipes.finetune import finetune
+    from bertkit.recipes.predict import predict
     from bertkit.recipes.prepare import prepare
     from bertkit.recipes.pretrain import pretrain
     from bertkit.recipes.vocabulary import train_vocabulary
+    from bertkit.tasks.task import Reading
     from bertkit.text.tokenizer import Tokenizer
     from bertkit.view.explain import explain
 
@@ -39,15 +44,20 @@ _HOME = {
     "Loaded": "checkpoint.folder",
     "Model": "models.model",
     "Packed": "batch",
+    "Reading": "tasks.task",
     "Tokenizer": "text.tokenizer",
     "Trace": "nn.attention",
     "TransformerConfig": "models.config",
     "build": "models.model",
     "clean": "recipes.clean",
+    "embed": "recipes.embed",
+    "evaluate": "recipes.evaluate",
     "explain": "view.explain",
     "finetune": "recipes.finetune",
+    "frame": "pipelines.frame",
     "load": "checkpoint.folder",
     "pipeline": "pipelines",
+    "predict": "recipes.predict",
     "prepare": "recipes.prepare",
     "pretrain": "recipes.pretrain",
     "save": "checkpoint.folder",
@@ -61,15 +71,20 @@ __all__ = [
     "Loaded",
     "Model",
     "Packed",
+    "Reading",
     "Tokenizer",
     "Trace",
     "TransformerConfig",
     "build",
     "clean",
+    "embed",
+    "evaluate",
     "explain",
     "finetune",
+    "frame",
     "load",
     "pipeline",
+    "predict",
     "prepare",
     "pretrain",
     "save",

@@ -15,7 +15,16 @@ import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import tomli_w
@@ -56,6 +65,37 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_message(kind, data, str(error), where)) from None
+
+
+def with_keywords(
+    caller: str,
+    groups: Mapping[type[Settings], Settings | Mapping[str, Any] | None],
+    keywords: Mapping[str, Any],
+) -> list[Any]:
+    """Groups of settings, each as it is or plain data, with those that are given as keywords.
+
+    Raises: ConfigError for a keyword that no group of the `caller` has, or a value.
+    """
+    fields = {kind: [f.encode_name for f in msgspec.structs.fields(kind)] for kind in groups}
+    names = {kind: {*own, *kind.RENAMED} for kind, own in fields.items()}
+    known = [name for own in fields.values() for name in own]
+    for name in keywords:
+        if not any(name in own for own in names.values()):
+            raise ConfigError(f"{name}: {caller} has no such setting; {did_you_mean(name, known)}")
+    made: list[Any] = []
+    for kind, given in groups.items():
+        own = {kind.RENAMED.get(n, n): v for n, v in keywords.items() if n in names[kind]}
+        if isinstance(given, Settings) and not own:
+            made.append(given)
+            continue
+        data = plain(given) if isinstance(given, Settings) else dict(given or {})
+        made.append(decode(kind, msgspec.to_builtins({**data, **own}, enc_hook=_simple)))
+    return made
+
+
+def _simple(value: Any) -> Any:
+    """A number of numpy as Python's; of what is no setting, its words."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def with_new_names(kind: type[Settings], data: Any, where: str = "") -> tuple[Any, list[str]]:
@@ -226,11 +266,23 @@ def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
     missing = re.match(r"Object missing required field `(.*)`", text)
     if missing:
         return f"{'.'.join(filter(None, [path, missing.group(1)]))}: this setting is required"
+    enum = re.match(r"Invalid enum value '(.*)'", text)
+    if enum and (words := _choices(kind, data, inner)):
+        return f"{path}: {text[0].lower()}{text[1:]}; {did_you_mean(enum[1], words)}"
     value = re.match(r"Invalid value '(.*)'", text)
     if value and inner.endswith("kind"):
         tags = [kind_of(option) for option in _options(kind, data, inner.rpartition(".")[0])]
         return f"{path}: no variant {value[1]!r}; {did_you_mean(value[1], filter(None, tags))}"
     return f"{path or 'config'}: {text[0].lower()}{text[1:]}"
+
+
+def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:
+    """The words that a setting may be."""
+    place, _, name = path.rpartition(".")
+    group = _group_at(kind, data, place)
+    hint = get_type_hints(group).get(name) if group else None
+    literals = [one for one in (hint, *get_args(hint)) if get_origin(one) is Literal]
+    return [word for one in literals for word in get_args(one) if isinstance(word, str)]
 
 
 def kind_of(variant: type[Settings]) -> str | None:

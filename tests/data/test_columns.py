@@ -52,7 +52,7 @@ def test_columns_are_guessed(lines: list[str], roles: Roles, tmp_path: Path) -> 
         # fewest different values would be the language
         (
             ["text|intent|lang", "where is it|find|en", "book it|order|en", "wo|find|de"],
-            r"which column is the label: it could be 'intent' or 'lang'; name it with label_column=",
+            r"which column is the label: it could be 'intent' or 'lang'; name it with label_col",
         ),
         (
             ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import pipeline
-from bertkit.recipes.embed import embed_file
+from bertkit.recipes.embed import embed, embed_file
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 1001])
@@ -48,3 +48,22 @@ def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path:
     with pytest.raises(ConfigError, match="exists already"):
         embed_file(embed, ["c"], tmp_path / "v.npy")
     assert (tmp_path / "v.npy").read_bytes() == before
+
+
+def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    texts = ["a b", "c", "d e f"]
+    table = pandas.DataFrame({"id": [1, 2, 3], "body": texts})
+    path = tmp_path / "rows.jsonl"
+    table.to_json(path, orient="records", lines=True)
+    opened = pipeline("embed", tiny)
+    expected = opened(texts)
+    for rows in (texts, table, table["body"], path, [{"body": text} for text in texts]):
+        np.testing.assert_array_equal(embed(tiny, rows), expected)
+        np.testing.assert_array_equal(opened(rows), expected)
+    np.testing.assert_array_equal(embed(str(tiny), "c"), opened("c"))
+    np.testing.assert_array_equal(opened(table, text="body"), expected)
+    with pytest.raises(DataError, match=r"^texts: no column 'bdy'; did you mean 'body'"):
+        embed(tiny, table, text="bdy")
+    with pytest.raises(DataError, match=r"^texts\.iloc\[1\]: the text is empty; remove the row"):
+        embed(tiny, pandas.Series(["a", None]))

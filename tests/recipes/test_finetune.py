@@ -86,6 +86,69 @@ def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
     assert load(out).labels == ("doing", "thing")
 
 
+def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
+    base: Path, tmp_path: Path
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    train, dev = (
+        pandas.DataFrame({"body": [e.text for e in some], "about": [e.label for e in some]})
+        for some in (rows(40), rows(8, 200))
+    )
+    columns = {"text": "body", "label": "about"}
+    keywords: dict[str, Any] = {"epochs": 2, "learning_rate": 5e-3, "class_weights": "balanced"}
+    told = []
+    scores = finetune(
+        "classify",
+        base,
+        train=train,
+        dev=dev,
+        out=tmp_path / "one",
+        on_epoch=lambda epoch, found: told.append((epoch, found["accuracy"])),
+        **columns,
+        **keywords,
+    )
+    record = json.loads((tmp_path / "one" / "scores.json").read_text(encoding="utf-8"))
+    assert told == [(e["epoch"], e["accuracy"]) for e in record["epochs"]]
+    files = {
+        name: tsv(tmp_path / f"{name}.tsv", some)
+        for name, some in (("train", rows(40)), ("dev", rows(8, 200)))
+    }
+    settings = {"epochs": 2, "learning_rate": 5e-3}
+    options = {"class_weights": "balanced"}
+    same = finetune(
+        "classify", base, out=tmp_path / "two", settings=settings, options=options, **files
+    )
+    assert scores == same
+    one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    scored = bertkit.evaluate(tmp_path / "one", dev, **columns)
+    assert scored["accuracy"] == scores["accuracy"]
+    answers = bertkit.predict(tmp_path / "one", dev, text="body")
+    table = bertkit.frame(answers, dev)
+    assert (table["label"] == table["about"]).mean() == pytest.approx(scores["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"learning_rat": 1.0}, "learning_rat: finetune has no such .* mean 'learning_rate'"),
+        ({"epochs": 0}, "^epochs: expected `int` >= 1"),
+        ({"track": "wandbb"}, "^track: invalid enum value 'wandbb'; did you mean 'wandb'"),
+        ({"lora": {"rnk": 8}}, r"^lora\.rnk: no such setting; did you mean 'rank'"),
+        ({"settings": {"epoch": 2}}, "^epoch: no such setting; did you mean 'epochs'"),
+        ({"text": "bdy"}, "^train: no column 'bdy'; did you mean 'body'"),
+        ({"text": "body", "label": "wh"}, "^train: no column 'wh'; known: 'body', 'about'"),
+    ],
+)
+def test_keywords_that_are_wrong_are_named(
+    base: Path, tmp_path: Path, keywords: dict[str, Any], message: str
+) -> None:
+    table = {"body": ["a film", "a book"], "about": ["x", "y"]}
+    with pytest.raises((ConfigError, DataError), match=message):
+        finetune("classify", base, train=table, dev=table, out=tmp_path / "no", **keywords)
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
 )
@@ -253,7 +316,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
             other = replace(settings, learning_rate=1e-3)
             with pytest.raises(ConfigError, match=r"learning_rate \(was 0\.005\): changed since"):
                 finetune(Classify, base, **data, out=out, settings=other, resume=True)
-            with pytest.raises(ConfigError, match=r"exists already.*--resume"):
+            with pytest.raises(ConfigError, match=r"exists already.*resume=True"):
                 finetune(Classify, base, **data, out=out, settings=settings)
             record = (out / "run.json").read_text(encoding="utf-8")
             old = record.replace("max_grad_norm", "clip").replace("max_batch", "budget")

@@ -1,147 +1,57 @@
-"""Answers beside the rows that they are for: every column stays, in every kind of file."""
+"""Rows of a program are answered as their texts are."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 from tests.factories import tiny_folder, tiny_tokenizer
 
-from bertkit import cli
-from bertkit.recipes.predict import write_answers
-from bertkit.tasks.classify import LabelAnswer, LabelsAnswer
+import bertkit
+from bertkit.errors import ConfigError, DataError
 
-Captured = pytest.CaptureFixture[str]
-Predict = Callable[..., Any]
+TEXTS = ["a", "b c", "d d d"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that labels texts of letters."""
-    folder = tmp_path_factory.mktemp("predict")
-    base = tiny_folder(folder / "base", tiny_tokenizer("abcdefghijklmnopqrstuvwxyz"))
-    rows = "".join(f"{letter} {letter}\t{int(letter > 'm')}\n" for letter in "abcxyz")
-    (folder / "rows.tsv").write_text(f"text\tlabel\n{rows}", encoding="utf-8")
-    words = ["--train", str(folder / "rows.tsv"), "--dev", str(folder / "rows.tsv")]
-    words += ["--model", str(base), "--out", str(folder / "out"), "--epochs", "1"]
-    assert cli.run(["finetune", "classify", *words]) == 0
-    return str(folder / "out")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("predict") / "model"
+    return tiny_folder(place, tiny_tokenizer("abcd"), "classify", labels=("no", "yes"), length=8)
 
 
-INPUT = 'id;body;label\n1;"a; b";x\n2;c, d;y\n3;"e\n f";x\n'
-COLUMNS = ["id", "body", "label", "predicted_label", "score", "scores.0", "scores.1", "truncated"]
+def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    classify = bertkit.pipeline("classify", folder)
+    expected = classify(TEXTS)
+    table = pandas.DataFrame({"id": [1, 2, 3], "body": TEXTS, "label": ["x", "y", "z"]})
+    path = tmp_path / "rows.csv"
+    table.to_csv(path, index=False)
+    for rows in (TEXTS, table["body"], np.array(TEXTS), [{"text": text} for text in TEXTS]):
+        assert bertkit.predict(classify, rows) == expected
+        assert classify(rows) == expected
+    for rows in (table, path):
+        assert bertkit.predict(folder, rows, text="body") == expected
+    reading = bertkit.Reading(text="body")
+    assert classify(table, reading=reading) == expected
+    assert bertkit.predict(classify, "b c") == expected[1:2]
+    assert repr(classify).startswith(f"<Answer to classify of <{folder}: bert, ")
+    assert "labels: no, yes" in repr(classify)
+    assert (bertkit.frame(expected, table).predicted_label == [a.label for a in expected]).all()
 
 
-@pytest.mark.parametrize("piped", [False, True])
-def test_rows_keep_their_columns(
-    piped: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    (tmp_path / "in.csv").write_text(INPUT, encoding="utf-8")
-    words = ["predict", model, "--text-column", "body", "--file"]
-    words.append("-" if piped else str(tmp_path / "in.csv"))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(INPUT.encode())))
-    assert cli.run(words) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-    out = tmp_path / "out.csv"
-    assert cli.run([*words, "--out", str(out)]) == 0
-    printed = capsys.readouterr()
-    assert (printed.out, "out.csv: 3 rows" in printed.err) == ("", True)
-    with out.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == COLUMNS
-    assert [row["body"] for row in rows] == ["a; b", "c, d", "e\n f"]
-    for row, answer in zip(rows, answers, strict=True):
-        assert row["predicted_label"] == answer["label"]
-        assert float(row["scores.1"]) == pytest.approx(answer["scores"]["1"], abs=1e-6)
-
-    assert cli.run([*words, "--out", str(tmp_path / "out.jsonl")]) == 0
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
-    first = json.loads(lines[0])
-    assert list(first) == [*COLUMNS[:5], "scores", "truncated"]
-    assert first["scores"] == pytest.approx(answers[0]["scores"], abs=1e-6)
-
-    capsys.readouterr()
-    assert cli.run([*words, "--out", str(tmp_path / "out.tsv")]) == 2
-    assert "'e\\n f': a tab or a line break, which .tsv cannot hold" in capsys.readouterr().err
-    assert not (tmp_path / "out.tsv").exists()
-
-
-def test_json_keeps_what_it_holds(model: str, tmp_path: Path) -> None:
-    rows = [{"text": "a b", "n": 7, "more": {"x": [1, None]}}, {"text": "c", "n": None, "more": 1}]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    for kind in ("jsonl", "tsv"):
-        words = ["--file", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / f"out.{kind}")]
-        assert cli.run(["predict", model, *words]) == 0
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
-    for line, row in zip(lines, rows, strict=True):
-        assert {**json.loads(line), **row} == json.loads(line)
-    table = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
-    assert table[1][:3] == ["a b", "7", '{"x": [1, null]}']
-    assert table[2][1] == ""
-
-
-def test_texts_are_rows_too(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("a b\nc\n"))
-    assert cli.run(["predict", model, "--out", str(tmp_path / "a.csv")]) == 0
-    lines = (tmp_path / "a.csv").read_text().splitlines()
-    assert lines[0] == "text,label,score,scores.0,scores.1,truncated"
-    assert [line.split(",")[0] for line in lines[1:]] == ["a b", "c"]
-
-
-def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captured) -> None:
-    (tmp_path / "in.csv").write_text("text\na\n" + "b " * 99 + "\n", encoding="utf-8")
-    words = ["predict", model, "--file", str(tmp_path / "in.csv")]
-    assert cli.run(words) == 0
-    printed = capsys.readouterr()
-    assert [json.loads(line)["truncated"] for line in printed.out.splitlines()] == [False, True]
-    assert "1 of 2 texts are longer than the model reads and were cut" in printed.err
-    assert cli.run([*words, "--long", "error"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [("a.xlsx", "answers are written as .csv, .tsv or .jsonl"), ("in.csv", "exists already")],
-)
-def test_places_where_nothing_is_written(
-    out: str, said: str, tmp_path: Path, capsys: Captured
-) -> None:
-    (tmp_path / "in.csv").write_text("text\na\n", encoding="utf-8")
-    words = ["--file", str(tmp_path / "in.csv"), "--out", str(tmp_path / out)]
-    assert cli.run(["predict", "nowhere", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_entities_are_answered_without_rows_of_a_table(tmp_path: Path) -> None:
-    from bertkit.tasks.tag import TagAnswer
-
-    answered = [({"where": "a.txt:1"}, TagAnswer([], ["a"], ["O"]))]
-    assert write_answers(tmp_path / "a.csv", answered) == 1
-    assert (tmp_path / "a.csv").read_text() == (
-        'where,entities,words,tags\na.txt:1,[],"[""a""]","[""O""]"\n'
-    )
-
-
-def test_several_labels_are_a_list(tmp_path: Path) -> None:
-    answers = [LabelsAnswer(["x", "y"], {"x": 0.5, "y": 0.75}), LabelsAnswer([], {"x": 0, "y": 0})]
-    write_answers(tmp_path / "a.csv", [({"text": "t"}, answer) for answer in answers])
-    assert (tmp_path / "a.csv").read_text().splitlines() == [
-        "text,labels,scores.x,scores.y,truncated",
-        't,"[""x"", ""y""]",0.5,0.75,false',
-        "t,[],0,0,false",
-    ]
-
-
-def test_a_name_of_the_input_stays_its_own(tmp_path: Path) -> None:
-    row = {"label": "gold", "scores.a": "mine"}
-    write_answers(tmp_path / "a.jsonl", [(row, LabelAnswer("a", 1.0, {"a": 1.0}))])
-    held = json.loads((tmp_path / "a.jsonl").read_text())
-    assert (held["label"], held["predicted_label"]) == ("gold", "a")
-    write_answers(tmp_path / "a.csv", [(row, LabelAnswer("a", 1.0, {"a": 1.0}))])
-    assert "predicted_scores.a" in (tmp_path / "a.csv").read_text()
+def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"body": ["a", None], "other": ["b", "c"]})
+    with pytest.raises(DataError, match=r"^rows\.iloc\[1\]: the text is empty; remove the row"):
+        bertkit.predict(folder, table, text="body")
+    with pytest.raises(DataError, match=r"^rows: .*; name it with text="):
+        bertkit.predict(folder, table)
+    with pytest.raises(DataError, match=r"^rows: no column 'bod'; did you mean 'body'\?"):
+        bertkit.predict(folder, table, text="bod")
+    with pytest.raises(ConfigError, match="txt: predict has no such setting; did you mean 'text'"):
+        bertkit.predict(folder, table, txt="body")
+    long = pandas.Series(["a", "a b c d a b c d a b"])
+    with pytest.raises(DataError, match=r'^rows\.iloc\[1\]: .*\(long="truncate"\)'):
+        bertkit.predict(folder, long)
+    assert bertkit.predict(folder, long, long="truncate")[1].truncated

@@ -16,7 +16,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import answering, pipeline
 from bertkit.pipelines.base import batched
 from bertkit.pipelines.summarize import summaries
-from bertkit.recipes.predict import (
+from bertkit.recipes.predict_file import (
     Row,
     answered_file,
     answered_texts,

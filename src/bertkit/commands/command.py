@@ -30,7 +30,12 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     """
     hints = get_type_hints(function, include_extras=True)
     documented = {param.arg_name for param in parse(function.__doc__ or "").params}
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    parameters = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD  # for Python alone
+    }
     groups = {name: kind for name in parameters if (kind := _settings(hints[name])) is not None}
 
     @functools.wraps(function)
@@ -42,6 +47,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
                 _check_bounds(name, value, hints[name])
         print_result(function(*texts, **options))
 
+    run.__signature__ = signature.replace(parameters=[*parameters.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {
         name: _flat(groups[name])
         if name in groups

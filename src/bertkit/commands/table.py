@@ -63,7 +63,7 @@ COMMANDS = {
     "translate": "commands.answer:translate",
     "chat": "commands.answer:chat",
     "next-sentence": "commands.answer:next_sentence",
-    "embed": "recipes.embed:embed",
+    "embed": "recipes.embed:embed_texts",
     "index": "recipes.index:index",
     "search": "recipes.search:search",
     "mine": "recipes.judge:mine",

@@ -99,6 +99,12 @@ class Columns:
         return min(reversed(self.left), key=lambda c: len({row[c] for row in self.table.rows}))
 
 
+def choose_text(table: Table, text: str | None = None) -> str:
+    """The column of texts alone: as named, or told as `choose_columns` does. Raises: DataError."""
+    columns = Columns(table, text)
+    return text or columns.first(TEXTS) or columns.only("text", columns.texts() or columns.left)
+
+
 @dataclass(frozen=True)
 class Roles:
     """The columns of labelled texts; `pair` is None for single texts."""

@@ -14,6 +14,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -346,32 +347,48 @@ def _json_documents(span: Span, field: str) -> Iterator[Document]:
             yield Document(row.text, span.file, block.line + i)
 
 
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a `.parquet` file, with all their columns. Raises: DataError."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file; check the spelling")
+    with _parquet(path) as table:
+        for rows in table.iter_batches(ROWS):
+            yield from rows.to_pylist()
+
+
 def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
     """Rows of a column; `line` is the number of the row, from 1."""
+    with _parquet(span.file) as table:
+        columns = table.schema_arrow
+        if field not in columns.names:
+            near = did_you_mean(field, columns.names)
+            raise DataError(f"{span.file}: no column {field!r}; {near}")
+        kind = columns.field(field).type
+        if str(kind) not in ("string", "large_string"):
+            raise DataError(f"{span.file}: column {field!r} holds {kind}, not text")
+        line = 0
+        for rows in table.iter_batches(ROWS, columns=[field]):
+            for text in rows.column(field).to_pylist():
+                line += 1
+                if text is None:
+                    raise DataError(f"{span.file}:{line}: column {field!r} holds no text")
+                yield Document(text, span.file, line)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """The file, open. Raises: DataError where it is damaged, or pyarrow is not there."""
     try:
-        from pyarrow import ArrowException, parquet, types
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(
-            f"{span.file}: reading .parquet needs pyarrow; pip install 'bertkit[clean]'"
+            f"{path}: reading .parquet needs pyarrow; pip install 'bertkit[clean]'"
         ) from None
     try:
-        with parquet.ParquetFile(span.file) as table:
-            columns = table.schema_arrow
-            if field not in columns.names:
-                near = did_you_mean(field, columns.names)
-                raise DataError(f"{span.file}: no column {field!r}; {near}")
-            kind = columns.field(field).type
-            if not (types.is_string(kind) or types.is_large_string(kind)):
-                raise DataError(f"{span.file}: column {field!r} holds {kind}, not text")
-            line = 0
-            for rows in table.iter_batches(ROWS, columns=[field]):
-                for text in rows.column(field).to_pylist():
-                    line += 1
-                    if text is None:
-                        raise DataError(f"{span.file}:{line}: column {field!r} holds no text")
-                    yield Document(text, span.file, line)
+        with parquet.ParquetFile(path) as table:
+            yield table
     except (ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{span.file}: damaged or no .parquet ({error}); get it again") from None
+        raise DataError(f"{path}: damaged or no .parquet ({error}); get it again") from None
 
 
 def _check_row(raw: bytes, field: str, where: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import is_rows, texts_of
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.nn.pool import POOLINGS, Pooling
@@ -48,16 +50,26 @@ class Embed(ModelPipeline):
         self.dimension = chosen.width(loaded.model.config.hidden)
 
     def __call__(
-        self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
+        self,
+        texts: Any,
+        *,
+        long: Long = "error",
+        prompt: str | None = None,
+        text: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, normalized if the folder says so; one text gives one row.
 
+        Texts may be rows, too: a DataFrame, one of its columns, a Dataset, dicts, or a file as a
+        `Path`; `text` names their column.
         `prompt` stands before each text: the name of one of the folder's, or a text; by default
         the folder's default one, if any.
         Raises: DataError for a text longer than the model, unless `long` says what to do,
         ConfigError for a prompt that the folder has not.
         """
-        texts = [texts] if isinstance(texts, str) else texts
+        if isinstance(texts, str):
+            texts = [texts]
+        elif is_rows(texts):
+            texts = texts_of(texts, text, "texts")
         none = np.empty((0, self.dimension), dtype=np.float32)
         parts = self.stream(texts, long=long, prompt=prompt)
         return np.concatenate([none, *(part for part, _ in parts)])

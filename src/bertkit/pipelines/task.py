@@ -8,12 +8,14 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import is_rows
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
 from bertkit.tasks import Task
-from bertkit.tasks.task import Item, by_example, group
+from bertkit.tasks.examples import take
+from bertkit.tasks.task import Item, Reading, by_example, group
 from bertkit.text.long import Long
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -30,6 +32,9 @@ class Answer(ModelPipeline, Generic[A]):
         self.task, self.policies = task, task.long
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
+    def __repr__(self) -> str:
+        return f"<Answer to {self.task.name} of {self.loaded!r}>"
+
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
         self, items: Item, *, long: Long | None = ...
@@ -40,20 +45,38 @@ class Answer(ModelPipeline, Generic[A]):
     ) -> list[A]: ...
     @overload
     def __call__(self, items: Iterable[Item], *, long: Long | None = ...) -> Iterator[A]: ...
+    @overload
     def __call__(
-        self, items: Item | Iterable[Item], *, long: Long | None = None
+        self, items: Any, *, long: Long | None = ..., reading: Reading | None = ...
+    ) -> list[A]: ...
+    def __call__(
+        self, items: Any, *, long: Long | None = None, reading: Reading | None = None
     ) -> A | list[A] | Iterator[A]:
-        """Answers to one text, to many, or to a stream.
+        """Answers to one text, to many, to a stream, or to the rows of a program.
 
-        `long` says what to do with texts longer than the model; by default what the task does.
+        Rows are a DataFrame, one of its columns, a Dataset, dicts, or a file as a `Path`; `reading`
+        names their columns. `long` says what to do with texts longer than the model; by default
+        what the task does.
         Raises: DataError for a text that cannot be answered about, ConfigError for a policy that
         the task has not.
         """
         if isinstance(items, str | tuple):
             return self.answers([self._example(items)], long=long)[0]
-        if isinstance(items, Sequence):
-            return self.answers([self._example(item) for item in items], long=long)
+        if is_rows(items) or isinstance(items, Sequence):
+            return self.answers(self.examples(items, reading), long=long)
         return self._stream(items, long)
+
+    def examples(self, items: Any, reading: Reading | None = None) -> Sequence[Any]:
+        """The task's own examples of texts or rows. Raises: DataError."""
+        if is_rows(items):
+            return take(type(self.task), items, reading, "rows", labelled=False).examples
+        examples = []
+        for number, item in enumerate(items):
+            try:
+                examples.append(self._example(item))
+            except DataError as error:
+                raise DataError(f"rows[{number}]: {error}") from None
+        return examples
 
     def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
         """Answers to the task's own examples, in their order."""
@@ -96,8 +119,8 @@ class Answer(ModelPipeline, Generic[A]):
             case (str(text), [*others]) if all(isinstance(other, str) for other in others):
                 return self.task.example(text, [str(other) for other in others])
         raise DataError(
-            f"{str(item)[:60]}: a {type(item).__name__} is nothing to ask about; give a text, or "
-            "a tuple of a text and what goes with it"
+            f"{str(item)[:60]}: {type(item).__name__} is nothing to ask about; give a text, or a "
+            "tuple of a text and what goes with it"
         )
 
     def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertkit.console import lines, progress, say
+from bertkit.data.given import texts_of
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError
 from bertkit.memory import limit_onednn_cache
@@ -22,7 +24,7 @@ if TYPE_CHECKING:  # an exported model needs no torch
 Backend = Literal["bertkit", "onnx", "openvino"]
 
 
-def embed(
+def embed_texts(
     model: str,
     texts: Sequence[str] | None = None,
     /,
@@ -64,6 +66,41 @@ def embed(
             yield from vectors.tolist()
     if cut:
         say(f"{cut:,} of {count:,} texts are longer than {pipeline.length} tokens and were cut")
+
+
+def embed(
+    model: str | Path,
+    texts: Any,
+    /,
+    *,
+    text: str | None = None,
+    prompt: str | None = None,
+    pooling: Literal["mean", "cls", "max"] | None = None,
+    long: Long = "error",
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
+) -> NDArray[np.float32]:
+    """A vector for each text of any rows: a DataFrame, one of its columns, a Dataset, dicts, texts,
+    or a file as a `Path`.
+
+    `text` names the column of the texts; where there is none, it is the one that reads like texts.
+    Shapes: (S, D). Raises: DataError for an empty text, or one longer than the model unless `long`
+    says what to do; ConfigError for settings that the model has not.
+    """
+    pipeline = opened(str(model), None, precision, pooling, False, prompt)
+    given = [texts] if isinstance(texts, str) else texts_of(texts, text, "texts")
+    vectors = np.empty((len(given), pipeline.dimension), np.float32)
+    count = 0
+    with progress(watched=len(given) > WATCHED) as bar:
+        task = bar.add_task("embedding", total=len(given), note="")
+        for part, _ in pipeline.stream(given, long=long):
+            vectors[count : count + len(part)] = part
+            count += len(part)
+            bar.update(task, completed=count)
+    return vectors
+
+
+WATCHED = 1000
+"""With more texts than these progress is shown."""
 
 
 def embed_file(

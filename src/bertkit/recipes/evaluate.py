@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.folder import Loaded
+from bertkit.config import with_keywords
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Answer, answering
@@ -13,20 +15,21 @@ from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.storage import refuse_used
 from bertkit.tasks.confusion import by_label, label_report
-from bertkit.tasks.examples import read_examples
+from bertkit.tasks.examples import Rows, read_examples, take
 from bertkit.tasks.task import Reading
 
 
 def evaluate(
-    model: str | Answer[Any],
-    examples: Path | Sequence[Any],
+    model: str | Path | Loaded | Answer[Any],
+    examples: Rows,
     /,
     *,
     task: str | None = None,
-    errors: Path | None = None,
+    errors: Path | str | None = None,
     name: str | None = None,
     precision: Inference = "fp32",
-    reading: Reading | None = None,
+    reading: Reading | Mapping[str, Any] | None = None,
+    **columns: Any,
 ) -> dict[str, Any]:
     """Score a fine-tuned model on a labelled file.
 
@@ -35,7 +38,8 @@ def evaluate(
     calibrated model `calibration`, its expected calibration error with the temperature and without.
 
     Examples longer than the model are cut, or read in windows. What is said of the labels calls the
-    rows by their file, or by `name`.
+    rows by their file, or by `name`. A program may give a DataFrame or other rows (`data.given`),
+    and name columns by keywords: `text_column="review", label_column="stars"`.
     Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
 
     Args:
@@ -46,33 +50,37 @@ def evaluate(
         precision: Of the numbers the model computes with.
     """
     if errors is not None:
-        refuse_used(errors, option="--errors")
-    answer = answering(model, task, precision=precision) if isinstance(model, str) else model
-    name = name or (str(examples) if isinstance(examples, Path) else "the rows")
-    if isinstance(examples, Path):
-        examples = read_examples(type(answer.task), examples, reading)
-    if not examples:
+        refuse_used(Path(errors), option="--errors")
+    answer = model if isinstance(model, Answer) else answering(model, task, precision=precision)
+    (named,) = with_keywords("evaluate", {Reading: reading}, columns)
+    if isinstance(examples, str | Path):
+        name = name or str(examples)
+        rows = read_examples(type(answer.task), examples, named)
+    else:
+        name = name or "the rows"
+        rows = list(take(type(answer.task), examples, named, "examples").examples)
+    if not rows:
         raise DataError("no rows to score")
-    answer.task.check(examples)
-    answers = answer.answers(examples, long=answer.task.long_of_files())
+    answer.task.check(rows)
+    answers = answer.answers(rows, long=answer.task.long_of_files())
     report = label_report(
         (
             pair
-            for one, example in zip(answers, examples, strict=True)
+            for one, example in zip(answers, rows, strict=True)
             for pair in answer.task.label_pairs(one, example)
         ),
         answer.task.labels,
     )
     if errors is not None:
-        write_mistakes(errors, answer.task, answers, examples, report)
+        write_mistakes(Path(errors), answer.task, answers, rows, report)
     show_labels(report, name)
     check_answers(report, name)
-    calibration = answer.task.calibration(answers, examples)
+    calibration = answer.task.calibration(answers, rows)
     show_calibration(calibration, name)
     cut = sum(getattr(answer, "truncated", False) for answer in answers)
     return {
-        **answer.task.score(answers, examples),
-        "rows": len(examples),
+        **answer.task.score(answers, rows),
+        "rows": len(rows),
         "truncated": cut,
         **by_label(report),
         **({"calibration": calibration} if calibration else {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,7 +18,7 @@ from bertkit.checkpoint import hub
 from bertkit.checkpoint.adapter import base_of
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
-from bertkit.config import Count, Rate, Seed, Settings, decode, plain, with_new_names
+from bertkit.config import Count, Rate, Seed, Settings, plain, with_keywords, with_new_names
 from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
@@ -111,29 +111,35 @@ def finetune(
     dev: Rows | float,
     test: Rows | None = None,
     out: Path | str,
-    settings: Finetune | None = None,
+    settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
-    reading: Reading | None = None,
+    reading: Reading | Mapping[str, Any] | None = None,
     resume: bool = False,
     teacher: TaskTeacher | None = None,
+    on_epoch: Callable[[int, Mapping[str, float]], object] | None = None,
+    **keywords: Any,
 ) -> dict[str, float]:
     """Fit a task and return the dev scores of the best epoch, whose weights `out` holds.
 
     Where dev taught the task something, such as a threshold, their names begin with `best_`.
     `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
-    files, or examples; a number for `dev` is the share of train held out for it. `test` is scored
-    once, by the chosen epoch; the names of its scores begin with `test_`. A model that is open
-    already stays as it is. With a `teacher` the model learns from its outputs and states, too. The
-    same command with `resume` goes on after a kill, to the same weights.
+    files, DataFrames or other rows (`data.given`), or examples; a number for `dev` is the share of
+    train held out for it. `test` is scored once, by the chosen epoch; the names of its scores begin
+    with `test_`. Settings (`Finetune`), options and columns (`Reading`) may be plain data, and any
+    of them a keyword: `epochs=2, text_column="review"`. A model that is open already stays as it
+    is. With a `teacher` the model learns from its outputs and states, too. `on_epoch` is called
+    with each epoch's number and dev scores. The same call with `resume` goes on after a kill, to
+    the same weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
-    settings, run = settings or Finetune(), Run(out, resume=resume)
+    kind = tasks.find(task) if isinstance(task, str) else task
+    settings, options, reading = _given(kind, settings, options, reading, keywords)
+    run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
     check_tracker(settings.track, "track")
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
-    kind = tasks.find(task) if isinstance(task, str) else task
     train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
     data = {"train": train, "dev": dev}
     if test is not None:
@@ -216,7 +222,9 @@ def finetune(
             run.show(step.number, f"loss {step.loss:.3f}")
             run.journal.write(step.record)
             if step.number % per_epoch == 0:
-                epochs.score(step.number, step.number // per_epoch)
+                scores = epochs.score(step.number, step.number // per_epoch)
+                if on_epoch is not None:
+                    on_epoch(step.number // per_epoch, scores)
                 if epochs.exhausted(settings.patience):
                     break
             if step.number < total and (run.stopping or run.due(settings.save_minutes)):
@@ -224,6 +232,22 @@ def finetune(
                 if run.stopping:
                     run.stop(step.number)
     return finish(run, fitted, epochs, data)
+
+
+def _given(
+    kind: type[Task[Any, Any]],
+    settings: Finetune | Mapping[str, Any] | None,
+    options: Settings | Mapping[str, Any] | None,
+    reading: Reading | Mapping[str, Any] | None,
+    keywords: Mapping[str, Any],
+) -> tuple[Finetune, Settings, Reading]:
+    groups: dict[type[Settings], Settings | Mapping[str, Any] | None] = {
+        Finetune: settings,
+        kind.Options: options,
+        Reading: reading,
+    }
+    first, second, third = with_keywords("finetune", groups, keywords)
+    return first, second, third
 
 
 def finetune_seeds(
@@ -235,17 +259,19 @@ def finetune_seeds(
     dev: Rows | float,
     test: Rows | None = None,
     out: Path | str,
-    settings: Finetune | None = None,
+    settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
-    reading: Reading | None = None,
+    reading: Reading | Mapping[str, Any] | None = None,
     resume: bool = False,
-    **rest: Any,
+    teacher: TaskTeacher | None = None,
+    **keywords: Any,
 ) -> dict[str, dict[str, Any]]:
     """`finetune` with `count` seeds from settings.seed on: mean, sd and each of every score.
 
     Each run is a folder seed-N in `out`; `out` itself becomes the model of the best.
     """
-    settings, out = settings or Finetune(), Path(out)
+    kind, out = tasks.find(task) if isinstance(task, str) else task, Path(out)
+    settings, options, reading = _given(kind, settings, options, reading, keywords)
     if count < 1:
         raise ConfigError(f"seeds: {count}; run one at least")
     if out.is_dir():
@@ -254,7 +280,6 @@ def finetune_seeds(
         refuse_used(out, resumable=True)
     elif not used(out):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
-    kind = tasks.find(task) if isinstance(task, str) else task
     train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
     test = None if test is None else take(kind, test, reading, "test")
 
@@ -271,7 +296,7 @@ def finetune_seeds(
             options=options,
             reading=reading,
             resume=resume and (folder / RUN).exists(),
-            **rest,
+            teacher=teacher,
         )
 
     seeds = range(settings.seed, settings.seed + count)
@@ -287,14 +312,12 @@ def _task(
     kind: type[Task[Any, Any]],
     model: str | Path | Loaded,
     data: Mapping[str, Examples],
-    options: Settings | Mapping[str, Any] | None,
+    options: Settings,
 ) -> Task[Any, Any]:
     """The task that the training examples pose to the model.
 
-    Raises: DataError for an example that does not fit, ConfigError for options.
+    Raises: DataError for an example that does not fit.
     """
-    if options is None or isinstance(options, Mapping):
-        options = decode(kind.Options, dict(options or {}))
     task = kind.from_examples(data["train"].examples, options)
     for rows in data.values():
         task.check(rows.examples)

@@ -1,188 +1,55 @@
-"""Answers to the rows of a file, beside what stands in them."""
+"""Answers of a fine-tuned model to the rows of a program."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import msgspec
-
-from bertkit.console import progress, say
-from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN, json_object, numbered
-from bertkit.data.tables import rows
-from bertkit.errors import ConfigError, DataError
-from bertkit.pipelines import Answer
-from bertkit.pipelines.base import PART, STREAM, batched
-from bertkit.storage import refuse_used, writing
-from bertkit.tasks.examples import read_examples
+from bertkit.checkpoint.folder import Loaded
+from bertkit.config import with_keywords
+from bertkit.console import progress
+from bertkit.data.given import KINDS, is_rows
+from bertkit.errors import DataError
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import Answer, answering
+from bertkit.pipelines.base import PART
+from bertkit.tasks import Task
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
 
-KINDS = (".csv", ".tsv", ".jsonl")
-
-PREDICTED = "predicted_"
-"""Stands before a name of an answer's that a column of the input has."""
-
-Row = Mapping[str, Any]
+AT_A_TIME = PART // 8
+"""Rows that are answered before progress is shown again."""
 
 
-def check_out(out: Path) -> None:
-    """Raises: ConfigError for a file that is there already, or of a kind that is not written."""
-    if out.suffix not in KINDS:
-        raise ConfigError(f"{out}: answers are written as .csv, .tsv or .jsonl; name such a file")
-    refuse_used(out)
-
-
-def answered_file(
-    answer: Answer[Any],
-    file: Path,
-    reading: Reading,
+def predict(
+    model: str | Path | Loaded | Answer[Any],
+    rows: Any,
+    /,
     *,
+    task: str | type[Task[Any, Any]] | None = None,
     long: Long | None = None,
-    watched: bool = True,
-) -> tuple[Sequence[Row], Iterator[Any]]:
-    """The rows of a file, and an answer for each as it comes.
+    precision: Inference = "fp32",
+    reading: Reading | Mapping[str, Any] | None = None,
+    **columns: Any,
+) -> list[Any]:
+    """An answer to each row: of a DataFrame, one of its columns, a Dataset, dicts, texts, (text,
+    pair) tuples, or a file as a `Path`. `bertkit.frame` makes a DataFrame of them.
 
-    Texts longer than the model are cut unless `long` says otherwise; how many is said. A bar shows
-    how far it is, where it is `watched`.
-    Raises: DataError naming file and line, ConfigError for a policy that the task has not.
+    Columns are told as those of files are, or named by keywords, such as `text="review"`; labels
+    are not needed. `long` says what to do with texts longer than the model.
+    Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
-    examples = read_examples(type(answer.task), file, reading, labelled=False)
-    given = _input(answer.task.name, file, reading)
-    held = [given.get(example.where, {"where": example.where}) for example in examples]
-    return held, _answers(answer, examples, long or answer.task.long_of_files(), watched)
-
-
-def _answers(
-    answer: Answer[Any], examples: Sequence[Any], long: Long, watched: bool
-) -> Iterator[Any]:
-    # texts that are compared with each other are answered together
-    size = PART if answer.task.batching == "step" else STREAM
-    cut = 0
-    with progress(watched=watched) as bar:
-        task = bar.add_task("answering", total=len(examples), note="")
-        for part in batched(examples, size):
-            for one in answer.answers(part, long=long):
-                cut += getattr(one, "truncated", False)
-                yield one
-            bar.advance(task, len(part))
-    if cut:
-        say(f"{cut:,} of {len(examples):,} texts are longer than the model reads and were cut")
-
-
-def answered_texts(
-    answer: Answer[Any], texts: Iterable[str], pair: Sequence[str], *, long: Long | None = None
-) -> Iterator[tuple[Row, Any]]:
-    """Each text as a row, with its answer."""
-    beside = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
-    for part in batched(texts, STREAM):
-        answers = answer([(text, pair) if pair else text for text in part], long=long)
-        for text, one in zip(part, answers, strict=True):
-            yield {"text": text, **beside}, one
-
-
-def write_answers(out: Path, answered: Iterable[tuple[Row, Any]]) -> int:
-    """Write rows with their answers as .csv, .tsv or .jsonl; how many there are.
-
-    In tables a score of each label is a column, and lists are JSON. The file appears when all are
-    written.
-    """
-    kind, count = out.suffix, 0
-    with writing(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        if kind == ".jsonl":
-            for row, answer in answered:
-                file.write(json.dumps(_joined(row, _plain(answer)), ensure_ascii=False) + "\n")
-                count += 1
-        else:
-            count = _write_table(file, kind, answered)
-    return count
-
-
-def _write_table(file: IO[str], kind: str, answered: Iterable[tuple[Row, Any]]) -> int:
-    count, names = 0, None
-    by_csv = csv.writer(file, lineterminator="\n")
-
-    def write(cells: Sequence[str]) -> None:
-        if kind == ".csv":
-            by_csv.writerow(cells)
-        else:
-            file.write("\t".join(map(_one_line, cells)) + "\n")
-
-    for row, answer in answered:
-        joined = _joined(row, _flat(_plain(answer)))
-        if names is None:
-            names = list(joined)
-            write(names)
-        write([_cell(joined.get(name)) for name in names])
-        count += 1
-    return count
-
-
-def _one_line(cell: str) -> str:
-    """Raises: DataError for what a .tsv file cannot hold."""
-    if any(mark in cell for mark in "\t\n\r"):
-        raise DataError(
-            f"{cell[:40]!r}: a tab or a line break, which .tsv cannot hold; write .csv or .jsonl"
-        )
-    return cell
-
-
-def refuse_tabs(held: Sequence[Row]) -> None:
-    """Raises: DataError for rows that a .tsv file cannot hold, before there are answers."""
-    for row in held:
-        for name, value in row.items():
-            _one_line(name)
-            _one_line(_cell(value))
-
-
-def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
-    """The rows of a file by where they stand; none of one that has no rows."""
-    if suffix(file) == ".jsonl" or (file == STDIN and _first(file).startswith("{")):
-        lines = ((f"{file}:{number}", line.encode()) for number, line in numbered(file))
-        return {where: json_object(line, where) for where, line in lines}
-    if task == "tag" or (suffix(file) not in (".csv", ".tsv", ".txt") and file != STDIN):
-        return {}
-    named = [name for name in (reading.text, reading.pair) if name is not None]
-    try:
-        table = rows(
-            file,
-            header=reading.header,
-            separator=reading.separator,
-            named=named if reading.text is not None else (),
-        )
-    except DataError:  # of a form that the task knows
-        return {}
-    places = zip(table.lines, table.rows, strict=True)
-    return {f"{file}:{line}": row for line, row in places}
-
-
-def _first(file: Path) -> str:
-    return numbered(file)[0][1].lstrip()
-
-
-def _plain(answer: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(answer)
-    return plain
-
-
-def _joined(row: Row, answer: Row) -> dict[str, Any]:
-    return {**row, **{PREDICTED + name if name in row else name: answer[name] for name in answer}}
-
-
-def _flat(answer: Row) -> dict[str, Any]:
-    """The members of a mapping as columns of their own: scores.positive."""
-    flat: dict[str, Any] = {}
-    for name, value in answer.items():
-        inner = value if isinstance(value, dict) else None
-        flat |= {name: value} if inner is None else {f"{name}.{key}": inner[key] for key in inner}
-    return flat
-
-
-def _cell(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
+    answer = model if isinstance(model, Answer) else answering(model, task, precision=precision)
+    (named,) = with_keywords("predict", {Reading: reading}, columns)
+    if isinstance(rows, str | tuple):
+        rows = [rows]
+    elif not (hasattr(rows, "__iter__") or is_rows(rows)):
+        raise DataError(f"rows: {type(rows).__name__} holds none; give {KINDS}")
+    examples, answers = answer.examples(rows, named), []
+    with progress(watched=len(examples) > AT_A_TIME) as bar:
+        shown = bar.add_task("predicting", total=len(examples), note="")
+        for start in range(0, len(examples), AT_A_TIME):
+            answers += answer.answers(examples[start : start + AT_A_TIME], long=long)
+            bar.update(shown, completed=len(answers))
+    return answers

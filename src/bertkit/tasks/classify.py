@@ -154,7 +154,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             regression=len(labels) == 1 and kind != PROBLEMS["multi_label"],
             multi_label=kind == PROBLEMS["multi_label"],
         )
-        return cls(labels, options)
+        task.options, task.labels_are = options, "a label of the model"
+        return task
 
     def settings(self) -> dict[str, Any]:
         kinds = [kind for kind in PROBLEMS if kind != "single" and getattr(self.options, kind)]

@@ -1,14 +1,16 @@
-"""Labelled examples of a task, from a file or as they are given."""
+"""Labelled examples of a task, from a file, from rows of a program, or as they are given."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
+from bertkit.data.given import KINDS, are_examples, as_file, is_rows
+from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
 from bertkit.errors import DataError
 from bertkit.storage import sha256
@@ -34,8 +36,8 @@ class Examples:
         return about if self.held_out is None else {**about, "held_out": {**self.held_out}}
 
 
-Rows = Path | str | Sequence[Any] | Examples
-"""A labelled file, or its examples."""
+Rows = Path | str | Iterable[Any] | Examples
+"""A labelled file, rows of a program (`data.given`), or examples of the task."""
 
 
 def read_examples(
@@ -46,11 +48,10 @@ def read_examples(
     labelled: bool = True,
 ) -> list[Any]:
     """The examples of a file; how it was read is said. Raises: DataError naming file and line."""
-    examples, columns = task.read(Path(path), reading or Reading(), labelled=labelled)
-    say(columns)
-    if not examples:
-        raise DataError(f"{path}: no rows")
-    return examples
+    if suffix(Path(path)) == ".parquet":
+        with as_file(Path(path), str(path)) as (rows, told):
+            return _read(task, rows, reading, told, labelled=labelled)
+    return _read(task, Path(path), reading, str, labelled=labelled)
 
 
 def take_examples(
@@ -60,15 +61,46 @@ def take_examples(
     return take(task, train, reading, "train"), take(task, dev, reading, "dev")
 
 
-def take(task: type[Task[Any, Any]], rows: Rows, reading: Reading | None, name: str) -> Examples:
-    """Rows of a file or of a program, with their hash. Raises: DataError for none."""
+def take(
+    task: type[Task[Any, Any]],
+    rows: Rows,
+    reading: Reading | None,
+    name: str,
+    *,
+    labelled: bool = True,
+) -> Examples:
+    """Any rows with their hash; `name` is what a program calls them. Raises: DataError."""
     if isinstance(rows, Examples):
         return rows
     if isinstance(rows, str | Path) and Path(rows) == STDIN:
         raise DataError(f"{name}: stdin, which a run that goes on cannot read again; name a file")
     if isinstance(rows, str | Path):
-        return Examples(read_examples(task, rows, reading), str(rows), sha256(Path(rows)))
-    if not rows:
-        raise DataError(f"{name}: no rows")
-    text = "\n".join(map(repr, rows)).encode("utf-8", "surrogatepass")
-    return Examples(rows, None, hashlib.sha256(text).hexdigest())
+        read = read_examples(task, rows, reading, labelled=labelled)
+        return Examples(read, str(rows), sha256(Path(rows)))
+    if are_examples(rows):
+        examples = list(rows)
+        text = "\n".join(map(repr, examples)).encode("utf-8", "surrogatepass")
+        return Examples(examples, None, hashlib.sha256(text).hexdigest())
+    if not (hasattr(rows, "__iter__") or is_rows(rows)):
+        raise DataError(f"{name}: {type(rows).__name__} holds no rows; give {KINDS}")
+    with as_file(rows, name) as (path, told):
+        examples = _read(task, path, reading, told, labelled=labelled)
+        return Examples(examples, None, sha256(path))
+
+
+def _read(
+    task: type[Task[Any, Any]],
+    path: Path,
+    reading: Reading | None,
+    told: Callable[[str], str],
+    *,
+    labelled: bool,
+) -> list[Any]:
+    """Examples, and what is said of them, in words of those who gave the rows."""
+    examples, columns = task.read(path, reading or Reading(), labelled=labelled)
+    say(told(columns))
+    if not examples:
+        raise DataError(f"{path}: no rows")
+    if told is str or not is_dataclass(examples[0]):  # a task from outside has what it likes
+        return examples
+    return [replace(example, where=told(example.where)) for example in examples]

@@ -65,7 +65,7 @@ class Epochs:
         self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
         self._say_best()
 
-    def score(self, step: int, number: int) -> None:
+    def score(self, step: int, number: int) -> dict[str, float]:
         """Score the epoch that ends with `step`; the best so far becomes the run's model."""
         whole = self.run.state.masters.whole()
         task, answers = self._answer(self.task, whole)
@@ -85,6 +85,7 @@ class Epochs:
             self.best, self._answered = record, (task, answers)
             self._say_best()
         self.run.journal.write(record)
+        return scores
 
     def exhausted(self, patience: int | None) -> bool:
         """Whether as many epochs were no better than the best; it is said."""

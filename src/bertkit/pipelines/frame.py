@@ -1,0 +1,85 @@
+"""Answers as a table, for programs that go on with pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bertkit.config import flat
+from bertkit.data.given import of_dataset
+from bertkit.errors import DataError
+
+PREDICTED = "predicted_"
+"""Begins the name of a column of answers where the rows have one that is called so."""
+
+
+def frame(answers: Any, rows: Any = None) -> Any:
+    """A pandas DataFrame with a row for each answer and a column for each thing that it says.
+
+    Numbers by label are columns such as `scores.good`. What was asked, texts or `rows` of any kind,
+    becomes the first columns, and gives the index; an answer's column whose name is taken there is
+    called `predicted_label`. Labels that all are whole numbers, or true and false, become these.
+    Raises: DataError where pandas is missing, or there are more or fewer rows than answers.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise DataError("frame: pandas is not installed; pip install pandas") from None
+    if isinstance(answers, msgspec.Struct):
+        answers, rows = [answers], rows if rows is None else [rows]
+    told = pandas.DataFrame([_told(answer) for answer in answers])
+    if "label" in told:
+        told["label"] = _values(list(told["label"]))
+    if rows is None:
+        return told
+    asked = _asked(rows, pandas)
+    if len(asked) != len(told):
+        raise DataError(f"frame: {len(asked):,} rows and {len(told):,} answers; give as many")
+    taken = {name: f"{PREDICTED}{name}" for name in told.columns if name in asked.columns}
+    told.index = asked.index
+    return pandas.concat([asked, told.rename(columns=taken)], axis=1)
+
+
+def _told(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, np.ndarray):
+        return {"vector": answer}
+    told = msgspec.to_builtins(answer)
+    return flat(told) if isinstance(told, Mapping) else {"answer": told}
+
+
+def _asked(rows: Any, pandas: Any) -> Any:
+    """The rows as a DataFrame; a column by itself, and texts, are called text."""
+    if isinstance(rows, pandas.DataFrame):
+        return rows
+    if isinstance(rows, pandas.Series):
+        return rows.to_frame(name=rows.name if rows.name is not None else "text")
+    if hasattr(rows, "features") and hasattr(rows, "column_names"):  # of datasets
+        return pandas.DataFrame(list(of_dataset(rows)))
+    if hasattr(rows, "to_pandas"):  # of polars or pyarrow
+        table = rows.to_pandas()
+        return table if isinstance(table, pandas.DataFrame) else table.to_frame(name="text")
+    if isinstance(rows, Mapping):
+        return pandas.DataFrame(rows)
+    rows = list(rows)
+    if rows and isinstance(rows[0], tuple):
+        names = ("text", "pair")[: len(rows[0])]
+        return pandas.DataFrame([row[:2] for row in rows], columns=names)
+    if rows and isinstance(rows[0], Mapping):
+        return pandas.DataFrame(rows)
+    return pandas.DataFrame({"text": rows})
+
+
+def _values(labels: Sequence[str]) -> list[Any]:
+    """Labels as what they were before they were written: numbers and truth values."""
+    kinds: Iterable[Callable[[str], Any]] = (int, {"true": True, "false": False}.__getitem__)
+    for kind in kinds:
+        try:
+            values = [kind(label) for label in labels]
+        except (ValueError, KeyError):
+            continue
+        if [str(value).lower() for value in values] == list(labels):
+            return values
+    return list(labels)

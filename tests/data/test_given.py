@@ -1,0 +1,273 @@
+"""Rows of a program are read as a file of them is, and errors name them as the program does."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.given import are_examples, as_file, is_rows, texts_of
+from bertkit.errors import BertkitError, DataError
+from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.examples import read_examples, take
+from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.tag import Tag
+from bertkit.tasks.task import Reading
+
+TEXTS, LABELS = ["a fine film it is", "a dull film it is", "fine and dull"], ["good", "bad", "good"]
+
+
+def as_pandas() -> Any:
+    return pytest.importorskip("pandas").DataFrame(
+        {"id": [7, 8, 9], "text": TEXTS, "label": LABELS}
+    )
+
+
+def as_arrow() -> Any:
+    return pytest.importorskip("pyarrow").table({"text": TEXTS, "label": LABELS})
+
+
+class Dataset(list[dict[str, Any]]):
+    """Rows as `datasets` has them; a class has a name and a number."""
+
+    class Label:
+        def int2str(self, number: int) -> str:
+            return ("bad", "good")[number]
+
+    features: ClassVar = {"text": None, "label": Label()}
+    column_names = ("text", "label")
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "pandas": as_pandas,
+    "polars": lambda: pytest.importorskip("polars").DataFrame({"text": TEXTS, "label": LABELS}),
+    "pyarrow": as_arrow,
+    "dicts": lambda: [{"text": t, "label": y} for t, y in zip(TEXTS, LABELS, strict=True)],
+    "tuples": lambda: list(zip(TEXTS, LABELS, strict=True)),
+    "lists": lambda: [[t, y] for t, y in zip(TEXTS, LABELS, strict=True)],
+    "columns": lambda: {"text": TEXTS, "label": np.array(LABELS)},
+}
+
+
+def first_row(kind: str) -> str:
+    return "train.iloc[0]" if kind == "pandas" else "train[0]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_give_the_examples_of_a_file(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = take(Classify, KINDS[kind](), None, "train")
+    said = capsys.readouterr().err
+    assert "3 rows; text = 'text', label = 'label'" in said
+    assert "/" not in said
+    assert taken.examples[0].where == first_row(kind)
+    path = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"text": t, "label": y}) for t, y in zip(TEXTS, LABELS, strict=True)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    there = read_examples(Classify, path)
+    assert [(e.text, e.label) for e in taken.examples] == [(e.text, e.label) for e in there]
+
+
+def test_a_parquet_file_is_rows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(as_arrow(), path)
+    taken = take(Classify, path, None, "train")
+    assert taken.file == str(path)
+    assert [e.label for e in taken.examples] == LABELS
+    assert taken.examples[2].where == f"{path}[2]"
+    assert list(texts_of(path, None, "texts")) == TEXTS
+    path.write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"rows\.parquet: damaged or no \.parquet"):
+        take(Classify, path, None, "train")
+    with pytest.raises(DataError, match=r"none\.parquet: no such file"):
+        take(Classify, str(tmp_path / "none.parquet"), None, "train")
+
+
+def test_the_same_rows_have_the_same_hash_and_others_another() -> None:
+    hashes = {take(Classify, KINDS[kind](), None, "train").sha256 for kind in ("dicts", "tuples")}
+    assert len(hashes) == 1
+    other = [*zip(TEXTS, ["good", "bad", "bad"], strict=True)]
+    assert take(Classify, other, None, "train").sha256 not in hashes
+
+
+def test_examples_of_a_task_are_none() -> None:
+    examples = [Example("a film", None, "good")]
+    assert are_examples(examples)
+    assert not are_examples(TEXTS)
+    assert take(Classify, examples, None, "train").examples == examples
+
+
+def test_labels_may_be_numbers_or_lists() -> None:
+    numbers = take(Classify, [("a film", np.int64(1)), ("b film", 0)], None, "train").examples
+    assert [e.label for e in numbers] == ["1", "0"]
+    several = {"text": TEXTS[:2], "label": [["x", "y"], np.array(["y"])]}
+    task = Classify.from_examples(
+        take(Classify, several, None, "train").examples, Classify.Options()
+    )
+    assert task.options.multi_label
+    assert task.labels == ("x", "y")
+
+
+def test_other_tasks_take_rows_too() -> None:
+    pairs = take(Similarity, [("one film", "a film", 4.5), ("one", "two", 0.5)], None, "dev")
+    assert len(pairs.examples) == 2
+    text = "Ada lived in London."
+    spans = [{"start": 0, "end": 3, "label": "PER"}, {"start": 13, "end": 19, "label": "LOC"}]
+    (tagged,) = take(Tag, [{"text": text, "entities": spans}], None, "train").examples
+    assert tagged.where == "train[0]"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reading", "message"),
+    [
+        ({"text": ["a", " "], "label": ["x", "y"]}, None, r"^train\[1\]: the text is empty"),
+        ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; give one"),
+        ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; give one"),
+        ([("a", "x"), ("b",)], None, r"^train\[1\]: 1 item, and train\[0\] is 2 items"),
+        ([{"text": "a", "label": "x"}, ("b", "y")], None, r"^train\[1\]: 2 items, and .* a dict"),
+        ([("a", "b", "c", "d")], None, r"^train\[0\]: 4 items; give \(text, label\)"),
+        ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
+        ([1, 2], None, r"^train\[0\]: an int is no row; give a DataFrame"),
+        (7, None, r"^train: int holds no rows; give a DataFrame"),
+        (["a b c", "d e f"], None, r"^train: .* which column is the label; name it with label="),
+        ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
+        ({"text": [], "label": []}, None, "^train: no rows"),
+        ([], None, "^train: no rows"),
+        ({"text": ["a b"], "label": [object()]}, None, r"^train\[0\]: column 'label' holds an obj"),
+        ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: half of a surrogate pair"),
+        ({"text": ["a b"], "label": ["x"]}, Reading(text="body"), "^train: no column 'body'"),
+        ({k: ["a b c"] for k in "pqr"}, None, r"^train: .*could be 'p' or .*; name it with text="),
+        ({"train": Dataset()}, None, r"^train: holds parts, .*give one, such as \['train'\]"),
+    ],
+)
+def test_what_is_wrong_is_said_as_a_program_says_it(
+    rows: Any, reading: Reading | None, message: str
+) -> None:
+    with pytest.raises(BertkitError, match=message) as told:
+        take(Classify, rows, reading, "train")
+    assert "--" not in str(told.value)
+    assert "/tmp" not in str(told.value)
+
+
+def test_dates_and_whole_floats_are_written_as_they_read() -> None:
+    rows = {"text": ["a b", "c d"], "label": [1.0, 2.0], "when": [date(2026, 1, 2), Decimal("1.5")]}
+    examples = take(Classify, rows, Reading(text="text", label="label"), "train").examples
+    assert [e.label for e in examples] == ["1", "2"]
+    halves = take(Classify, [("a", 1.5), ("b", 2.0)], None, "train").examples
+    assert [e.label for e in halves] == ["1.5", "2"]
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame([["a", "b", "x"]], columns=["text", "text", "label"])
+    with pytest.raises(DataError, match=r"^train: two columns are called 'text'; rename one"):
+        take(Classify, table, None, "train")
+
+
+@pytest.mark.parametrize(
+    ("items", "rows"),
+    [
+        (Dataset(), True),
+        ({"text": TEXTS}, True),
+        ([{"text": "a"}], True),
+        (np.array(TEXTS), True),
+        (Path("a.csv"), True),
+        (TEXTS, False),
+        ([("a", "b")], False),
+        ("a text", False),
+        (iter(TEXTS), False),
+        ([], False),
+    ],
+)
+def test_what_is_asked_as_rows(items: Any, rows: bool) -> None:
+    assert is_rows(items) == rows
+
+
+def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
+    assert list(texts_of(np.array(TEXTS), None, "texts")) == TEXTS
+    assert list(texts_of({"n": [1, 2, 3], "body": TEXTS}, None, "texts")) == TEXTS
+    assert list(texts_of({"one": TEXTS, "two": TEXTS}, "two", "texts")) == TEXTS
+    path = tmp_path / "texts.csv"
+    path.write_text("id,text\n1,a film\n2,\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"texts\.csv:3: the text is empty; remove the row"):
+        texts_of(path, None, "texts")
+    with pytest.raises(DataError, match=r"^texts\[1\]: the text is empty"):
+        texts_of(np.array(["a", ""]), None, "texts")
+    with pytest.raises(DataError, match=r"^texts: .* could be 'one' or 'two'; name it with text="):
+        texts_of({"one": TEXTS, "two": TEXTS}, None, "texts")
+
+
+def test_missing_values_of_pandas_are_missing() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"text": ["a", "b"], "label": pandas.array([1, None], dtype="Int64")})
+    with pytest.raises(DataError, match=r"^train\.iloc\[1\]: no label"):
+        take(Classify, table, None, "train")
+
+
+def test_classes_of_a_dataset_come_by_their_names() -> None:
+    rows = Dataset({"text": text, "label": y} for text, y in zip(TEXTS, (1, 0, 1), strict=True))
+    assert [e.label for e in take(Classify, rows, None, "train").examples] == LABELS
+    rows.append({"text": "a test", "label": -1})
+    with pytest.raises(DataError, match=r"^train\[3\]: no label"):
+        take(Classify, rows, None, "train")
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["a", "b"]),
+            st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.none(),
+            min_size=2,
+        ),
+        min_size=1,
+    )
+)
+def test_any_rows_are_written_as_they_are(rows: list[dict[str, Any]]) -> None:
+    with as_file(rows, "rows") as (path, told):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        assert [json.loads(line) for line in lines[:-1]] == rows
+        assert told(f"{path}:12: no label (columns of {path})") == (
+            "rows[11]: no label (columns of rows)"
+        )
+
+
+MILLION = """
+import resource, pandas
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.examples import take
+table = pandas.DataFrame({"text": ["a film"] * 10**6, "label": ["good", "bad"] * 500_000})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert len(take(Classify, table, None, "train").examples) == 10**6
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_rows_need_so_much_memory_a_row() -> None:
+    pytest.importorskip("pandas")
+    done = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, check=True)
+    assert int(done.stdout) < 1_000_000  # kilobytes: 1 KB a row
+
+
+def test_rows_are_written_without_a_copy_of_them() -> None:
+    pandas = pytest.importorskip("pandas")
+    texts = [f"{number} film " * 50 for number in range(100_000)]
+    table = pandas.DataFrame({"text": texts, "label": ["good", "bad"] * 50_000})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with as_file(table, "rows") as (path, _):
+        assert path.stat().st_size > 50_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000

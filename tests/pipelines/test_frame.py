@@ -1,0 +1,82 @@
+"""Answers as a table: a row each, a column for all that they say."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.pipelines.fill_mask import Candidate, MaskAnswer
+from bertkit.pipelines.frame import frame
+from bertkit.tasks.classify import LabelAnswer
+
+ANSWERS = [
+    LabelAnswer("good", 0.75, {"good": 0.75, "bad": 0.25}),
+    LabelAnswer("bad", 0.5, {"good": 0.5, "bad": 0.5}, truncated=True),
+]
+
+
+def test_every_number_has_its_column() -> None:
+    pytest.importorskip("pandas")
+    table = frame(ANSWERS, ["a film", "a dull one"])
+    assert list(table.columns) == [
+        "text",
+        "label",
+        "score",
+        "scores.good",
+        "scores.bad",
+        "truncated",
+    ]
+    assert table["label"].tolist() == ["good", "bad"]
+    assert table["scores.bad"].tolist() == [0.25, 0.5]
+    assert next(iter(frame(ANSWERS).columns)) == "label"
+    assert frame(ANSWERS[0], "a film")["text"].tolist() == ["a film"]
+    with pytest.raises(DataError, match="1 rows and 2 answers; give as many"):
+        frame(ANSWERS, ["a film"])
+
+
+def test_rows_keep_their_columns_and_their_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame({"review": ["a", "b"], "label": ["good", "good"]}, index=[7, 3])
+    table = frame(ANSWERS, rows)
+    assert table.index.tolist() == [7, 3]
+    assert (table["label"] == table["predicted_label"]).tolist() == [True, False]
+    assert list(rows.columns) == ["review", "label"]
+    assert list(frame(ANSWERS, rows["review"]).columns)[:2] == ["review", "label"]
+    assert frame(ANSWERS, rows["review"]).index.tolist() == [7, 3]
+    dicts = [{"id": 1}, {"id": 2}]
+    assert frame(ANSWERS, dicts)["id"].tolist() == [1, 2]
+    pairs = frame(ANSWERS, [("a", "b"), ("c", "d")])
+    assert list(pairs.columns)[:2] == ["text", "pair"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "values"),
+    [
+        (["1", "0"], [1, 0]),
+        (["-1", "10"], [-1, 10]),
+        (["01", "10"], ["01", "10"]),
+        (["true", "false"], [True, False]),
+        (["1", "one"], ["1", "one"]),
+    ],
+)
+def test_labels_are_what_they_were(labels: list[str], values: list[object]) -> None:
+    pytest.importorskip("pandas")
+    assert frame([LabelAnswer(label, 0.5, {}) for label in labels])["label"].tolist() == values
+
+
+def test_vectors_and_lists_have_a_column() -> None:
+    pytest.importorskip("pandas")
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    table = frame(vectors, ["a", "b"])
+    assert table["vector"][1].tolist() == [3, 4, 5]
+    masks = [[MaskAnswer(0, [Candidate("cat", 0.5)])]]
+    assert frame(masks, ["a [MASK]"])["answer"][0][0]["candidates"][0]["token"] == "cat"
+
+
+def test_without_pandas_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DataError, match="pip install pandas"):
+        frame(ANSWERS)
