@@ -143,14 +143,22 @@ def test_other_tasks_take_rows_too() -> None:
         ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
         ([1, 2], None, r"^train\[0\]: an int is no row; give a DataFrame"),
         (7, None, r"^train: int holds no rows; give a DataFrame"),
-        (["a b c", "d e f"], None, r"^train: .* which column is the label; name it with label="),
+        (
+            ["a b c", "d e f"],
+            None,
+            r"^train: .* which column is the label; name it with label_col",
+        ),
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
         ({"text": [], "label": []}, None, "^train: no rows"),
         ([], None, "^train: no rows"),
         ({"text": ["a b"], "label": [object()]}, None, r"^train\[0\]: column 'label' holds an obj"),
         ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: half of a surrogate pair"),
         ({"text": ["a b"], "label": ["x"]}, Reading(text="body"), "^train: no column 'body'"),
-        ({k: ["a b c"] for k in "pqr"}, None, r"^train: .*could be 'p' or .*; name it with text="),
+        (
+            {k: ["a b c"] for k in "pqr"},
+            None,
+            r"^train: .*could be 'p' or .*; name it with text_col",
+        ),
         ({"train": Dataset()}, None, r"^train: holds parts, .*give one, such as \['train'\]"),
     ],
 )
@@ -207,7 +215,9 @@ def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
         texts_of(path, None, "texts")
     with pytest.raises(DataError, match=r"^texts\[1\]: the text is empty"):
         texts_of(np.array(["a", ""]), None, "texts")
-    with pytest.raises(DataError, match=r"^texts: .* could be 'one' or 'two'; name it with text="):
+    with pytest.raises(
+        DataError, match=r"^texts: .* could be 'one' or 'two'; name it with text_col"
+    ):
         texts_of({"one": TEXTS, "two": TEXTS}, None, "texts")
 
 

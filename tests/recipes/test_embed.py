@@ -62,8 +62,8 @@ def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) ->
         np.testing.assert_array_equal(embed(tiny, rows), expected)
         np.testing.assert_array_equal(opened(rows), expected)
     np.testing.assert_array_equal(embed(str(tiny), "c"), opened("c"))
-    np.testing.assert_array_equal(opened(table, text="body"), expected)
+    np.testing.assert_array_equal(opened(table, text_column="body"), expected)
     with pytest.raises(DataError, match=r"^texts: no column 'bdy'; did you mean 'body'"):
-        embed(tiny, table, text="bdy")
+        embed(tiny, table, text_column="bdy")
     with pytest.raises(DataError, match=r"^texts\.iloc\[1\]: the text is empty; remove the row"):
         embed(tiny, pandas.Series(["a", None]))

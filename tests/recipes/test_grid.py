@@ -96,7 +96,7 @@ def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
         ("lerning_rate=1e-4", "did you mean 'learning_rate'"),
         ("learning_rate=1e-4,fast", "learning_rate: expected `float`, got `str`"),
         ("epochs=0,1", "epochs: expected `int` >= 1"),
-        ("seed=1,2", "nothing to choose among; take --seeds"),
+        ("seed=1,2", "nothing to choose among; take seeds="),
         (f"batch_size={','.join(map(str, range(1, 10_001)))}", "grid: 20,000 runs, and 100 are"),
     ],
 )

@@ -55,12 +55,12 @@ class Embed(ModelPipeline):
         *,
         long: Long = "error",
         prompt: str | None = None,
-        text: str | None = None,
+        text_column: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, normalized if the folder says so; one text gives one row.
 
         Texts may be rows, too: a DataFrame, one of its columns, a Dataset, dicts, or a file as a
-        `Path`; `text` names their column.
+        `Path`; `text_column` names theirs.
         `prompt` stands before each text: the name of one of the folder's, or a text; by default
         the folder's default one, if any.
         Raises: DataError for a text longer than the model, unless `long` says what to do,
@@ -69,7 +69,7 @@ class Embed(ModelPipeline):
         if isinstance(texts, str):
             texts = [texts]
         elif is_rows(texts):
-            texts = texts_of(texts, text, "texts")
+            texts = texts_of(texts, text_column, "texts")
         none = np.empty((0, self.dimension), dtype=np.float32)
         parts = self.stream(texts, long=long, prompt=prompt)
         return np.concatenate([none, *(part for part, _ in parts)])

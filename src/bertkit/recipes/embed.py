@@ -73,7 +73,7 @@ def embed(
     texts: Any,
     /,
     *,
-    text: str | None = None,
+    text_column: str | None = None,
     prompt: str | None = None,
     pooling: Literal["mean", "cls", "max"] | None = None,
     long: Long = "error",
@@ -82,12 +82,12 @@ def embed(
     """A vector for each text of any rows: a DataFrame, one of its columns, a Dataset, dicts, texts,
     or a file as a `Path`.
 
-    `text` names the column of the texts; where there is none, it is the one that reads like texts.
+    `text_column` names the column of the texts; else it is the one that reads like texts.
     Shapes: (S, D). Raises: DataError for an empty text, or one longer than the model unless `long`
     says what to do; ConfigError for settings that the model has not.
     """
     pipeline = opened(str(model), None, precision, pooling, False, prompt)
-    given = [texts] if isinstance(texts, str) else texts_of(texts, text, "texts")
+    given = [texts] if isinstance(texts, str) else texts_of(texts, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)
     count = 0
     with progress(watched=len(given) > WATCHED) as bar:

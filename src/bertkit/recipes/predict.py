@@ -36,7 +36,7 @@ def predict(
     """An answer to each row: of a DataFrame, one of its columns, a Dataset, dicts, texts, (text,
     pair) tuples, or a file as a `Path`. `bertkit.frame` makes a DataFrame of them.
 
-    Columns are told as those of files are, or named by keywords, such as `text="review"`; labels
+    Columns are told as those of files are, or named by keywords: `text_column="review"`. Labels
     are not needed. `long` says what to do with texts longer than the model.
     Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
