@@ -13,7 +13,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, DataError
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.grid import finetune_grid
 from bertkit.recipes.runs import runs
@@ -106,6 +106,13 @@ def test_a_line_that_does_not_fit_is_told_before_work(
     with pytest.raises(ConfigError) as told:
         tried(base, tmp_path / "out", ["patience=1,2", line])
     assert sentence in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_test_that_do_not_fit_are_told_before_work(base: Path, tmp_path: Path) -> None:
+    other = [Example("a class", None, "another", "rows:1")]
+    with pytest.raises(DataError, match="label 'another' is not"):
+        tried(base, tmp_path / "out", test=other)
     assert not (tmp_path / "out").exists()
 
 

@@ -19,6 +19,7 @@ from bertkit.recipes.runs import runs
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import read_json, refuse_used, sweep, used, write_json
 from bertkit.tasks.examples import Rows, take
+from bertkit.tasks.held_out import take_train_and_dev
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
 
@@ -35,8 +36,10 @@ def finetune_grid(
     task: str | type[Task[Any, Any]],
     model: str | Path,
     *,
-    out: Path,
+    train: Rows,
+    dev: Rows | float,
     test: Rows | None = None,
+    out: Path,
     settings: Finetune | None = None,
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | None = None,
@@ -51,7 +54,8 @@ def finetune_grid(
     Raises: ConfigError for a value that does not fit, before the first run.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
-    cells = _cells(grid, kind, settings or Finetune(), options)
+    settings = settings or Finetune()
+    cells = _cells(grid, kind, settings, options)
     _ask(len(cells) * count)
     if out.is_dir():
         sweep(out)
@@ -59,11 +63,18 @@ def finetune_grid(
         refuse_used(out, resumable=True)
     elif not used(out):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
-    held = None if test is None else take(kind, test, reading, "test")
+    rows, scored = take_train_and_dev(
+        kind, train, dev, reading, options=options, seed=settings.seed
+    )
+    held = None
+    if test is not None:
+        held = take(kind, test, reading, "test")
+        kind.from_examples(rows.examples, _options(kind, options)).check(held.examples)
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
         say(f"{name}: {place} of {len(cells)}")
         folder = out / name
-        given = {"settings": its, "options": own, "reading": reading, **rest}
+        given: dict[str, Any] = {"train": rows, "dev": scored, "settings": its, "options": own}
+        given |= {"reading": reading, **rest}
         again = resume and used(folder)
         if count == 1:
             finetune(kind, model, out=folder, resume=again, **given)
@@ -77,7 +88,7 @@ def finetune_grid(
     say(f"{best}: {chosen}, which chose it; expect a little less of others")
     publish(out / best, out, of=len(cells))
     if held is not None:
-        score_test(out, kind, held, (settings or Finetune()).device)
+        score_test(out, kind, held, settings.device)
         describe(out, of=len(cells))
     write_json(out / GRID, {"grid": list(grid), "metric": metric, "best": best, "scores": scores})
     return {"best": best, **scores[best], **read_test(out)}
@@ -93,7 +104,7 @@ def _cells(
 
     Raises: ConfigError for a line, name or value that does not fit.
     """
-    own = options if isinstance(options, Settings) else decode(kind.Options, dict(options or {}))
+    own = _options(kind, options)
     tries: list[list[tuple[str, str]]] = []
     for line in grid:
         name, _, values = line.partition("=")
@@ -117,6 +128,10 @@ def _cells(
             decode(kind.Options, override(plain(own), of_task)),
         )
     return cells
+
+
+def _options(kind: type[Task[Any, Any]], options: Settings | Mapping[str, Any] | None) -> Settings:
+    return options if isinstance(options, Settings) else decode(kind.Options, dict(options or {}))
 
 
 def _scores(folder: Path) -> dict[str, float]:
