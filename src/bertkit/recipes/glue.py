@@ -32,8 +32,8 @@ class GlueTask:
     name: str
     metric: str
     paper: float
-    reading: Reading = Reading()
-    """Of a file without a header line."""
+    reading: Reading | None = None
+    """Of a .tsv file without a header line."""
 
 
 TASKS = (
@@ -147,8 +147,8 @@ def _file(folder: Path, part: str) -> Path:
     return files[0]
 
 
-def _reading(task: GlueTask, files: tuple[Path, Path]) -> Reading:
-    return task.reading if files[0].suffix == ".tsv" else Reading()
+def _reading(task: GlueTask, files: tuple[Path, Path]) -> Reading | None:
+    return task.reading if files[0].suffix == ".tsv" else None
 
 
 def _plain(name: str) -> str:
