@@ -24,6 +24,11 @@ from bertkit.errors import BertkitError, ConfigError, StorageError
 SETTINGS, VOCABULARY = 8 << 20, 64 << 20
 """The most bytes of a file of settings, and of one with the pieces of a vocabulary."""
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+NEW_FILE = 0o666 & ~_UMASK
+"""Who may do what with a new file, as this process began."""
+
 DEPTH, BRACKETS = 64, 1 << 17
 """Of JSON: the most lists and objects within each other, and in all."""
 

@@ -19,6 +19,8 @@ def test_tensors_survive_the_disk(tmp_path: Path) -> None:
     found = read_tensors(tmp_path)
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    (tmp_path / "other").touch()  # who may read a new file may read weights
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

@@ -29,3 +29,7 @@ def test_words_that_would_be_ignored_are_refused(tmp_path: Path, capsys: Capture
     for words in (["text", *file], [*file, "--pair", "b"], ["text", "--text-column", "t"]):
         assert cli.run(["predict", "m", *words]) == 2
         assert "--file" in capsys.readouterr().err
+    assert cli.run(["predict", "m", str(tmp_path / "a.tsv")]) == 2
+    assert "a.tsv: a file, and not a text; its rows are answered with --file" in (
+        capsys.readouterr().err
+    )

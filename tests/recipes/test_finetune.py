@@ -123,6 +123,9 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
     assert all(torch.equal(one[name], two[name]) for name in one)
     scored = bertkit.evaluate(tmp_path / "one", dev, **columns)
     assert scored["accuracy"] == scores["accuracy"]
+    with pytest.raises(ConfigError, match="on_epoch: it is called with the epoch's number"):
+        finetune("classify", base, train=train, dev=dev, out=tmp_path / "c", on_epoch=lambda e: e)
+    assert not (tmp_path / "c").exists()
     answers = bertkit.predict(tmp_path / "one", dev, text="body")
     table = bertkit.frame(answers, dev)
     assert (table["label"] == table["about"]).mean() == pytest.approx(scores["accuracy"])

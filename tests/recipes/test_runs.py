@@ -51,13 +51,13 @@ def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
     assert (seeds["steps"], slower["steps"]) == ("8", "4")
     assert not {"seed", "epochs", "epoch"} & seeds.keys()
     summary = json.loads((tuned / "a_b" / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
-    assert seeds["accuracy"].startswith(f"{summary['mean']:.3f}")
-    assert ("±" in seeds["accuracy"]) == (summary["sd"] > 0)
+    assert float(seeds["accuracy"]) == pytest.approx(summary["mean"], abs=1e-5)
+    assert ("accuracy_sd" in seeds) == (summary["sd"] > 0)
     alone = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]
-    assert slower["accuracy"] == f"{alone:.3f}"
-    tokens = [int(row["tokens"].replace(",", "")) for row in found]
+    assert float(slower["accuracy"]) == pytest.approx(alone, abs=1e-5)
+    tokens = [int(row["tokens"]) for row in found]
     assert tokens[0] == tokens[1] > 0  # two epochs of the same examples
-    assert all(re.fullmatch(r"\d+\.\d", row["minutes"]) for row in found)
+    assert all(re.fullmatch(r"\d+\.\d{4}", row["minutes"]) for row in found)
 
 
 def test_a_folder_of_runs_and_the_forms(
@@ -96,9 +96,21 @@ def test_a_pretraining_counts_the_steps_between_its_lines(tmp_path: Path) -> Non
     folder = written(tmp_path / "run", {"config": {"train": {"steps": 20}}}, *lines)
     (row,) = table(runs([folder], format="csv") or "")
     assert row == {
-        "run": "run", "steps": "20", "tokens": "2,000", "minutes": "1.0",
-        "mlm_loss": "2.500", "mlm_accuracy": "0.250",
+        "run": "run", "steps": "20", "tokens": "2000", "minutes": "1.0000",
+        "mlm_loss": "2.5", "mlm_accuracy": "0.25",
     }  # fmt: skip
+
+
+def test_of_different_kinds_no_settings_are_shown_and_test_is(tuned: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "run", {"config": {"train": {"steps": 20}}})
+    (tuned / "slower" / "test.json").write_text('{"scores": {"accuracy": 0.75}}', encoding="utf-8")
+    try:
+        found = table(runs([str(tuned / "slower"), other], format="csv") or "")
+    finally:
+        (tuned / "slower" / "test.json").unlink()
+    assert [row["run"] for row in found] == ["slower", "run"]
+    assert not {"batch_size", "steps.train", "train.steps"} & found[0].keys()
+    assert found[0]["test_accuracy"] == "0.75"
 
 
 def test_a_run_that_has_not_begun_and_names_that_break_a_table(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.model import Model
 from bertkit.nn.init import initialize
-from bertkit.storage import check_file, read_json
+from bertkit.storage import NEW_FILE, check_file, read_json
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_TENSORS = 1 << 16
@@ -78,6 +78,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """One safetensors file. Raises: OSError, also where the library says it in its own words."""
     try:
         save_file({name: t.detach().cpu() for name, t in tensors.items()}, path, {"format": "pt"})
+        path.chmod(NEW_FILE)  # the library lets nobody else read it
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         raise OSError(int(code.group(1)) if code else errno.EIO, str(error)) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.config import Count
 from bertkit.console import asked, lines, say
+from bertkit.data.paths import is_table
 from bertkit.data.readers import read_lines
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
@@ -71,6 +72,9 @@ def predict(
     reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
     if file is None and reading != Reading():
         raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
+    for one in text or ():
+        if is_table(one):
+            raise ConfigError(f"{one}: a file, and not a text; its rows are answered with --file")
     if out is not None:
         check_out(out)
     answer = answering(model, task, precision=precision)

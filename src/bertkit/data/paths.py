@@ -71,3 +71,12 @@ def files_inside(folder: Path) -> list[Path]:
 def suffix(file: Path) -> str:
     """The kind of a file, whether compressed or not: notes.txt.gz is .txt."""
     return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
+
+
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
+"""How files of rows are named."""
+
+
+def is_table(text: str) -> bool:
+    """Whether what was given as a text is the name of a file of rows that is there."""
+    return len(text) < 256 and text.endswith(TABLES) and Path(text).is_file()

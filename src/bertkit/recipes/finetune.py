@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -134,6 +135,7 @@ def finetune(
     """
     kind = tasks.find(task) if isinstance(task, str) else task
     settings, options, reading = _given(kind, settings, options, reading, keywords)
+    _check_call(on_epoch)
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
@@ -232,6 +234,19 @@ def finetune(
                 if run.stopping:
                     run.stop(step.number)
     return finish(run, fitted, epochs, data)
+
+
+def _check_call(on_epoch: Callable[[int, Mapping[str, float]], object] | None) -> None:
+    """Raises: ConfigError for a function that cannot be called with a number and scores."""
+    try:
+        if on_epoch is not None:
+            inspect.signature(on_epoch).bind(1, {})
+    except TypeError as error:
+        raise ConfigError(
+            f"on_epoch: it is called with the epoch's number and its scores ({error})"
+        ) from None
+    except ValueError:  # of a builtin that does not say
+        pass
 
 
 def _given(

@@ -8,8 +8,9 @@ from typing import Any
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import with_keywords
-from bertkit.console import progress
+from bertkit.console import progress, say
 from bertkit.data.given import KINDS, is_rows
+from bertkit.data.paths import is_table
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Answer, answering
@@ -37,19 +38,25 @@ def predict(
     pair) tuples, or a file as a `Path`. `bertkit.frame` makes a DataFrame of them.
 
     Columns are told as those of files are, or named by keywords: `text_column="review"`. Labels
-    are not needed. `long` says what to do with texts longer than the model.
+    are not needed. Texts longer than the model are cut, and counted, where the task can cut them;
+    `long` says otherwise.
     Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
     answer = model if isinstance(model, Answer) else answering(model, task, precision=precision)
     (named,) = with_keywords("predict", {Reading: reading}, columns)
+    if isinstance(rows, str) and is_table(rows):
+        raise DataError(f"{rows}: a file, and not a text; give its Path for its rows")
     if isinstance(rows, str | tuple):
         rows = [rows]
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"rows: {type(rows).__name__} holds none; give {KINDS}")
     examples, answers = answer.examples(rows, named), []
+    long = long or answer.task.long_of_files()
     with progress(watched=len(examples) > AT_A_TIME) as bar:
         shown = bar.add_task("predicting", total=len(examples), note="")
         for start in range(0, len(examples), AT_A_TIME):
             answers += answer.answers(examples[start : start + AT_A_TIME], long=long)
             bar.update(shown, completed=len(answers))
+    if cut := sum(getattr(one, "truncated", False) for one in answers):
+        say(f"{cut:,} of {len(answers):,} texts are longer than the model reads and were cut")
     return answers

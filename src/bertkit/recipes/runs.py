@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
+from bertkit.recipes.testing import read_test
 from bertkit.storage import distinct_names, write_text
 from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
 from bertkit.training.journal import RUN, drawable
@@ -33,7 +34,8 @@ def runs(
     """Runs side by side as a table: settings that differ, steps, tokens, time and scores.
 
     Runs that differ by their seed alone are one row: means, ± the standard deviation. Scores are
-    those on dev of the best epoch, or the last ones on held-out text.
+    those on dev of the best epoch, and on test, or the last ones on held-out text. Of
+    fine-tunings beside pretrainings no settings are shown.
     Raises: CheckpointError for a folder that no run has written to.
 
     Args:
@@ -47,7 +49,7 @@ def runs(
     rows = _rows(opened, [_scores(path, run) for path, run in zip(places, opened, strict=True)])
     if picture is not None:
         write_svg(picture, _picture(opened))
-    table = FORMATS[format](*_table(rows))
+    table = FORMATS[format](*_table(rows, exact=format == "csv"))
     if out is None:
         return table
     write_text(out, table + "\n")
@@ -73,9 +75,9 @@ class _Row:
         numbers = [number for run in self.runs if (number := of(run)) is not None]
         return form(sum(numbers) / len(numbers)) if len(numbers) == len(self.runs) else ""
 
-    def score(self, name: str) -> str:
+    def score(self, name: str) -> dict[str, Any] | None:
         each = [scores[name] for scores in self.scores if name in scores]
-        return plus_minus(spread(each)) if each else ""
+        return spread(each) if each else None
 
 
 def _places(folders: Sequence[Path]) -> list[Path]:
@@ -114,7 +116,7 @@ def _rows(opened: Sequence[Run], scores: Sequence[Mapping[str, float]]) -> list[
 def _scores(folder: Path, run: Run) -> dict[str, float]:
     """Of the best epoch, or the last on held-out text."""
     if (folder / SCORES).exists():
-        scores = read_scores(folder / SCORES)["dev"]
+        scores = {**read_scores(folder / SCORES)["dev"], **read_test(folder)}
         return {name: value for name, value in scores.items() if name != "epoch"}
     for line in reversed(run.lines):
         if held_out := line.get("held_out"):
@@ -124,16 +126,30 @@ def _scores(folder: Path, run: Run) -> dict[str, float]:
     return {}
 
 
-def _table(rows: Sequence[_Row]) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns that some row fills, and the rows."""
+def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns that some row fills, and the rows.
+
+    Numbers are `exact` for programs: a column for means, and one for standard deviations.
+    """
     columns = {"run": [row.name for row in rows]}
-    different = different_settings([row.runs[0].record for row in rows])
+    records = [row.runs[0].record for row in rows]
+    kinds = {"config" in record for record in records if record}
+    different = different_settings(records) if len(kinds) == 1 else {}  # else nearly all differ
     columns |= {path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED}
-    columns["steps"] = [row.mean(lambda run: run.step, "{:,.0f}".format) for row in rows]
-    columns["tokens"] = [row.mean(_tokens, "{:,.0f}".format) for row in rows]
-    columns["minutes"] = [row.mean(_seconds, lambda s: f"{s / 60:.1f}") for row in rows]
+    count = "{:.0f}".format if exact else "{:,.0f}".format
+    minutes = "{:.4f}".format if exact else "{:.1f}".format
+    columns["steps"] = [row.mean(lambda run: run.step, count) for row in rows]
+    columns["tokens"] = [row.mean(_tokens, count) for row in rows]
+    columns["minutes"] = [row.mean(_seconds, lambda s: minutes(s / 60)) for row in rows]
     for name in dict.fromkeys(name for row in rows for scores in row.scores for name in scores):
-        columns[name] = [row.score(name) for row in rows]
+        scores = [row.score(name) for row in rows]
+        if exact:
+            columns[name] = [f"{one['mean']:.6g}" if one else "" for one in scores]
+            columns[f"{name}_sd"] = [
+                f"{one['sd']:.6g}" if one and one["sd"] else "" for one in scores
+            ]
+        else:
+            columns[name] = [plus_minus(one) if one else "" for one in scores]
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 

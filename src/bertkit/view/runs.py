@@ -62,8 +62,8 @@ CHARTS = (
 )
 """Figures: name, caption, keys of records with the axis of each, size of charts."""
 
-HASH = re.compile(r"^(corpus|tokenizer|draws)$|sha256$")
-"""Settings that tell people nothing."""
+HASH = re.compile(r"^(corpus|tokenizer|draws)$|sha256$|^data\..*(held_out|rows)")
+"""Settings that tell people nothing, or what others say."""
 
 
 class Config(msgspec.Struct):
