@@ -159,7 +159,7 @@ def test_what_cannot_be_used_is_named_at_once_or_left_out(
     assert result == {"documents": 1, "unchanged": 0, "left_out": 2, "passages": 1}
     assert "left out: " in capsys.readouterr().err
     (docs / "b.txt").unlink()
-    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(--skip-bad leaves it out\)$"):
+    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(skip_bad= leaves it out\)$"):
         index([docs], model=tiny, store=str(place))
 
 
