@@ -10,6 +10,7 @@ from torch import nn
 from bertkit.batch import Packed
 from bertkit.models.block import Block, norm_of
 from bertkit.models.config import NormSettings
+from bertkit.nn.attention import Trace
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.norm import LayerNorm, RMSNorm
 
@@ -41,6 +42,17 @@ def test_a_post_norm_layer_normalizes_sums() -> None:
     expected = block.feedforward_norm(middle + block.feedforward(middle))
     torch.testing.assert_close(block(x, LAYOUT), expected)
     assert not torch.allclose(block_of(GPT2)(x, LAYOUT), expected)  # the control
+
+
+@pytest.mark.parametrize("norm", [NormSettings(), GPT2, T5], ids=["post", "pre", "rms"])
+def test_steps_end_in_what_the_layer_gives(norm: NormSettings) -> None:
+    block, x, trace = block_of(norm), torch.randn(5, 16), Trace()
+    expected = block(x, LAYOUT, trace)
+    steps = block.steps(x, trace.heads[0])
+    torch.testing.assert_close(list(steps.values())[-1], expected)
+    torch.testing.assert_close(steps["sum"], x + steps["attention"])
+    rest = steps["sum"] if norm.place == "pre" else steps["norm"]
+    torch.testing.assert_close(steps["second sum"], rest + steps["feed-forward"])
 
 
 def test_only_the_first_layer_goes_without_a_norm_and_only_if_told() -> None:

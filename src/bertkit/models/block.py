@@ -90,6 +90,26 @@ class Block(nn.Module):
         x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x
 
+    def steps(self, x: Tensor, heads: Tensor) -> dict[str, Tensor]:
+        """What an encoder's layer makes of its states, by name and in order; the last one is its
+        output. Shapes: x (N, D), its heads (N, H, K) of a trace."""
+        steps = {"state": x}
+        if self.pre:
+            steps["norm"] = self.attention_norm(x)
+        steps["attention"] = self.attention.out(heads.flatten(1))
+        steps["sum"] = x + steps["attention"]
+        if not self.pre:
+            steps["norm"] = self.attention_norm(steps["sum"])
+        into = self.feedforward_norm(steps["sum"]) if self.pre else steps["norm"]
+        if self.pre:
+            steps["second norm"] = into
+        steps["inner"] = self.feedforward.inner(into)
+        steps["feed-forward"] = self.feedforward.down(steps["inner"])
+        steps["second sum"] = (steps["sum"] if self.pre else into) + steps["feed-forward"]
+        if not self.pre:
+            steps["second norm"] = self.feedforward_norm(steps["second sum"])
+        return steps
+
     def _recall(self, x: Tensor, memory: Memory | None, trace: Trace | None) -> Tensor:
         assert self.cross is not None
         assert memory is not None

@@ -49,11 +49,13 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(intermediate, hidden, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.up(x)
-        if self.gated:
-            x, gate = x.chunk(2, -1)
-            x = self.activation(x) * gate
-        else:
-            x = self.activation(x)
-        out: Tensor = self.down(self.dropout(x))
+        out: Tensor = self.down(self.dropout(self.inner(x)))
         return out
+
+    def inner(self, x: Tensor) -> Tensor:
+        """What is between the two matrices, as wide as `down` reads."""
+        x = self.up(x)
+        if not self.gated:
+            return self.activation(x)
+        x, gate = x.chunk(2, -1)
+        return self.activation(x) * gate
