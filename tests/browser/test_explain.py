@@ -23,6 +23,25 @@ SECONDS = 1.0
 """To the first view of a page."""
 
 
+NAMES = {
+    "previous": "previous token",
+    "next": "next token",
+    "same": "same word",
+    "delimiter": "delimiters",
+    "broad": "broad",
+    "mixed": "mixed",
+}
+
+EMBEDDED = ["piece", "+ position", "+ segment", "= sum", "after LayerNorm"]
+
+CUT = """[...document.querySelectorAll("table, .heads, canvas, svg")].filter(one => {
+    const { left, right, width } = one.getBoundingClientRect()
+    const box = one.closest(".scroll")
+    const slides = box && box.scrollWidth > box.clientWidth + 1
+    return width && (right > innerWidth + 1 || left < 0 || slides)
+}).map(one => one.outerHTML.slice(0, 200))"""
+"""What a window does not show in its whole width."""
+
 HOSTILE = "a </script><script>alert(1)</script> <!-- & \u2028 <img src=x onerror=alert(2)>"
 
 
@@ -95,8 +114,9 @@ def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> N
     matrix.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowRight"):
         matrix.press(key)
-    weights = decoded(found.attention[0])[0]
-    row, column = 3, int(weights[1].argmax()) - 1  # it began at the first word, at its largest
+    weights = decoded(found.attention[found.begin.layer])[found.begin.head]
+    # it began where something is to be seen, at the largest of the row
+    row, column = found.begin.token + 2, int(weights[found.begin.token].argmax()) - 1
     assert column > 0
     weight = weights[row, column]
     said = matrix.locator("xpath=following-sibling::output").inner_text()
@@ -108,7 +128,7 @@ def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> N
 
 def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> None:
     first = shown.get_by_role("radio", name="Layer 1, head 1", exact=True)
-    first.focus()
+    first.click()
     first.press("ArrowDown")
     focused = shown.locator(":focus")
     assert focused.get_attribute("aria-label") == "Layer 2, head 1"
@@ -117,8 +137,71 @@ def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> Non
     assert focused.get_attribute("aria-label") == "Rollout from layer 3 to the pieces"
     shown.get_by_role("heading", name="Rollout from layer 3").wait_for()
     rows = cells(shown, "Attention weights of the chosen token")
-    expected = decoded(found.rollout[2])[1]
+    expected = decoded(found.rollout[2])[found.begin.token]
     np.testing.assert_allclose([number(row[1]) for row in rows], expected, atol=0.0011)
+
+
+def test_the_page_begins_where_something_is_to_be_seen(shown: Any, found: Explanation) -> None:
+    layer, head, token = found.begin.layer, found.begin.head, found.begin.token
+    heading = shown.get_by_role("heading", name=f"Layer {layer + 1}, head {head + 1}")
+    kind = found.patterns[layer][head].kind
+    assert heading.inner_text().startswith(f"Layer {layer + 1}, head {head + 1}: {NAMES[kind]}")
+    chosen = shown.get_by_role("radiogroup", name="The token that looks").first
+    assert chosen.locator("[aria-checked=true]").inner_text() == found.tokens[token].piece
+
+
+def test_heads_are_filtered_by_their_pattern(shown: Any, found: Explanation) -> None:
+    every = [(layer, head) for layer in range(3) for head in range(4)]
+    kinds = {(layer, head): found.patterns[layer][head].kind for layer, head in every}
+    group = shown.get_by_role("radiogroup", name="What heads look at")
+    pale = "[...document.querySelectorAll('.heads .pale')].map(one => one.ariaLabel)"
+    assert shown.evaluate(pale) == []
+    for kind in {*kinds.values()}:
+        count = [*kinds.values()].count(kind)
+        group.get_by_role("radio", name=f"{NAMES[kind]} {count}", exact=True).click()
+        others = [f"Layer {layer + 1}, head {head + 1}" for layer, head in every
+                  if kinds[layer, head] != kind]  # fmt: skip
+        paled = [name for name in shown.evaluate(pale) if ", head " in name]
+        assert paled == others
+        chosen = shown.locator(".heads [aria-checked=true]").get_attribute("aria-label")
+        assert chosen not in others
+    group.get_by_role("radio").first.press("Home")
+    assert shown.evaluate(pale) == []
+
+
+def test_maps_are_compared_from_layer_to_layer(shown: Any, found: Explanation) -> None:
+    place, head = found.begin.token, found.begin.head
+    slider = shown.get_by_role("slider", name="Layer", exact=True)
+    matrix = shown.get_by_label("Attention of one head.")
+    sizes = set()
+    for layer, key in enumerate(("Home", "ArrowRight", "ArrowRight")):
+        slider.press(key)
+        shown.get_by_role("heading", name=f"Layer {layer + 1}, head {head + 1}").wait_for()
+        rows = cells(shown, "How the chosen token's weights come about")
+        weights = decoded(found.attention[layer])[head, place]
+        np.testing.assert_allclose([number(row[4]) for row in rows], weights, atol=0.0015)
+        sizes.add(tuple(matrix.bounding_box().items()))
+    assert len(sizes) == 1  # they lie on each other
+    slider.press("Home")
+    shown.get_by_role("button", name="Play").first.click()
+    shown.get_by_role("heading", name=f"Layer 3, head {head + 1}").wait_for()
+
+
+def test_a_state_is_followed_through_its_layer(shown: Any, found: Explanation) -> None:
+    assert found.walk is not None
+    assert found.steps is not None
+    layer, head, token = found.begin.layer, found.begin.head, found.begin.token
+    rows = cells(shown, "The way of the chosen token through the layer")
+    steps = {part.name: part.norms[token] for part in found.walk[layer].steps}
+    vectors = [*decoded(found.steps[layer])[:, head, token]]
+    vectors.append(decoded(found.walk[layer].heads)[head, token])
+    (state, *others) = steps.values()
+    expected = [state, *(float(np.linalg.norm(vector)) for vector in vectors), *others]
+    np.testing.assert_allclose([number(row[2]) for row in rows], expected, atol=0.0051)
+    firsts = [row[0].split("\n")[0].split(" ")[0] for row in rows]
+    assert firsts == ["x", "q", "k", "v", f"h{head + 1}", "a", "x", "y", "u", "f", "y", "x′"]
+    shown.get_by_role("radio", name=f"Layer {layer + 1}, mean of its heads").click()
+    shown.get_by_text("Choose a single head to follow").wait_for()
 
 
 def test_fillers_are_those_of_the_model(shown: Any, found: Explanation) -> None:
@@ -137,12 +220,12 @@ def test_fillers_are_those_of_the_model(shown: Any, found: Explanation) -> None:
 
 
 def test_layers_are_compared_by_the_slider(shown: Any, found: Explanation) -> None:
-    slider = shown.get_by_role("slider")
+    slider = shown.get_by_role("slider", name="Layer of the states")
     slider.focus()
     for key, layer in (("Home", 0), ("ArrowRight", 1), ("End", 3)):
         slider.press(key)
         shown.wait_for_function(
-            "layer => document.querySelector('.slider output').textContent.startsWith(layer)",
+            "layer => document.querySelector('#layers output').textContent.startsWith(layer)",
             arg=str(layer),
         )
         cosines = decoded(found.similarity[layer])[1]
@@ -186,7 +269,7 @@ def test_512_tokens_and_144_heads_are_shown_at_once(tab: Any, tmp_path: Path, be
     page.get_by_role("radio", name="Layer 12, head 12", exact=True).click()
     page.get_by_role("heading", name="Layer 12, head 12").wait_for()
     rows = cells(page, "Attention weights of the chosen token")
-    weights = decoded(long.attention[11])[11, 1]
+    weights = decoded(long.attention[11])[11, long.begin.token]
     np.testing.assert_allclose([number(row[1]) for row in rows], weights, atol=0.0001)
 
 
@@ -203,6 +286,25 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (color == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_phone_shows_tables_whole(tab: Any, tmp_path: Path, found: Explanation) -> None:
+    tab.set_viewport_size({"width": 390, "height": 844})
+    page = opened(tab, tmp_path / "page.html", found)
+    assert page.evaluate(CUT) == []
+    names = page.locator("#embeddings tbody tr").nth(1).locator("td")
+    labels = names.evaluate_all("cells => cells.map(cell => cell.dataset.name)")
+    assert labels == ["piece", "id", "characters", "segment", *EMBEDDED]
+    row = page.locator("#embeddings tbody tr").nth(8)  # whose word stands above, with its piece
+    assert row.locator("td").first.get_attribute("data-name") == "piece"
+    with page.expect_download() as download:  # a picture has the table as it is elsewhere
+        page.get_by_role("button", name="Save as picture: Pieces and embeddings").click()
+    from PIL import Image
+
+    with Image.open(download.value.path()) as picture:
+        assert picture.width > 2 * 390
+    tab.set_viewport_size({"width": 1280, "height": 844})
+    assert page.evaluate(CUT) == []
 
 
 def test_every_control_has_a_name(shown: Any) -> None:

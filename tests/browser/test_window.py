@@ -206,6 +206,52 @@ def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
     assert tab.get_by_role(**head, exact=True).count() == 1
 
 
+def test_an_example_is_clicked(tab: Any) -> None:
+    cards = tab.get_by_role("list", name="Examples").get_by_role("link")
+    assert cards.count() >= 5
+    tab.get_by_label("Model", exact=True).select_option("entities")
+    tab.get_by_role("link", name="We sat on the bank").click()
+    tab.wait_for_selector("html[data-ready=true]")
+    assert tab.url.endswith("#layers")  # where something is to be seen
+    assert abs(tab.locator("#layers").bounding_box()["y"]) < 60
+    assert tab.locator("#shape strong").inner_text() == "entities"  # the model that was chosen
+    assert tab.locator("#text p").all_inner_texts() == [
+        "We sat on the bank of the river.",
+        "The bank lent us money for a boat.",
+    ]
+    tab.get_by_role("link", name="One word").click()
+    tab.get_by_role("link", name="light").click()
+    tab.wait_for_selector("[role=alert], svg.chart")  # a vocabulary of letters has no such word
+    assert tab.get_by_label("A word").input_value() == "light"
+    assert tab.get_by_label("Texts with it").input_value().count("\n") == 3
+
+
+def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
+    tab.get_by_label("Text", exact=True).fill("a b c d")
+    tab.get_by_role("button", name="Look", exact=True).click()
+    tab.wait_for_selector("html[data-ready=true]")
+    tab.get_by_text("Another text").click()
+    tab.get_by_label("Text", exact=True).fill("what is being written is another question")
+    tab.get_by_label("Mask several words together").check()
+    group = tab.get_by_role("group", name="The masked words")
+    for word in ("d", "b", "a", "a"):  # the last click takes one back
+        group.get_by_role("button", name=word, exact=True).click()
+    assert not tab.get_by_role("radiogroup", name="The masked word").is_visible()
+    tab.get_by_role("button", name="Ask the model with these 2 words masked").click()
+    tab.wait_for_url("**hide=1+3**")
+    tab.wait_for_selector("html[data-ready=true]")
+    assert tab.locator("#text").inner_text() == "a b c d"
+    assert tab.get_by_text("“b” and “d” are masked together").is_visible()
+    (masks,) = bertkit.pipeline("fill-mask", folders / "pretrained")(["a [MASK] c [MASK]"])
+    tables = tab.locator("#masked table").all()
+    for table, mask in zip(tables, masks, strict=True):
+        pieces = table.locator("tbody tr th").all_inner_texts()
+        assert pieces == [candidate.token for candidate in mask.candidates]
+    tab.get_by_label("Mask several words together").uncheck()
+    assert tab.get_by_role("radiogroup", name="The masked word").is_visible()
+    assert tab.locator("#masked table").count() == 1
+
+
 def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
     with process(str(bert)) as (_, address):
         page, wrong = watched(browser, address)

@@ -210,6 +210,37 @@ def test_a_head_that_is_off(server: Server, folders: Path) -> None:
     assert server().post("/explain", json=sent).json()["off_change"] == held["off_change"]
 
 
+def test_words_that_are_masked_together(server: Server, folders: Path) -> None:
+    asked = {"text": "a b c", "model": "pretrained", "hide": "0 2"}
+    client = server()
+    data = re.search('id="data">(.*?)</script>', client.get("/", params=asked).text, re.S)
+    assert data is not None
+    held = json.loads(data[1])["hidden"]
+    wanted = explain(folders / "pretrained", "a b c", hide=[0, 2]).hidden
+    assert wanted is not None
+    assert held["words"] == [0, 2]
+    tokens = [[[one["token"] for one in piece] for piece in word] for word in held["candidates"]]
+    assert tokens == [[[one.token for one in piece] for piece in w] for w in wanted.candidates]
+    sent = {"inputs": "a b c", "hide": [0, 2], "model": "pretrained"}
+    assert client.post("/explain", json=sent).json()["hidden"] == held
+    for wrong, sentence in (("0 3", "there is no word 3"), ("x", "is no place of a word")):
+        found = client.get("/", params={**asked, "hide": wrong})
+        assert found.status_code == 422
+        assert sentence in found.text
+    refused = client.get("/", params={**asked, "model": "sentiment"})
+    assert "no trained head for masked words" in refused.text
+
+
+def test_examples_are_there_to_be_clicked(server: Server) -> None:
+    client = server()
+    for page in ("/", "/word"):
+        links = re.findall(r'<li><a href="(/[^"]*)"', client.get(page).text)
+        assert len(links) >= 3
+        for link in links:
+            answer = client.get(link.replace("&amp;", "&"))
+            assert answer.status_code in (200, 422)  # a tiny vocabulary has not every word
+
+
 def test_a_word_in_several_texts(server: Server) -> None:
     client = server()
     asked = {"word": "c", "texts": "a c\n\nc b d\n", "model": "pretrained"}

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from tests.factories import tiny_folder
 from tests.parity.test_decoders import writer as writer  # the fixture
 
-import bertkit
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import MODERNBERT, ROBERTA
 from bertkit.nn.attention import Trace
 from bertkit.view import explain as explaining
+from bertkit.view import masked as masking
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.document import Explanation
-from bertkit.view.explain import explain
+from bertkit.view.explain import WALK_STEPS, explain
 from bertkit.view.spelling import spelled
 
 TEXT = "We sat on the bank, crossing the river."
@@ -125,39 +125,20 @@ def test_embeddings_add_up_to_what_the_first_layer_reads(
         np.testing.assert_allclose(part.norms, np.linalg.norm(parts[part.name], axis=1), atol=1e-5)
 
 
-def test_masked_words_are_filled_as_the_pipeline_fills_them(loaded: Loaded) -> None:
-    found = explain(loaded, TEXT)
-    assert found.masked is not None
-    assert len(found.masked) == len(found.words)
-    fill = bertkit.pipeline("fill-mask", loaded)
-    spelled = [token.piece for token in found.tokens]
-    for word, ours in zip(found.words, found.masked, strict=True):
-        masks = " ".join(["[MASK]"] * (word.end - word.first))
-        start, end = found.tokens[word.first].start, found.tokens[word.end - 1].end
-        (theirs,) = fill([TEXT[:start] + masks + TEXT[end:]])
-        for one, other in zip(ours, theirs, strict=True):
-            assert [f.token for f in one] == [f.token for f in other.candidates]
-            chances = [f.score for f in one]
-            np.testing.assert_allclose(chances, [f.score for f in other.candidates], atol=1e-5)
-    assert len({ours[0][0].score for ours in found.masked}) > 1, spelled
-
-
-def test_a_mask_of_the_text_stays_masked_while_others_are(loaded: Loaded) -> None:
-    found = explain(loaded, "[MASK] sat on the bank.")
-    assert found.masked is not None
-    (theirs,) = bertkit.pipeline("fill-mask", loaded)(["[MASK] sat on the [MASK]."])
-    assert [word.text for word in found.words] == ["[MASK]", "sat", "on", "the", "bank", "."]
-    (bank,) = found.masked[4]
-    assert [f.token for f in bank] == [f.token for f in theirs[1].candidates]
-    np.testing.assert_allclose(
-        [f.score for f in bank], [f.score for f in theirs[1].candidates], atol=1e-5
-    )
-
-
-def test_a_model_without_masked_words_has_none(tiny: Path) -> None:
-    found = explain(tiny, "a b c")
-    assert found.masked is None
-    assert found.model.name == "model"
+def test_the_steps_of_a_layer_lead_from_state_to_state(loaded: Loaded, found: Explanation) -> None:
+    assert found.walk is not None
+    trace = traced(loaded, TEXT, PAIR)
+    for layer, walk in enumerate(found.walk):
+        steps = {part.name: decoded(part.values) for part in walk.steps}
+        np.testing.assert_allclose(steps["state"], trace.states[layer], atol=1e-5)
+        np.testing.assert_allclose(steps["second norm"], trace.states[layer + 1], atol=1e-5)
+        added = steps["state"] + steps["attention"]
+        np.testing.assert_allclose(steps["sum"], added, atol=1e-5)
+        added = steps["norm"] + steps["feed-forward"]
+        np.testing.assert_allclose(steps["second sum"], added, atol=1e-5)
+        heads = trace.heads[layer].transpose(0, 1)
+        np.testing.assert_allclose(decoded(walk.heads), heads, atol=1e-5)
+        assert abs(steps["state"] - trace.states[layer + 1].numpy()).max() > 0.1  # the control
 
 
 def test_cosines_are_those_of_the_states(loaded: Loaded, found: Explanation) -> None:
@@ -210,6 +191,21 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
     np.testing.assert_allclose(softmax(scores), decoded(found.attention[1]), atol=HALF)
 
 
+def test_a_pre_norm_model_ends_with_a_norm(tmp_path: Path, loaded: Loaded) -> None:
+    tiny_folder(tmp_path / "pre", loaded.tokenizer, "mlm", family=MODERNBERT, layers=2, heads=4)
+    found = explain(tmp_path / "pre", TEXT)
+    assert found.rotary
+    assert not explain(loaded, TEXT).rotary
+    assert found.walk is not None
+    first, last = ({part.name: decoded(part.values) for part in one.steps} for one in found.walk)
+    states = traced(load(tmp_path / "pre"), TEXT).states
+    np.testing.assert_allclose(first["second sum"], states[1], atol=1e-5)
+    np.testing.assert_allclose(last["final norm"], states[2], atol=1e-5)
+    assert abs(last["second sum"] - states[2].numpy()).max() > 1e-3  # the control
+    assert len(last) == WALK_STEPS
+    assert len(first) == WALK_STEPS - 1
+
+
 def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
     tiny_folder(tmp_path / "one", loaded.tokenizer, family=ROBERTA, token_types=1)
     found = explain(tmp_path / "one", TEXT, PAIR)
@@ -231,7 +227,7 @@ def test_large_parts_are_left_out_or_rounded(
 ) -> None:
     monkeypatch.setattr(explaining, "FINE", 8)
     monkeypatch.setattr(explaining, "STEPS_BYTES", 1000)
-    monkeypatch.setattr(explaining, "MASKED_TOKENS", 30)
+    monkeypatch.setattr(masking, "MASKED_TOKENS", 30)
     found = explain(loaded, TEXT)
     exact = torch.stack([layer[0] for layer in traced(loaded, TEXT).attention])
     assert found.attention[0].type == "uint8"

@@ -24,7 +24,18 @@ from bertkit.view.arrays import coded
 from bertkit.view.chart import curves, scatter, score_bars
 from bertkit.view.document import Beam, DecoderSteps, Explanation, Shape, Source
 from bertkit.view.explain import explain
-from bertkit.view.figures import Beside, Field, Figure, Form, Lines, Marked, Share, Spans, Table
+from bertkit.view.figures import (
+    Beside,
+    Example,
+    Field,
+    Figure,
+    Form,
+    Lines,
+    Marked,
+    Share,
+    Spans,
+    Table,
+)
 from bertkit.view.page import (
     DECODER,
     ERRORS,
@@ -83,6 +94,7 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
         Field("choice", text, text, options=[text, "a"]),
         Field("hidden", value=text, hidden=True),
     ]
+    examples = [Example({text: text}, text, text, "part")]
     parts = [table(text), Lines(text), Beside("maps", [points]), Marked(text, [(0, 3, text)])]
     parts.append(Spans([(text, None), (text, 1)]))
     file = {"file": text, "rows": 3, "sentences": 3}
@@ -103,7 +115,7 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
         "window.html": {
             "title": text,
             "lead": text,
-            "form": Form("/", fields, text, alert=text),
+            "form": Form("/", fields, text, alert=text, examples=examples),
             "texts": [Marked(text)],
             "link": ("/", text),
             "links": {"/": text},
@@ -309,7 +321,8 @@ def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_pat
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
     assert "3 of 1,000 answers are not quite right; the 1 worst." in html
-    assert '<td>a &lt;b&gt;</td><td>x</td><td>y</td><td class="number">0.123</td>' in html
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", html[html.index('id="errors"') :])
+    assert cells == ["a &lt;b&gt;", "x", "y", "0.123"]
     assert '<th scope="col" class="number">how wrong</th>' in html
 
 

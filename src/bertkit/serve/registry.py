@@ -46,9 +46,10 @@ from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.decode import DecodePipeline
 from bertkit.view.distance import DistancePipeline
 from bertkit.view.document import Explanation
-from bertkit.view.explain import MASKED_TOKENS, explain, read
+from bertkit.view.explain import explain, read, words_of
 from bertkit.view.gap import NextTokenPipeline
 from bertkit.view.growing import GrowingPipeline
+from bertkit.view.masked import MASKED_TOKENS, check_hidden, read_place
 
 TaskClass = type[Task[Any, Any]]
 
@@ -208,28 +209,39 @@ class ExplainPipeline:
         self.loaded, self.fill = loaded, fill
 
     def prepare(
-        self, items: Sequence[tuple[str, str | None, Sequence[str]]], *, long: Long
+        self,
+        items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]],
+        *,
+        long: Long,
     ) -> list[Work]:
-        """Raises: DataError for a text that cannot be shown, ConfigError for no name of a head."""
+        """Of texts with heads that are off and words that are hidden.
+
+        Raises: DataError for a text that cannot be shown, ConfigError for what is no head or word.
+        """
         works = []
-        for text, pair, off in items:
+        for text, pair, off, hide in items:
             encoding = read(self.loaded, text, pair, long="truncate")
             heads = [read_head(name) for name in off]
             if heads:
                 check_heads(self.loaded.model, heads)
+            hidden = [read_place(name) for name in hide]
+            texts = [text] if pair is None else [text, pair]
+            check_hidden(self.fill, words_of(encoding, texts), hidden)
             tokens = len(encoding)
             copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
-            copies += bool(heads)
+            copies += bool(heads) + bool(hidden)
             shape = self.loaded.model.config
             size = PAGE * shape.layers * (shape.heads + 3) * tokens**2
-            works.append(Work([Feature(encoding, 0)], (text, pair, heads), tokens * copies, size))
+            works.append(
+                Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
+            )
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
         """What the model does with each."""
         return [
-            explain(self.loaded, text, pair, off=off, long="truncate", fill=self.fill)
-            for text, pair, off in (work.item for work in works)
+            explain(self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill)
+            for text, pair, off, hide in (work.item for work in works)
         ]
 
 

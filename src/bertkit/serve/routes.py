@@ -179,7 +179,9 @@ async def explain(ask: schema.ExplainAsk, context: RequestContext) -> Response:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
     text, pair = (given, None) if isinstance(given, str) else given
-    return await context.plain("explain", ask, [(text, pair, ask.off)], one=True)
+    return await context.plain(
+        "explain", ask, [(text, pair, ask.off, tuple(map(str, ask.hide)))], one=True
+    )
 
 
 async def contexts(ask: schema.ContextsAsk, context: RequestContext) -> Response:

@@ -182,6 +182,8 @@ class ExplainAsk(Cut, frozen=True, kw_only=True):
     """A text, or a pair."""
     off: Annotated[tuple[str, ...], Meta(max_length=4096)] = ()
     """Heads to switch off, as LAYER.HEAD, from 1."""
+    hide: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=512)] = ()
+    """Words to mask together, by their places from 0."""
 
 
 class ContextsAsk(Cut, frozen=True, kw_only=True):

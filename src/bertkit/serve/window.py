@@ -14,6 +14,7 @@ from bertkit.errors import BertkitError
 from bertkit.pipelines.elmo_task import ElmoAnswer
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.serve.context import RequestContext
+from bertkit.serve.examples import WORDS, looks
 from bertkit.serve.forms import answered, values
 from bertkit.serve.panels import PANELS, lines_of, task_panel
 from bertkit.serve.refused import invalid
@@ -76,31 +77,40 @@ class Window:
 
     async def look(self, request: Request) -> Response:
         """What a model does with a text."""
-        text, pair, model, off = await values(request, "text", "pair", "model", "off")
-        if not self.registry.supporting("explain"):
+        text, pair, model, off, hide = await values(request, "text", "pair", "model", "off", "hide")
+        able = self.registry.supporting("explain")
+        if not able:
             there = next(iter(self.links), "/training")
             return Response(status_code=303, headers={"location": there})
         fields = (
             Field("text", "Text", text, rows=2, required=True),
             Field("pair", "A second text, to be read with it (may be left out)", pair),
             Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", off),
-            Field("model", "Model", model, options=list(self.registry.supporting("explain"))),
+            Field("hide", hidden=True),  # of this text alone: a script fills it in
+            Field("model", "Model", model, options=list(able)),
         )
-        form = Form("/", fields, "Look")
+        form = Form(
+            "/",
+            fields,
+            "Look",
+            examples=looks(list(able), list(self.registry.supporting("fill-mask"))),
+        )
 
         def shown(alert: str = "") -> str:
             return self.page(
                 "/",
                 "What does a model do with a text?",
-                "Write one, and see its pieces, whom they attend to in every head, what could "
-                "stand in each word’s place, and how the states change from layer to layer.",
+                "See its pieces, whom they attend to in every head, what could stand in each "
+                "word’s place, and how the states change from layer to layer. Take one of these "
+                "texts, or write your own.",
                 form=form._replace(alert=alert),
             )
 
         async def explained() -> str:
             context = RequestContext(request)
             _, pipeline = context.pipeline("explain", model or None)
-            items = [(text, pair.strip() or None, tuple(off.replace(",", " ").split()))]
+            listed = (tuple(one.replace(",", " ").split()) for one in (off, hide))
+            items = [(text, pair.strip() or None, *listed)]
             (answer,), _ = await context.answers(pipeline, items, field="text", truncate=True)
             return page(answer, form, self.links, "/")
 
@@ -179,7 +189,7 @@ class Window:
                 "The embedding of a word is the same wherever it stands, but for its position. "
                 "Layer by layer its states become those of this sentence, and those of another "
                 "meaning part from them, as far as the model sees the sentence.",
-                form=Form("/word", fields, "Compare", alert),
+                form=Form("/word", fields, "Compare", alert, WORDS),
                 figures=figures,
                 computed_by=[ContextsPipeline.run, compared],
                 texts=marked,

@@ -48,7 +48,8 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One vector of every token: token, position, segment, sum, or norm, which is after LayerNorm.
+    """One vector of every token; of an embedding token, position, segment, sum, or norm, which is
+    after LayerNorm.
 
     Shapes: values (T, STRIP), the first numbers of each.
     """
@@ -65,6 +66,16 @@ class Embeddings(msgspec.Struct, frozen=True):
     parts: list[Part]
 
 
+class Walk(msgspec.Struct, frozen=True):
+    """What a layer does with each token's state, step by step, as `Block.steps` names it.
+
+    Shapes: heads (H, T, K), what each head takes from the values.
+    """
+
+    heads: Array
+    steps: list[Part]
+
+
 class Repeat(msgspec.Struct, frozen=True):
     """A word that recurs: its first places in `words`, and how alike they are at each layer."""
 
@@ -74,6 +85,32 @@ class Repeat(msgspec.Struct, frozen=True):
     """Places that are not compared."""
     cosines: list[list[list[float]]]
     """Of the layer (0 is the embedding), of one place, of another; mean states of the pieces."""
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """What a head looks at in this text: previous, next, same, delimiter, broad or mixed.
+
+    `shares` are of its weight: on the token before, the one behind, the same word here and
+    elsewhere, and special tokens and punctuation; `broad` is its entropy, of 1 with equal weights.
+    """
+
+    kind: str
+    shares: dict[str, float]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A token that looks, in a head of a layer, all from 0."""
+
+    layer: int
+    head: int
+    token: int
+
+
+class Hidden(msgspec.Struct, frozen=True):
+    """Words that are masked together, by their places, and candidates for each piece of each."""
+
+    words: list[int]
+    candidates: list[list[list[Candidate]]]
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -108,6 +145,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """(T, T) a layer: from its output down to the pieces."""
     steps: list[Array] | None
     """(3, H, T, K) a layer: queries, keys and values; None where they would be too many."""
+    walk: list[Walk] | None
+    """None where it would be too much."""
+    patterns: list[list[Pattern]]
+    """Of each layer, of each head."""
+    begin: Place
+    """Where something is to be seen."""
+    rotary: bool
+    """Whether queries and keys are turned by their positions (RoPE)."""
     windows: list[int | None]
     """How many tokens to each side a layer sees; None is all."""
     causal: bool
@@ -115,6 +160,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     masked: list[list[list[Candidate]]] | None
     """Of the word, of its piece, the likeliest first: with the word masked, or in a causal model
     behind the tokens before the piece, of which the first has none. None without a trained head."""
+    hidden: Hidden | None
+    """Words that were masked together, if some were."""
     similarity: list[Array]
     """(T, T) of the embedding, then of each layer: cosines of the states."""
     repeats: list[Repeat]

@@ -6,25 +6,26 @@ Axis letters are those of `batch.py`; here T is the text's tokens, specials incl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.errors import CheckpointError, DataError, TokenizerError
+from bertkit.errors import CheckpointError, DataError
+from bertkit.models.block import Block
+from bertkit.models.config import RotaryPositions
 from bertkit.models.embedding import Embedding
 from bertkit.models.heads import CausalLM, MaskedLM
 from bertkit.models.surgery import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
-from bertkit.pipelines import Candidate, FillMask
+from bertkit.pipelines import FillMask
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.arrays import Array, coded
@@ -35,10 +36,13 @@ from bertkit.view.document import (
     Repeat,
     Shape,
     Token,
+    Walk,
     Word,
 )
+from bertkit.view.masked import filler, hidden, masked, next_words
 from bertkit.view.page import framed, page, source
-from bertkit.view.spelling import CANDIDATES, likeliest, spelled
+from bertkit.view.patterns import begin, patterns
+from bertkit.view.spelling import spelled
 
 LONGEST = 512
 """Tokens of a text at most, whatever the model reads: attention grows with their square."""
@@ -47,13 +51,13 @@ FINE = 128
 """Up to this many tokens weights and cosines travel in 16 bits each, above in 8."""
 
 STRIP = 64
-"""Numbers of each embedding vector that are shown."""
+"""Numbers of each vector that are shown."""
+
+WALK_STEPS = 9
+"""Vectors of a layer's steps at most."""
 
 STEPS_BYTES = 8 << 20
 """Queries, keys and values of all layers are left out where they would be more."""
-
-MASKED_TOKENS = 8_192
-"""Tokens of the batch in which each word is masked once; a long text has its first words so."""
 
 OCCURRENCES = 6
 """The first so many places of a word that recurs are compared."""
@@ -79,23 +83,28 @@ def explain(
     pair: str | None = None,
     *,
     off: Sequence[Head] = (),
+    hide: Sequence[int] = (),
     long: Literal["error", "truncate"] = "error",
     fill: FillMask | None = None,
 ) -> Explained:
     """What a model computes on a text or pair, without the heads that are switched `off`.
 
+    `hide` are words, by their places from 0, that are masked together as well as each alone;
     `fill` is the model's pipeline, where one is at hand.
-    Raises: ConfigError for heads that are not there, or all of a layer; DataError for a text
-    without words, or one that is too long unless `long` is truncate; CheckpointError for weights
-    that give no numbers.
+    Raises: ConfigError for heads or words that are not there, all heads of a layer, or words that
+    nothing can fill; DataError for a text without words, or one that is too long unless `long` is
+    truncate; CheckpointError for weights that give no numbers.
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     encoding = read(loaded, text, pair, long)
     whole = loaded.model.transformer
     if off:
         loaded, fill = replace(loaded, model=without_heads(loaded.model, off)), None
-    encoder = loaded.model.encoder
-    words = _words(encoding, [text] if pair is None else [text, pair])
+    encoder = loaded.model.transformer
+    words = words_of(encoding, [text] if pair is None else [text, pair])
+    causal = encoder.config.attention.causal
+    fill = None if causal else fill or filler(loaded)
+    together = hidden(fill, encoding, words, hide)
     batch = Batch.of([encoding]).to(next(encoder.parameters()).device)
     trace = Trace(projections=True)
     encoder(batch, trace)
@@ -110,9 +119,10 @@ def explain(
         before = Trace(weights=False)
         whole(batch, before)
         off_change = _between(states, torch.stack(before.states).float()).tolist()
-    causal = encoder.config.attention.causal
     attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
     mean = attention.mean(1)
+    tokens = _tokens(loaded.tokenizer, encoding, words, causal)
+    steps = None if _adds_to_scores(encoder) else _steps(trace, len(encoding))
     return Explained(
         text=text,
         pair=pair,
@@ -120,18 +130,23 @@ def explain(
         off=[f"{layer}.{head}" for layer, head in off],
         off_change=off_change,
         model=_shape(loaded, model),
-        tokens=_tokens(loaded.tokenizer, encoding, words, causal),
+        tokens=tokens,
         words=words,
         embeddings=_embeddings(encoder.embedding, batch),
         attention=_light(attention, power=2),
         mean=_light(mean, power=2),
         rollout=_light(rollout(mean), power=2),
-        steps=None if _adds_to_scores(whole) else _steps(trace, len(encoding)),
+        steps=steps,
+        walk=None if steps is None else _walk(encoder, trace),
+        patterns=patterns(attention, tokens, words, causal=causal, windows=encoder.config.windows),
+        begin=begin(attention, tokens, words),
+        rotary=isinstance(encoder.config.positions, RotaryPositions),
         windows=list(encoder.config.windows),
         causal=causal,
-        masked=_next(loaded, states[-1], encoding, words)
+        masked=next_words(loaded, states[-1], encoding, words)
         if causal
-        else _masked(fill or _fill(loaded), encoding, words),
+        else masked(fill, encoding, words),
+        hidden=together,
         similarity=_light(similarity(states), low=-1.0),
         repeats=_repeats(states, words),
         sources={part: source(function) for part, function in SOURCES.items()}
@@ -174,8 +189,10 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "tokens": Tokenizer.encode_batch,
     "embeddings": Embedding.forward,
     "attention": attention_weights,
+    "patterns": patterns,
     "rollout": rollout,
     "steps": relations,
+    "walk": Block.steps,
     "masked": MaskedLM.forward,
     "states": Transformer.forward,
     "similarity": similarity,
@@ -214,7 +231,8 @@ def _shape(loaded: Loaded, model: str | Path | Loaded) -> Shape:
     return Shape(name, family, config.layers, config.heads, config.hidden, loaded.length)
 
 
-def _words(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
+def words_of(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
+    """The words of the texts, with their tokens."""
     words = []
     owner = list(zip(encoding.sequence, encoding.words, strict=True))
     for (sequence, word), group in itertools.groupby(range(len(owner)), key=owner.__getitem__):
@@ -248,11 +266,8 @@ def _tokens(
 def _embeddings(embedding: Embedding, batch: Batch) -> Embeddings:
     summed = embedding.added(batch)
     vectors = {**embedding.parts(batch), "sum": summed, "norm": embedding.norm(summed)}
-    parts = []
-    for name, rows in vectors.items():
-        rows = rows.expand_as(summed)  # a segment's vector may be one for all
-        values = coded(rows[:, :STRIP], "float32")
-        parts.append(Part(name, rows.float().norm(dim=-1).tolist(), values))
+    # a segment's vector may be one for all
+    parts = _parts({name: rows.expand_as(summed) for name, rows in vectors.items()})
     return Embeddings(summed.shape[-1], parts)
 
 
@@ -275,43 +290,29 @@ def _steps(trace: Trace, tokens: int) -> list[Array] | None:
     return [coded(layer, "float32") for layer in layers]
 
 
-def _fill(loaded: Loaded) -> FillMask | None:
-    """What fills masks, or None without a trained head, or anything to mask with."""
-    try:
-        return FillMask(loaded) if "mlm" in loaded.model.heads and loaded.tokenizer.mask else None
-    except (CheckpointError, TokenizerError):
+def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
+    """Each layer step by step; None where the strips of all would be too many, or something else
+    than layers stands between states."""
+    layers, tokens = len(trace.heads), len(trace.states[0])
+    values = layers * tokens * (WALK_STEPS * STRIP + trace.heads[0][0].numel())
+    if 4 * values > STEPS_BYTES or encoder.convolution is not None:
         return None
+    walk = []
+    for layer, place in enumerate(encoder.config.depths):
+        block, heads = encoder.blocks[place], trace.heads[layer]
+        assert isinstance(block, Block)
+        steps = block.steps(trace.states[layer], heads)
+        if encoder.norm is not None and layer == layers - 1:
+            steps["final norm"] = encoder.norm(list(steps.values())[-1])
+        walk.append(Walk(coded(heads.transpose(0, 1), "float32"), _parts(steps)))
+    return walk
 
 
-def _masked(
-    fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
-) -> list[list[list[Candidate]]] | None:
-    """The likeliest tokens for each word, masked in a copy of the text of its own."""
-    if fill is None:
-        return None
-    tokens = len(encoding)
-    shown = words[: max(1, MASKED_TOKENS // tokens)]
-    masked = [np.arange(word.first, word.end) for word in shown]
-    copies = [replace(encoding, ids=encoding.ids.copy()) for _ in shown]
-    for copy, indices in zip(copies, masked, strict=True):
-        copy.ids[indices] = fill.tokenizer.mask
-    return fill.candidates(copies, masked, CANDIDATES)
-
-
-def _next(
-    loaded: Loaded, states: Tensor, encoding: Encoding, words: Sequence[Word]
-) -> list[list[list[Candidate]]] | None:
-    """The likeliest tokens at each token of each word, behind those before it. Shapes: (T, D)."""
-    if "lm" not in loaded.model.heads:
-        return None
-    tokenizer = loaded.tokenizer
-    logits = loaded.model.heads["lm"](states, Batch.of([encoding]).to(states.device)).float()
-    chances = torch.softmax(logits[:, : tokenizer.vocab_size], -1)
-    before: list[list[Candidate]] = [
-        [],
-        *(likeliest(tokenizer, row) for row in chances[:-1]),
+def _parts(vectors: Mapping[str, Tensor]) -> list[Part]:
+    return [
+        Part(name, rows.float().norm(dim=-1).tolist(), coded(rows[:, :STRIP], "float32"))
+        for name, rows in vectors.items()
     ]
-    return [before[word.first : word.end] for word in words]
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:

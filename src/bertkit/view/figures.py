@@ -11,6 +11,9 @@ from markupsafe import Markup
 from bertkit.view.chart import share_bar
 from bertkit.view.spelling import SPACE
 
+COLUMNS = 5
+"""Columns from which on a table is wide, as in `dom.js`."""
+
 
 class Share(NamedTuple):
     """A number of 0 to 1, shown as a bar and in digits; `kind` is a class of the style."""
@@ -53,6 +56,11 @@ class Table(NamedTuple):
     names: Sequence[str] = ()
     wraps: bool = False
     """Whether cells hold texts that need several lines."""
+
+    @property
+    def wide(self) -> bool:
+        """Whether a phone shows a row as a block of named cells."""
+        return len(self.names) >= COLUMNS
 
     def is_number(self, column: int) -> bool:
         return any(column < len(row) and isinstance(row[column], int | float) for row in self.rows)
@@ -111,6 +119,15 @@ class Field(NamedTuple):
     hidden: bool = False
 
 
+class Example(NamedTuple):
+    """A form filled in, to be clicked; `part` is that of the answer where `shows` is to be seen."""
+
+    values: Mapping[str, str]
+    text: str
+    shows: str
+    part: str = ""
+
+
 class Form(NamedTuple):
     """A form, filled in; `alert` says what was wrong with it."""
 
@@ -118,6 +135,7 @@ class Form(NamedTuple):
     fields: Sequence[Field]
     button: str
     alert: str = ""
+    examples: Sequence[Example] = ()
 
 
 def pieces(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:

@@ -29,6 +29,7 @@ PICTURES = (
     "paint.js",
     "picture.js",
     "heads.js",
+    "slider.js",
     "square.js",
     "lines.js",
     "steps.js",
@@ -37,11 +38,13 @@ PICTURES = (
 
 MODULES = (
     *PICTURES,
+    "ask.js",
+    "patterns.js",
+    "walk.js",
     "embeddings.js",
     "attention.js",
     "masked.js",
     "layers.js",
-    "ask.js",
     "main.js",
 )
 """Each after those that it imports. In the page they are one script, and share their names."""

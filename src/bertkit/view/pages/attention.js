@@ -1,27 +1,34 @@
 // Attention: all heads at a glance, one as a matrix and as lines, and one row step by step.
 
+import { again, asked } from "./ask.js";
 import { largest, numbers, part, sees } from "./data.js";
 import { choice, el, fixed, flow } from "./dom.js";
 import { overview } from "./heads.js";
 import { between } from "./lines.js";
 import { color } from "./paint.js";
+import { clearest, filter, told } from "./patterns.js";
 import { figure } from "./picture.js";
+import { slider } from "./slider.js";
 import { square } from "./square.js";
 import { steps } from "./steps.js";
+import { walk } from "./walk.js";
 
 const LOOKER = "The token that looks";
 const LOOKS = "Choose the token that looks; the stronger the color, the more it takes from there.";
 const MATRIX = "A row is a token that looks, a column one that is looked at.";
+const NAMED =
+  "A head is named by what takes more than half of its weight in this text, on the mean of its words; " +
+  "broad is one whose weights are nearly equal (Clark et al. 2019, section 3). Choose a name to see " +
+  "its heads. The page begins where a word takes much from another that does not stand beside it.";
 const UNSEEN = " Gray: what it cannot see.";
 
 export async function attention(found, section) {
   const { layers, heads } = found.model;
-  const { tokens } = found;
-  const words = tokens.map((token) => token.word !== null);
-  const first = found.causal ? words.lastIndexOf(true) : words.indexOf(true); // who sees most
+  const { tokens, patterns, begin } = found;
   const unseen = found.causal || found.windows.some((one) => one !== null) ? UNSEEN : "";
-  const [layer, head] = (found.off.at(-1) ?? "1.1").split(".").map((number) => number - 1);
-  const at = { layer, column: head, query: first, key: null };
+  const switched = found.off.at(-1)?.split(".").map((number) => number - 1);
+  const [layer, column] = switched ?? [begin.layer, begin.head];
+  const at = { layer, column, query: begin.token, key: null };
   let turn = 0;
 
   const off = (layer, column) => found.off.includes(`${layer + 1}.${column + 1}`);
@@ -32,7 +39,15 @@ export async function attention(found, section) {
     (layer, column) => title(layer, column, heads) + (off(layer, column) ? ", switched off" : ""),
     (layer, column) => show({ layer, column }),
     off,
+    (layer, column) => title(layer, column, heads) + pattern(layer, column),
   );
+  const kinds = filter(patterns, (kind) => {
+    kinds.mark(kind);
+    all.keep((layer, column) => kind === null || patterns[layer][column]?.kind === kind);
+    if (kind && patterns[at.layer][at.column]?.kind !== kind) show(clearest(patterns, kind));
+  });
+  const which = (layer) => `${layer + 1} of ${layers}`;
+  const player = slider("Layer", layers, (layer) => show({ layer }), which);
   const seen = (layer, column) => (query, key) =>
     sees(found, column > heads ? null : layer, query, key);
 
@@ -51,14 +66,17 @@ export async function attention(found, section) {
     (query, key) => show({ query, key }),
   );
   const lines = between(tokens, tokens, look, { label: LOOKER });
-  const table = el("div");
-  const [heading, said] = [el("span"), el("span")];
+  const [table, way] = [el("div"), el("div")];
+  const [heading, named, said, walked] = Array.from({ length: 4 }, () => el("span"));
   const power = toggle(found);
 
   section.append(
+    el("p", {}, NAMED),
+    kinds.element,
     figure("Attention of all heads", overviewCaption(found) + unseen, all.element),
-    el("h3", { "aria-live": "polite" }, heading),
+    el("h3", { "aria-live": "polite" }, heading, named),
     power.element,
+    player.element,
     figure("What one token looks at", LOOKS, text.element),
     el(
       "div",
@@ -67,6 +85,8 @@ export async function attention(found, section) {
       figure("Attention as lines", lines.caption, lines.element),
     ),
     figure("Attention step by step", said, table),
+    el("h3", {}, "Through the layer"),
+    figure("A state through the layer", walked, way),
   );
 
   function look(query) {
@@ -78,6 +98,7 @@ export async function attention(found, section) {
     const mine = ++turn;
     const maps = await mapsOf(found, at.layer);
     const made = await steps(found, at, maps[at.column]);
+    const gone = await walk(found, at);
     if (mine !== turn) return; // something else was chosen meanwhile
     weights = maps[at.column];
     const row = part(weights, at.query);
@@ -85,6 +106,8 @@ export async function attention(found, section) {
     all.mark(at.layer, at.column);
     markQuery(at.query);
     heading.textContent = title(at.layer, at.column, heads);
+    named.textContent = pattern(at.layer, at.column);
+    player.show(at.layer);
     power.show(at.column < heads ? `${at.layer + 1}.${at.column + 1}` : null);
     text.chips.forEach((chip, key) => {
       chip.style.backgroundColor = color((0.6 * row.at(key)) / most);
@@ -96,7 +119,16 @@ export async function attention(found, section) {
     lines.show(weights, at.query);
     said.textContent = made.caption;
     table.replaceChildren(made.table);
+    walked.textContent = gone.caption;
+    way.replaceChildren(gone.table);
   }
+
+  function pattern(layer, column) {
+    const one = patterns[layer][column];
+    return one ? `: ${told(one)}` : "";
+  }
+
+  kinds.mark(null);
 
   await show({});
   for (let layer = 0; layer < layers; layer++) {
@@ -107,15 +139,14 @@ export async function attention(found, section) {
 
 /** A button that has the server compute the page again without a head, or with it once more. */
 function toggle(found) {
-  const field = document.getElementById("ask-off"); // there is none in a page that is a file
+  const field = asked("off");
   let name = null;
   const element = el("button", { type: "button", class: "quiet", hidden: "", onclick: ask });
 
   function ask() {
     const others = found.off.filter((other) => other !== name);
-    field.value = (others.length < found.off.length ? others : [...others, name]).join(" ");
-    field.form.action = "#attention";
-    field.form.requestSubmit();
+    const left = others.length < found.off.length ? others : [...others, name];
+    again(field, left.join(" "), "attention");
   }
 
   function show(head) {

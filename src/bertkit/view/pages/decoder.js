@@ -6,11 +6,11 @@ import { el, fixed, sources, table } from "./dom.js";
 import { overview } from "./heads.js";
 import { between } from "./lines.js";
 import { figure } from "./picture.js";
+import { slider } from "./slider.js";
 import { square } from "./square.js";
 import { bar } from "./steps.js";
 import { tree } from "./tree.js";
 
-const PACE = 900; // milliseconds of a step
 const MATRIX = "A row is a token that is written, a column one that was read.";
 const ALL = "The weights of each head and of the mean of a layer; the stronger the color, the larger.";
 const LINES = "From each token that is written to those that were read; the last one’s are strong.";
@@ -37,7 +37,13 @@ async function decoder(found) {
   const title = (layer, column) =>
     `Layer ${layer + 1}, ${column < heads ? `head ${column + 1}` : "mean of its heads"}`;
 
-  const player = controls(target, (step) => show({ step, key: null }));
+  const player = slider(
+    "Step",
+    target.length,
+    (step) => show({ step, key: null }),
+    (step) => `${step + 1} of ${target.length}`,
+    (step) => `step ${step + 1}, ${target[step].piece}`,
+  );
   const text = el("div", { class: "flow", dir: "auto" });
   const lines = between(target, source, (step) => show({ step, key: null }), {
     label: "The token that is written",
@@ -110,52 +116,6 @@ function head({ text, written, cut, model, source, target }) {
     ` (${model.family}) read ${source.length} tokens and wrote ${target.length}: a decoder of ` +
       `${model.layers} layers of ${model.heads} heads.${cut ? " The text was cut here." : ""}`,
   );
-}
-
-/** Buttons and a slider for the steps: the element, and show(step). */
-function controls(target, go) {
-  const last = target.length - 1;
-  const slider = el("input", { type: "range", min: 0, max: last, value: 0, id: "step" });
-  const said = el("output", { for: "step" });
-  const play = el("button", { type: "button", class: "quiet", onclick: toggle }, "Play");
-  const [back, on] = [
-    ["Step back", "◀", -1],
-    ["Step on", "▶", 1],
-  ].map(([name, sign, by]) => {
-    const attributes = { type: "button", class: "quiet", "aria-label": name };
-    return el("button", { ...attributes, onclick: () => jump(at() + by) }, sign);
-  });
-  slider.addEventListener("input", () => jump(at()));
-  let timer = null;
-
-  function at() {
-    return Number(slider.value);
-  }
-  function stop() {
-    clearInterval(timer);
-    timer = null;
-    play.textContent = "Play";
-  }
-  function jump(step) {
-    stop();
-    go(step);
-  }
-  function toggle() {
-    if (timer !== null) return stop();
-    play.textContent = "Stop";
-    go(at() === last ? 0 : at() + 1);
-    timer = setInterval(() => (at() === last ? stop() : go(at() + 1)), PACE);
-  }
-  function show(step) {
-    slider.value = step;
-    slider.setAttribute("aria-valuetext", `step ${step + 1}, ${target[step].piece}`);
-    said.textContent = `${step + 1} of ${last + 1}`;
-    back.disabled = step === 0;
-    on.disabled = step === last;
-    if (step === last) stop();
-  }
-  const label = el("label", { for: "step" }, "Step ");
-  return { element: el("p", { class: "slider" }, play, back, on, label, slider, said), show };
 }
 
 /** The candidates of a step, and which of them was written. */

@@ -69,16 +69,26 @@ export function fixed(number, digits) {
   return number.toFixed(digits).replace("-", "−");
 }
 
-/** A table: a caption for screen readers, names of columns, and rows of texts or elements. */
+const COLUMNS = 5; // columns from which on a table is wide, as in figures.py
+
+/**
+ * A table: a caption for screen readers, names of columns, and rows of texts or elements. A phone
+ * shows each row of a wide one as a block of cells, which have their names with them.
+ */
 export function table(caption, names, rows, foot = []) {
+  const wide = names.length >= COLUMNS;
   const cells = (row) =>
-    row.map((cell, column) => {
-      if (cell instanceof HTMLTableCellElement) return cell;
-      return column ? el("td", {}, cell) : el("th", { scope: "row" }, cell);
+    row.map((given, column) => {
+      const made = given instanceof HTMLTableCellElement;
+      const [kind, scope] = column ? ["td", {}] : ["th", { scope: "row" }];
+      const cell = made ? given : el(kind, scope, given);
+      // one that spans rows is in the first of them alone
+      if (wide) cell.dataset.name = names[names.length - row.length + column];
+      return cell;
     });
   return el(
     "table",
-    {},
+    wide ? { class: "wide" } : {},
     el("caption", { class: "hidden" }, caption),
     el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells(row)))),

@@ -7,10 +7,11 @@ const THUMBNAIL = 48; // pixels
 
 /**
  * Buttons in rows, a layer each, under `names`: called(layer, column) says what a button is for,
- * off(layer, column) whether it is paler. Returns the element, mark(layer, column), and
+ * about(layer, column) more of it, off(layer, column) whether it is paler. Returns the element,
+ * mark(layer, column), keep(of), which pales those of which of(layer, column) is false, and
  * draw(layer, maps, sees), where sees(column) is what its picture shows of the places.
  */
-export function overview(layers, names, called, choose, off = () => false) {
+export function overview(layers, names, called, choose, off = () => false, about = called) {
   const columns = names.length;
   const places = Array.from({ length: layers * columns }, (_, place) => [
     Math.floor(place / columns),
@@ -18,12 +19,16 @@ export function overview(layers, names, called, choose, off = () => false) {
   ]);
   const cells = places.map((place) => {
     const name = called(...place);
-    const attributes = { "aria-label": name, title: name, class: off(...place) ? "off" : "" };
+    const attributes = { "aria-label": name, title: about(...place) };
+    if (off(...place)) attributes.class = "off";
     return el("button", attributes, el("canvas"));
   });
   const element = el("div", { class: "heads" });
-  element.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(26px, 64px))`;
-  const label = (text) => el("span", { class: "small", "aria-hidden": "true" }, text);
+  element.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(14px, 64px))`;
+  const label = (text) => {
+    const long = text.length > 2 ? " long" : ""; // for narrow columns
+    return el("span", { class: `small${long}`, "aria-hidden": "true" }, text);
+  };
   element.append(label("layer"), ...names.map(label));
   cells.forEach((cell, place) => {
     if (place % columns === 0) element.append(label(String(place / columns + 1)));
@@ -37,5 +42,9 @@ export function overview(layers, names, called, choose, off = () => false) {
       thumbnail(picture, map, THUMBNAIL, sees(column));
     });
   }
-  return { element, mark: (layer, column) => markPlace(layer * columns + column), draw };
+
+  function keep(of) {
+    cells.forEach((cell, place) => cell.classList.toggle("pale", !of(...places[place])));
+  }
+  return { element, mark: (layer, column) => markPlace(layer * columns + column), keep, draw };
 }

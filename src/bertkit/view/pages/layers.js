@@ -4,6 +4,7 @@ import { numbers } from "./data.js";
 import { choice, el, fixed, flow, table } from "./dom.js";
 import { color } from "./paint.js";
 import { figure } from "./picture.js";
+import { slider } from "./slider.js";
 import { square } from "./square.js";
 
 const AROUND = 4; // words to either side of one that recurs
@@ -26,9 +27,7 @@ async function similarities(found, section) {
   let turn = 0;
   let cosines = null;
   const cosine = (row, column) => cosines.at(row * tokens.length + column);
-  const slider = el("input", { type: "range", min: 0, max: last, value: last, id: "layer" });
-  const layer = el("output", { for: "layer" });
-  slider.addEventListener("input", () => show({ layer: Number(slider.value) }));
+  const player = slider("Layer of the states", last + 1, (layer) => show({ layer }), called);
   const matrix = square(
     "Cosines of the tokens’ states",
     tokens,
@@ -39,7 +38,7 @@ async function similarities(found, section) {
   );
   const nearest = el("div");
   section.append(
-    el("p", { class: "slider" }, el("label", { for: "layer" }, "Layer "), slider, layer),
+    player.element,
     el(
       "div",
       { class: "beside" },
@@ -54,8 +53,7 @@ async function similarities(found, section) {
     const array = await numbers(similarity[at.layer]);
     if (mine !== turn) return;
     cosines = array;
-    layer.textContent = called(at.layer);
-    slider.setAttribute("aria-valuetext", called(at.layer));
+    player.show(at.layer);
     const others = tokens.map((_, place) => place).filter((place) => place !== at.token);
     others.sort((a, b) => cosine(at.token, b) - cosine(at.token, a));
     matrix.show(cosines, (cosine) => cosine, at.token, at.other ?? others[0]);

@@ -11,7 +11,7 @@ import { masked } from "./masked.js";
 const SECTIONS = { embeddings, attention, masked, layers };
 const COMPUTED = {
   embeddings: ["tokens", "embeddings"],
-  attention: ["attention", "rollout", "steps"],
+  attention: ["attention", "patterns", "rollout", "steps", "walk"],
   masked: ["masked"],
   layers: ["states", "similarity"],
 };
@@ -19,6 +19,10 @@ const COMPUTED = {
 await page(read());
 
 async function page(found) {
+  let still = true; // whoever moves the page meanwhile stays there
+  for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+    window.addEventListener(kind, () => (still = false), { once: true, passive: true });
+  }
   head(found);
   for (const [id, fill] of Object.entries(SECTIONS)) {
     const section = document.getElementById(id);
@@ -27,6 +31,8 @@ async function page(found) {
     await new Promise(requestAnimationFrame); // what is ready is seen already
     await fill(found, body);
   }
+  // sections above the one that was asked for have grown
+  if (location.hash && still) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -1,5 +1,6 @@
 // Each word masked once, or yet to come, and what the model would put in its place.
 
+import { again, asked } from "./ask.js";
 import { choice, el, flow, table } from "./dom.js";
 import { figure } from "./picture.js";
 import { bar } from "./steps.js";
@@ -38,20 +39,84 @@ export function masked(found, section) {
     ? `Of ${found.words.length} words the first ${shown.length}: more would take long.`
     : says.choose;
   const said = el("span", { "aria-live": "polite" });
+  const several = !found.causal && asked("hide") ? together(found, tell, () => show(chosen)) : null;
+  let chosen = begins(found, shown);
   section.append(
-    figure(says.name, caption, text.element),
+    ...(several ? [several.mode] : []),
+    figure(says.name, caption, el("div", {}, ...[text.element, several?.element].filter(Boolean))),
     figure("What the model would put there", said, answers),
   );
 
   function show(place) {
-    const { text, first, end } = shown[place];
+    const { text: word, first, end } = shown[place];
+    chosen = place;
     mark(place);
-    const pieces = found.tokens.slice(first, end).map(({ piece }) => piece);
-    said.textContent = says.of(text, pieces.length);
-    const tables = pieces.map((own, at) => instead(own, found.masked[place][at]));
-    answers.replaceChildren(...tables);
+    tell(says.of(word, end - first), tables(found, place, found.masked[place]));
   }
-  show(found.causal ? Math.min(1, shown.length - 1) : 0); // the first has nothing before it
+  function tell(sentence, made) {
+    said.textContent = sentence;
+    answers.replaceChildren(...made);
+    text.element.hidden = several?.on() ?? false;
+  }
+  if (found.hidden && several) several.show();
+  else show(chosen);
+}
+
+/** The word that one sees first: the longest means most; in a causal model one behind another. */
+function begins({ causal }, words) {
+  if (causal) return Math.min(1, words.length - 1);
+  const longest = Math.max(...words.map(({ text }) => text.length));
+  return words.findIndex(({ text }) => text.length === longest);
+}
+
+/**
+ * Words that a server masks together: a box to tick, the words as buttons, on(), whether it is
+ * ticked, and show(). tell(sentence, tables) shows what is known of them, `alone` what else.
+ */
+function together(found, tell, alone) {
+  const hidden = new Set(found.hidden?.words);
+  const box = el("input", { type: "checkbox", onchange: () => (box.checked ? show() : back()) });
+  box.checked = found.hidden !== null;
+  const chips = found.words.map(({ text }, place) =>
+    el("button", { type: "button", onclick: () => press(place) }, text),
+  );
+  const chosen = () => [...hidden].sort((a, b) => a - b);
+  const send = () => again(asked("hide"), chosen().join(" "), "masked");
+  const ask = el("button", { type: "button", class: "quiet", onclick: send });
+  const words = el("div", { class: "flow", role: "group", "aria-label": "The masked words" }, ...chips);
+  const element = el("div", { hidden: "" }, words, el("p", {}, ask));
+
+  function press(place) {
+    if (!hidden.delete(place)) hidden.add(place);
+    show();
+  }
+  function back() {
+    element.hidden = true;
+    alone();
+  }
+  function show() {
+    element.hidden = false;
+    chips.forEach((chip, place) => chip.setAttribute("aria-pressed", hidden.has(place)));
+    const places = chosen();
+    const known = found.hidden !== null && found.hidden.words.join() === places.join();
+    ask.hidden = known || !places.length;
+    const these = places.length === 1 ? "this word" : `these ${places.length} words`;
+    ask.textContent = `Ask the model with ${these} masked`;
+    if (!known) return tell("Choose the words that are masked, then ask the model.", []);
+    const { candidates } = found.hidden;
+    const names = places.map((place) => `“${found.words[place].text}”`);
+    const all = `${names.slice(0, -1).join(", ")} and ${names.at(-1)} are masked together`;
+    const sentence = names.length > 1 ? `${all}: the model sees none of them.` : `${names[0]} is masked.`;
+    tell(sentence, places.flatMap((place, at) => tables(found, place, candidates[at])));
+  }
+  const mode = el("p", {}, el("label", {}, box, " Mask several words together"));
+  return { mode, element, on: () => box.checked, show };
+}
+
+/** The tables of a word, one for each piece. */
+function tables(found, place, candidates) {
+  const { first, end } = found.words[place];
+  return found.tokens.slice(first, end).map(({ piece }, at) => instead(piece, candidates[at]));
 }
 
 /** The candidates of a place, and which of them stood there; none before the first token. */
