@@ -37,7 +37,7 @@ def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> No
         "severity": 0.9,
     }
     assert "2 of 3 answers" in page
-    row = '<th scope="row">dev.tsv:{}</th><td>{}</td><td>y</td><td>x'
+    row = '<th scope="row">dev.tsv:{}</th><td class="full" data-name="text">{}</td>'
     assert page.index(row.format(2, "c")) < page.index(row.format(1, "b"))
 
 
@@ -97,4 +97,4 @@ def test_many_labels_show_the_pairs_that_are_confused_most(
     page = labelled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
     assert "Confusion matrix" not in page
     assert "Confused most" in page
-    assert '<th scope="row">a</th><td>d</td><td class="number"><button' in page
+    assert '<th scope="row">a</th><td>d</td><td class="number" data-name="rows"><button' in page
