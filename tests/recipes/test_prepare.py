@@ -192,7 +192,7 @@ def test_parts_done_by_others_give_the_same_bytes(
 def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
     texts: Path, vocab: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    for i in range(8):  # enough work to be killed in
+    for i in range(24):  # enough work to be killed in
         shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
     whole = prepare(
         [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1
@@ -265,7 +265,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     processes: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for i in range(8):  # enough work to be killed in
+    for i in range(24):  # enough work to be killed in
         shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
     straight = prepare(
         [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1

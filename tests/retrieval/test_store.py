@@ -119,8 +119,8 @@ def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
     [
         ({"fingerprint": "other", "model": "n"}, "was made with the model m, and n is another"),
         ({"length": 16}, "passages of 32 tokens, not 16"),
-        ({"long": "truncate"}, "--long window, not truncate"),
-        ({"fields": {}}, "--keep year:number, the author:text, not nothing"),
+        ({"long": "truncate"}, "long= window, not truncate"),
+        ({"fields": {}}, "keep= year:number, the author:text, not nothing"),
     ],
 )
 def test_a_store_is_added_to_as_it_was_made(
