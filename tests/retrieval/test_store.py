@@ -119,7 +119,7 @@ def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
     [
         ({"fingerprint": "other", "model": "n"}, "was made with the model m, and n is another"),
         ({"length": 16}, "passages of 32 tokens, not 16"),
-        ({"long": "truncate"}, "long= window, not truncate"),
+        ({"long": "truncate"}, 'long="window", not truncate'),
         ({"fields": {}}, "keep= year:number, the author:text, not nothing"),
     ],
 )
