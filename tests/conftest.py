@@ -54,6 +54,22 @@ def _repeatable() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a device that stands for a GPU: torch's meta, which knows where a tensor lies and
+    its shape, refuses to add one of the CPU, and computes nothing: what comes back is ones."""
+    bring = torch.Tensor.cpu
+
+    def cpu(tensor: torch.Tensor) -> torch.Tensor:
+        there = tensor.device.type == "meta"
+        return torch.ones(tensor.shape, dtype=tensor.dtype) if there else bring(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    found = "bertkit.pipelines.base.resolve_device"
+    monkeypatch.setattr(found, lambda name: "meta" if name == "auto" else name)
+    return "meta"
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Real data sets that stay outside the repository."""

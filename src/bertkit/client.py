@@ -67,7 +67,8 @@ class Client:
         return np.asarray(self.ask("/embed", inputs=texts, **more), dtype=np.float32)
 
     def predict(self, inputs: Any, **more: Any) -> Any:
-        """Labels of a text, of a pair [a, b], or of a list of such lists."""
+        """Labels of a text, or of each of a list of texts; for a model of pairs of a pair [a, b],
+        or of each of a list of pairs."""
         return self.ask("/predict", inputs=inputs, **more)
 
     def ner(self, inputs: str | Sequence[str], **more: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ConfigError, DataError
-from bertkit.pipelines import pipeline
-from bertkit.recipes.embed import embed, embed_file
+from bertkit.pipelines import Embed, pipeline
+from bertkit.recipes.embed import embed, embed_file, embed_texts, opened
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 1001])
@@ -67,3 +67,19 @@ def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) ->
         embed(tiny, table, text_column="bdy")
     with pytest.raises(DataError, match=r"^texts\.iloc\[1\]: the text is empty; remove the row"):
         embed(tiny, pandas.Series(["a", None]))
+
+
+def test_vectors_are_made_on_the_gpu_where_there_is_one(
+    tiny: Path, fake_gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedded = opened(str(tiny), None, "fp32", None, False)
+    assert isinstance(embedded, Embed)
+    assert embedded.engine.device.type == fake_gpu
+    ones = np.ones((2, 32))
+    for vectors in (list(embed_texts(str(tiny), ["a b", "c"])), embed(tiny, ["a b", "c"])):
+        np.testing.assert_array_equal(vectors, ones)
+        assert f"device: {fake_gpu}" in capsys.readouterr().err
+    cpu = {"device": "cpu"}
+    for vectors in (list(embed_texts(str(tiny), ["a b"], **cpu)), embed(tiny, ["a b"], **cpu)):
+        assert abs(np.asarray(vectors) - 1).max() > 0.1
+        assert "device" not in capsys.readouterr().err

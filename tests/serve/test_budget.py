@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,30 @@ def test_long_lists_are_read_as_one_by_one(server: Server, folders: Path) -> Non
     assert [len(row) for row in found] == [5_003] * 3 + [4] * 20 + [40_002] * 2
     long = client.post("/embed", json={"inputs": ["a", *["b" * 99_000] * 2, "a " * 40_000]}).json()
     assert long["field"] == "inputs.3"
+
+
+def test_as_many_texts_as_openai_takes_are_bounded_by_their_tokens(server: Server) -> None:
+    client, few = server(), server(Limits(queue_tokens=8_192))
+    texts = ["abcdefghijklm"[: 1 + place % 13] for place in range(2_048)]
+    asked = {"input": [" ".join(text) for text in texts]}
+    found = client.post("/v1/embeddings", json=asked).json()
+    assert [row["index"] for row in found["data"]] == list(range(2_048))
+    refused = client.post("/v1/embeddings", json={"input": [*asked["input"], "a"]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (413, "input")
+    over = few.post("/v1/embeddings", json=asked)
+    assert over.status_code == 413
+    assert "more than 8,192 tokens, which are the most" in over.json()["error"]["message"]
+    for one in (client, few):
+        assert "bertkit_memory_bytes 0.0" in one.get("/metrics").text
+
+
+def test_a_long_query_beside_many_texts_ends_in_time(server: Server) -> None:
+    """The query is read with each text, and cut: its tokens bound no time, the timeout does."""
+    client, begin = server(Limits(timeout=0.5)), time.monotonic()
+    asked = {"query": "." * 99_999, "texts": ["a"] * 2_048, "truncate": True, "model": "ranker"}
+    found = client.post("/rerank", json=asked)
+    assert (found.status_code, "no answer within" in found.json()["error"]) == (429, True)
+    assert time.monotonic() < begin + 10
+    while "bertkit_memory_bytes 0.0" not in client.get("/metrics").text:  # the thread has ended
+        assert time.monotonic() < begin + 20
+        time.sleep(0.05)

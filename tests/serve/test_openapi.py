@@ -12,7 +12,8 @@ from bertkit.serve.routes import ROUTES
 
 def test_each_field_that_has_a_docstring_is_described() -> None:
     schemas = openapi(ROUTES)["components"]["schemas"]
-    assert schemas["PredictAsk"]["properties"]["inputs"]["description"].startswith("A text; [text]")
+    described = schemas["PredictAsk"]["properties"]["inputs"]["description"]
+    assert described.startswith("A text or a list of texts")
     assert "description" in schemas["PredictAsk"]["properties"]["truncate"]  # of a base class
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +87,74 @@ def test_models_of_one_name_are_told_apart_by_their_paths(folders: Path, tmp_pat
     assert registry.models[names[0]].name == names[0]
     with pytest.raises(ConfigError, match="named twice"):
         ModelRegistry([paths[0], paths[0]], None)
+
+
+def test_a_model_is_called_as_it_is_named(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(folders / "pretrained")
+    registry = ModelRegistry([f"text-embedding-3-small={place}", place, f"a/b={place}"], None)
+    assert list(registry.models) == ["text-embedding-3-small", "pretrained", "a/b"]
+    registry.reload("text-embedding-3-small")
+    assert registry.models["text-embedding-3-small"].name == "text-embedding-3-small"
+    with pytest.raises(ConfigError, match="'pretrained' is named twice; .* NAME=FOLDER"):
+        ModelRegistry([place, f"pretrained={place}"], None)
+    for half in (f"={place}", "name="):
+        with pytest.raises(ConfigError, match="write NAME=FOLDER"):
+            ModelRegistry([half], None)
+    monkeypatch.chdir(tmp_path)  # a path that is there is no name
+    shutil.copytree(place, "lr=1e-4")
+    assert list(ModelRegistry(["lr=1e-4"], None).models) == ["lr=1e-4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("pretrained", {"embed": "a b c", "fill-mask": "a [MASK]", "next-sentence": ("a", "b c")}),
+        ("sentiment", {"predict": "a b"}),
+        ("entities", {"ner": "a b c"}),
+        ("reader", {"answer": ("a", "b c")}),
+        ("ending", {"choose": ("a", ["b", "c d"]), "rerank": ("a", "b")}),
+        ("ranker", {"rerank": ("a", "b c"), "explain": ("a", None, ())}),
+        ("ranker", {"contexts": ("b", ["a b", "b c d"]), "tokenize": "a"}),
+    ],
+)
+def test_everything_is_computed_on_the_gpu(
+    name: str, asked: dict[str, Any], folders: Path, fake_gpu: str
+) -> None:
+    served = ServedModel(str(folders / name), "fp32", device=fake_gpu)
+    assert served.embed.engine.device.type == fake_gpu
+    weights = [*served.embed.engine.model.parameters(), *served.embed.engine.model.buffers()]
+    assert {weight.device.type for weight in weights} == {fake_gpu}
+    for ability, item in asked.items():
+        pipeline = served.pipelines[ability]
+        works = pipeline.prepare([item, item], long=pipeline.policies[0])
+        assert len(list(pipeline.run(works))) == 2
+
+
+def test_a_gpu_is_taken_where_there_is_one_and_said(
+    folders: Path,
+    english: list[str],
+    tmp_path: Path,
+    fake_gpu: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = str(folders / "pretrained")
+    registry = ModelRegistry([place], None, device="auto")
+    assert f"device: {fake_gpu}" in capsys.readouterr().err
+    for _ in range(2):
+        served = registry.models["pretrained"]
+        assert isinstance(served, ServedModel)
+        assert served.embed.engine.device.type == fake_gpu
+        registry.reload("pretrained")
+    ModelRegistry([place], None, device="cpu")
+    assert capsys.readouterr().err == ""
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    tiny_folder(tmp_path / "writer", tokenizer, "lm", family=GPT2)
+    served = ModelRegistry([str(tmp_path / "writer")], None, device="auto").models["writer"]
+    assert isinstance(served, ServedModel)
+    assert served.embed.engine.device.type == "cpu"
+    assert "writer: computes on the CPU" in capsys.readouterr().err
 
 
 def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bertkit.families import BERT, OPENAI_GPT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry
+from bertkit.tasks.classify import Classify, Options
 from bertkit.text.frame import framed
 from bertkit.text.prompts import Prompts
 
@@ -141,6 +142,33 @@ def test_labels(server: Server, folders: Path) -> None:
     assert near(found([["a b", "c"]]), [wanted(("a b", "c"))])
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_list_of_texts_is_a_pair_for_a_model_of_pairs_alone(
+    pairs: bool, server: Server, folders: Path, tmp_path: Path
+) -> None:
+    loaded = bertkit.load(folders / "sentiment")
+    settings = Classify(loaded.labels, Options(pairs=pairs)).settings()
+    more = {"labels": loaded.labels, "settings": settings}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
+    client = server(at=ModelRegistry([str(tmp_path / "m")], None))
+
+    def found(inputs: Any) -> Any:
+        return client.post("/predict", json={"inputs": inputs}).json()
+
+    if pairs:
+        pair = found([["a b", "c"]])[0]
+        assert near(found(["a b", "c"]), pair)
+        assert "so a list of texts is a pair, and here are 3" in found(["a", "b", "c"])["error"]
+        assert "no second text" in found(["a b"])["error"]
+    else:
+        one, other = found("a b"), found("c")
+        assert one != other
+        assert near(found(["a b", "c"]), [one, other])
+        assert near(found(["a b"]), [one])
+        assert near(found([["a b"], ["c"]]), [one, other])
+        assert near(found(["c"] * 3), [other] * 3)
+
+
 def test_tasks_answer_as_their_pipelines(server: Server, folders: Path) -> None:
     client = server()
     tag = bertkit.pipeline("tag", folders / "entities")
@@ -206,7 +234,7 @@ def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
     assert refused.status_code == 422
     assert refused.json() == {
         "error": f"longer than the {LENGTH} tokens that the model reads; shorten it, or ask for "
-        "truncate",
+        "truncate (bertkit serve --truncate does for all)",
         "error_type": "validation",
         "field": "inputs.1",
     }
@@ -221,6 +249,20 @@ def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
     assert (windows.status_code, windows.json()["field"]) == (422, "truncate")
 
 
+def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> None:
+    client = server(Limits(truncate=True))
+    cut = client.post("/embed", json={"inputs": ["a", LONG]})
+    assert (cut.status_code, cut.headers["x-truncated"]) == (200, "1")
+    asked = {"query": "a", "texts": [LONG], "model": "ranker"}
+    assert client.post("/rerank", json=asked).json()[0]["truncated"] is True
+    openai = client.post("/v1/embeddings", json={"input": LONG}).json()
+    assert openai["data"][0]["truncated"] is True
+    kept = client.post("/embed", json={"inputs": LONG, "truncate": False})
+    assert (kept.status_code, "longer than" in kept.json()["error"]) == (422, True)
+    windows = client.post("/ner", json={"inputs": LONG})  # read whole, as always
+    assert near(windows.json(), server().post("/ner", json={"inputs": LONG}).json())
+
+
 @pytest.mark.parametrize(
     ("route", "body", "field", "said"),
     [
@@ -231,7 +273,7 @@ def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
         ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
         ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' answers"),
         ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "16 dimensions"),
-        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate", "expected `bool`, got `str`"),
+        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate", "expected `bool | null`, got `str`"),
         ("/fill-mask", {"inputs": "a b"}, None, "nothing is masked"),
         (
             "/next-sentence",
@@ -246,6 +288,8 @@ def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
             "`array` of length >= 2",
         ),
         ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' answers this"),
+        ("/predict", {"inputs": ["a", ["b"]]}, "inputs", "expected texts alone, or lists"),
+        ("/predict", {"inputs": ["a", "b", "c"]}, "inputs", "a list of texts is a pair, and here"),
     ],
 )
 def test_bad_questions_name_their_field(

@@ -159,6 +159,8 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
     scores = bertkit.pipeline("classify", learned["classify"])("a fine film").scores
     labels = client.post("/predict", json={"inputs": "a fine film"}).json()
     assert {one["label"]: one["score"] for one in labels} == pytest.approx(scores, abs=1e-5)
+    both = client.post("/predict", json={"inputs": ["soup", "a fine film"]}).json()
+    assert {one["label"]: one["score"] for one in both[1]} == pytest.approx(scores, abs=1e-5)
     other = client.post("/predict", json={"inputs": "a b", "model": "sentiment"}).json()
     assert {one["label"] for one in other} == {"bad", "good", "mixed"}
     assert {"/ner", "/predict", "/contexts"} <= client.get("/openapi.json").json()["paths"].keys()
@@ -167,7 +169,7 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"inputs": ["a", "b"]}, 422, "a text: a pair, and an ELMo labels single texts"),
+        ({"inputs": [["a", "b"]]}, 422, "a text: a pair, and an ELMo labels single texts"),
         ({"inputs": "a " * 600}, 422, "600 words, and 512 are the most here"),
         ({"inputs": "a", "truncate": True}, 422, "no text is cut here; leave truncate out"),
         ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),

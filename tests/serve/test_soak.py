@@ -30,7 +30,7 @@ HEAVY: list[tuple[str, Any]] = [
     ("/tokenize", [MARKS] * 20),
     ("/ner", [MARKS] * 20),
     ("/tokenize", ["." * 3_000] * 20),
-    ("/embed", ["a"] * 256),
+    ("/embed", ["a"] * 2_048),
 ]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")

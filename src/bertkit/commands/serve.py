@@ -29,6 +29,7 @@ def serve(
     port: Port = 8000,
     keys: Path | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
     workers: Count = 1,
     limits: Limits | None = None,
 ) -> None:
@@ -36,7 +37,7 @@ def serve(
 
     Args:
         models: Model folders or hub ids, folders of an ELMo, files of word vectors; what they hold
-            decides what they can be asked.
+            decides what they can be asked. NAME=FOLDER gives one a name of your choice.
         runs: A folder in which something learns, or has; its curves are shown.
         tasks: A task of your own, as module:Class, whose code may run.
         store: A store of passages, for /search.
@@ -44,6 +45,7 @@ def serve(
         port: 0 takes any that is free.
         keys: A TOML file of keys; without it BERTKIT_KEY of the environment, or none.
         precision: Of the numbers the models compute with.
+        device: auto is the GPU where there is one, and the precision is not int8.
         workers: Processes, each with all models.
     """
     _run(
@@ -55,6 +57,7 @@ def serve(
         port=port,
         keys=keys,
         precision=precision,
+        device=device,
         workers=workers,
         limits=limits or Limits(),
     )
@@ -68,6 +71,7 @@ def view(
     tasks: Sequence[str] = (),
     port: Port = 0,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> None:
     """Look into models in the browser, and watch runs learn.
 
@@ -78,6 +82,7 @@ def view(
         tasks: A task of your own, as module:Class, whose code may run.
         port: 0 takes any that is free.
         precision: Of the numbers the models compute with.
+        device: auto is the GPU where there is one, and the precision is not int8.
     """
     runs = [*(Path(one) for one in models or [] if holds_runs(Path(one))), *runs]
     opened = [one for one in models or [] if Path(one) not in runs or _is_model(Path(one))]
@@ -87,6 +92,7 @@ def view(
         tasks=tasks,
         port=port,
         precision=precision,
+        device=device,
         browser=True,
     )
 

@@ -33,7 +33,8 @@ class Engine:
     With `batch_invariant` a text's states are the same to the last bit whatever it is run with (on
     one machine, with as many threads), for each goes through the model by itself: slower. `int8`
     says which linear layers compute in integers. `precision` None runs the model itself, as it is,
-    in place of a copy that is packed for inference.
+    in place of a copy that is packed for inference. The copy computes on `device`, by default where
+    the model is.
     """
 
     def __init__(
@@ -44,14 +45,15 @@ class Engine:
         max_batch_tokens: int = MAX_BATCH_TOKENS,
         batch_invariant: bool = False,
         int8: Int8 | None = None,
+        device: str | None = None,
     ) -> None:
         weight = next(model.parameters())
-        self.device = weight.device
         if precision is None:
-            self.dtype, self.model = weight.dtype, model
+            self.device, self.dtype, self.model = weight.device, weight.dtype, model
         else:
+            self.device = weight.device if device is None else torch.device(device)
             self.dtype = resolve(precision, self.device.type)
-            self.model = packed(without_dead_heads(model), self.dtype, int8)
+            self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 

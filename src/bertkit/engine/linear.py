@@ -59,18 +59,31 @@ def unavailable(dtype: torch.dtype) -> str | None:
     return None if near else "oneDNN's packed linear gives other numbers than torch's"
 
 
-def packed(model: Model, dtype: torch.dtype, int8: Int8 | None = None) -> Model:
+def packed(
+    model: Model,
+    dtype: torch.dtype,
+    int8: Int8 | None = None,
+    device: torch.device | None = None,
+) -> Model:
     """A copy of the model for inference, its large linear layers packed where that is possible.
 
     `int8` names those that compute in integers, and how their inputs are rounded, or says that all
-    do by rows. Raises: DeviceError where they cannot.
+    do by rows; `device` is where the copy lies, by default where the model does.
+    Raises: DeviceError where they cannot, or where the device has too little memory.
     """
     memory.retain_freed()
     exact = merged(model)
-    model = copy.deepcopy(exact).to(dtype).eval().requires_grad_(False)
+    device = device or next(model.parameters()).device
+    try:
+        model = copy.deepcopy(exact).to(device, dtype).eval().requires_grad_(False)
+    except torch.OutOfMemoryError:
+        raise DeviceError(
+            f"device: the model does not fit into what memory {device} has left; use another, "
+            "such as --device cpu"
+        ) from None
     _place(model.encoder)
-    device = next(model.parameters()).device.type
-    reason = unavailable(dtype) if device == "cpu" else f"layers are not packed on {device}"
+    on_cpu = device.type == "cpu"
+    reason = unavailable(dtype) if on_cpu else f"layers are not packed on {device.type}"
     if int8:
         reason = reason or quantize.unavailable()
     if reason is not None:

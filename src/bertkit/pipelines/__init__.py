@@ -13,7 +13,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import NUMBER, Pipeline, Work, open_engine
+from bertkit.pipelines.base import NUMBER, Pipeline, Work, inference_device, open_engine
 from bertkit.pipelines.embed import Embed
 from bertkit.pipelines.fill_gap import FillGap, GapAnswer
 from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
@@ -197,6 +197,7 @@ __all__ = [
     "Work",
     "WriteSummaries",
     "answering",
+    "inference_device",
     "open_engine",
     "pipeline",
 ]

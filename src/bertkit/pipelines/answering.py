@@ -11,6 +11,7 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import open_engine
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
 from bertkit.pipelines.task import Answer
 from bertkit.tasks import Task, name_in, recorded
@@ -22,11 +23,13 @@ def answering(
     *,
     precision: Inference = "fp32",
     revision: str | None = None,
+    device: str | None = None,
 ) -> Answer[Any]:
     """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
 
     Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
-    from outside the package is never imported because a folder says so: name it.
+    from outside the package is never imported because a folder says so: name it. It computes on
+    `device`, by default where the model is; what was learned on an ELMo, on the CPU.
     """
     if not isinstance(model, Loaded) and is_elmo_task(folder := resolve(model, revision)):
         if precision != "fp32":
@@ -59,4 +62,4 @@ def answering(
         heads = {restored.head: restored.build_head}
         loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
     restored = restored.with_decoder(loaded.begin, loaded.target)
-    return Answer(restored, loaded, precision)
+    return Answer(restored, loaded, open_engine(loaded, precision, device=device))

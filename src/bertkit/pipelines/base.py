@@ -18,7 +18,7 @@ from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
 from bertkit.engine.quantize import Int8
 from bertkit.errors import CheckpointError
-from bertkit.nn.precision import Inference, gains_by_bf16
+from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, averaged, encode
 
@@ -70,10 +70,28 @@ class Pipeline(Protocol):
         """An answer for each."""
 
 
+def inference_device(device: str, precision: Inference) -> str:
+    """The device of a finished model; auto is the GPU where there is one, which is said.
+
+    int8 is for CPUs. Raises: DeviceError for one that cannot be used.
+    """
+    if device == "auto" and precision == "int8":
+        return "cpu"
+    chosen = resolve_device(device)
+    if device == "auto" and chosen != "cpu":
+        say(f"device: {chosen}")
+    return chosen
+
+
 def open_engine(
-    loaded: Loaded, precision: Inference = "fp32", *, batch_invariant: bool = False
+    loaded: Loaded,
+    precision: Inference = "fp32",
+    *,
+    batch_invariant: bool = False,
+    device: str | None = None,
 ) -> Engine:
-    """The engine of a folder, which several pipelines may share.
+    """The engine of a folder, which several pipelines may share; it computes on `device`, by
+    default where the model is.
 
     With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
     included; where it was not asked, bf16 if the processor has it. Which it is, is said.
@@ -81,8 +99,8 @@ def open_engine(
     int8: Int8 | None = None
     max_batch_tokens = MAX_BATCH_TOKENS
     if precision == "auto":
-        device = next(loaded.model.parameters()).device.type
-        tuned = read_tuned(loaded.folder) if device == "cpu" else None
+        kind = torch.device(device or next(loaded.model.parameters()).device).type
+        tuned = read_tuned(loaded.folder) if kind == "cpu" else None
         if tuned is not None:
             precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
             torch.set_num_threads(tuned.threads)
@@ -91,7 +109,7 @@ def open_engine(
                 "threads, as tuned on this machine"
             )
         else:
-            say(f"precision: {'bf16' if gains_by_bf16(device) else 'fp32'}")
+            say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
     if precision == "int8" and "lm" in loaded.model.heads:
         # a few tokens of a model that writes have states a thousand times as large as the others
         int8, precision = "rows", "fp32"
@@ -104,6 +122,7 @@ def open_engine(
         max_batch_tokens=max_batch_tokens,
         batch_invariant=batch_invariant,
         int8=int8,
+        device=device,
     )
 
 

@@ -35,6 +35,7 @@ def embed_texts(
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
     invariant: bool = False,
     backend: Backend | None = None,
+    device: str = "auto",
     out: Path | None = None,
 ) -> Iterator[list[float]]:
     """A vector for each text: a line of JSON, or all as a .npy file.
@@ -52,10 +53,11 @@ def embed_texts(
             bit, whatever it is embedded with.
         backend: What computes; by default what the folder is: a model, or what `bertkit export`
             made.
+        device: auto is the GPU where there is one, and the precision is not int8.
         out: A .npy file of float32, to be made, one row a text.
     """
     limit_onednn_cache()
-    pipeline = opened(model, backend, precision, pooling, invariant, prompt)
+    pipeline = opened(model, backend, precision, pooling, invariant, prompt, device)
     count = cut = 0
     if out is not None:
         count, cut = embed_file(pipeline, texts or lines(), out, long=long)
@@ -78,15 +80,17 @@ def embed(
     pooling: Literal["mean", "cls", "max"] | None = None,
     long: Long = "error",
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
+    device: str = "auto",
 ) -> NDArray[np.float32]:
     """A vector for each text of any rows: a DataFrame, one of its columns, a Dataset, dicts, texts,
     or a file as a `Path`.
 
-    `text_column` names the column of the texts; else it is the one that reads like texts.
+    `text_column` names the column of the texts; else it is the one that reads like texts. `device`
+    auto is the GPU where there is one, and the precision is not int8.
     Shapes: (S, D). Raises: DataError for an empty text, or one longer than the model unless `long`
     says what to do; ConfigError for settings that the model has not.
     """
-    pipeline = opened(str(model), None, precision, pooling, False, prompt)
+    pipeline = opened(str(model), None, precision, pooling, False, prompt, device)
     given = [texts] if isinstance(texts, str) else texts_of(texts, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)
     count = 0
@@ -134,12 +138,13 @@ def opened(
     pooling: str | None,
     invariant: bool,
     prompt: str | None = None,
+    device: str = "auto",
 ) -> Embed | Exported:
     """A model folder or hub id, or what `bertkit export` made of one, ready to embed.
 
     Raises: ConfigError for settings that an exported graph has fixed, or an unknown prompt.
     """
-    ready = _opened(model, backend, precision, pooling, invariant)
+    ready = _opened(model, backend, precision, pooling, invariant, device)
     ready.prompt.usual = ready.prompt.prompts.find(prompt)
     return ready
 
@@ -150,21 +155,24 @@ def _opened(
     precision: Inference,
     pooling: str | None,
     invariant: bool,
+    device: str,
 ) -> Embed | Exported:
     exported = (Path(model) / RECORD).exists()
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
-        from bertkit.pipelines import Embed, open_engine
+        from bertkit.pipelines import Embed, inference_device, open_engine
 
+        place = inference_device(device, precision)
         loaded = load(model)
-        return Embed(loaded, open_engine(loaded, precision, batch_invariant=invariant), pooling)
+        engine = open_engine(loaded, precision, batch_invariant=invariant, device=place)
+        return Embed(loaded, engine, pooling)
     if precision == "int8":
         raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
     graph = Exported(model, precision)
     if backend not in (None, graph.kind):
         raise ConfigError(f"backend: {model} is for {graph.kind}, and not for {backend}")
-    if pooling is not None or invariant:
-        raise ConfigError("pooling, invariant: an exported graph has its own; leave them out")
+    if pooling is not None or invariant or device not in ("auto", "cpu"):
+        raise ConfigError("pooling, invariant, device: an exported graph has its own; leave them out")
     return graph
 
 

@@ -63,7 +63,11 @@ class RequestContext:
         name = next(iter(pipelines)) if model is None else model
         if name not in pipelines:
             known = ", ".join(pipelines)
-            raise invalid(f"no model {name[:80]!r} answers this; there is {known}", "model")
+            raise invalid(
+                f"no model {name[:80]!r} answers this; there is {known} (to serve one by another "
+                "name: bertkit serve NAME=FOLDER)",
+                "model",
+            )
         return name, pipelines[name]
 
     async def answers(
@@ -72,11 +76,12 @@ class RequestContext:
         items: Sequence[Any],
         *,
         field: str,
-        truncate: bool = False,
+        truncate: bool | None = None,
         **options: Any,
     ) -> tuple[list[Any], list[bool]]:
         """An answer for each item, and which of them were cut.
 
+        `truncate` None does as the server was told.
         Raises: Refused for what is too much, or too long and not to be cut; Full.
         """
         sizes = self.check(items, field)
@@ -85,6 +90,9 @@ class RequestContext:
         if truncate and "truncate" not in policies:
             why = "long texts are read in windows" if "window" in policies else "no text is cut"
             raise invalid(f"{why} here; leave truncate out", "truncate")
+        if truncate is None:
+            usual = policies[0] == "error" and "truncate" in policies
+            truncate = self.limits.truncate and usual
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
@@ -95,7 +103,7 @@ class RequestContext:
             length = max(one.tokens for one in works[cut.index(True)].features)
             raise invalid(
                 f"longer than the {length} tokens that the model reads; shorten it, or ask for "
-                "truncate",
+                "truncate (bertkit serve --truncate does for all)",
                 f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
             )
         tokens = sum(work.tokens for work in works)
@@ -131,7 +139,10 @@ class RequestContext:
                 more = prepare(items[begin:end])
                 read += sum(map(tokens, more))
                 if read > most:
-                    raise too_much(f"more than {most:,} tokens, which are the most")
+                    raise too_much(
+                        f"more than {most:,} tokens, which are the most (queue_tokens); send fewer "
+                        "or shorter texts at once"
+                    )
                 results += more
                 begin = end
             return results
@@ -163,7 +174,7 @@ class RequestContext:
     ) -> Response:
         """The pipeline's answers as they are: one, or a list."""
         _, pipeline = self.pipeline(ability, ask.model)
-        truncate = getattr(ask, "truncate", False)
+        truncate = getattr(ask, "truncate", None)
         answers, cut = await self.answers(
             pipeline, items, field="inputs", truncate=truncate, **options
         )

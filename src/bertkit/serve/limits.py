@@ -30,7 +30,7 @@ class Limits(Settings, frozen=True):
     """Bytes of a request's body."""
     text_characters: Count = 100_000
     """Characters of one text."""
-    items: Count = 256
+    items: Count = 2_048
     """Texts, or pairs, of one request."""
     queue_tokens: Count = 65_536
     """Tokens that may wait; a request for which there is no room is told when to come again."""
@@ -44,6 +44,9 @@ class Limits(Settings, frozen=True):
     """Seconds a request may take, from the end of its body."""
     body_timeout: Seconds = 10.0
     """Seconds a body may take to arrive."""
+    truncate: bool = False
+    """Truncate texts longer than the model, where a request does not say; what reads them in
+    windows still does."""
 
 
 class Key(Settings, frozen=True):

@@ -14,6 +14,7 @@ from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.engine.engine import Engine
+from bertkit.console import say
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
 from bertkit.models.surgery import check_heads, read_head
@@ -29,6 +30,7 @@ from bertkit.pipelines import (
     Work,
     WriteSummaries,
     answering,
+    inference_device,
     open_engine,
 )
 from bertkit.pipelines.alignment import attends
@@ -60,7 +62,8 @@ PAGE = 6
 class ServedModel(ServedBase):
     """A folder with a tokenizer, and its pipelines on one engine.
 
-    `trusted` are tasks from outside the package whose code may run, by their full names.
+    `trusted` are tasks from outside the package whose code may run, by their full names. The model
+    computes on `device`; one that writes, and pages that look into one, on the CPU.
     Raises: CheckpointError for a folder that does not open.
     """
 
@@ -70,6 +73,7 @@ class ServedModel(ServedBase):
         precision: Inference,
         trusted: Mapping[str, TaskClass] = {},
         name: str | None = None,
+        device: str = "cpu",
     ) -> None:
         super().__init__(folder, name)
         self.loaded = loaded = load(folder)
@@ -81,13 +85,16 @@ class ServedModel(ServedBase):
                 f"in a server; if you trust it, name it: --task {task}"
             )
         kind = trusted.get(task or "") or (find(task) if task in TASKS else None)
+        writes = "lm" in loaded.model.heads
+        if writes and device != "cpu":
+            say(f"{self.name}: computes on the CPU, as models that write do here")
+            device = "cpu"
         if kind is not None and kind.route:
-            answer = answering(loaded, kind, precision=precision)
+            answer = answering(loaded, kind, precision=precision, device=device)
             self.pipelines[kind.route.strip("/")], runs = answer, answer.engine
         else:
-            runs = open_engine(loaded, precision)
+            runs = open_engine(loaded, precision, device=device)
         self.embed = Embed(loaded, runs, normalize=False)  # each request says
-        writes = "lm" in loaded.model.heads
         if loaded.pooling is not None or (task is None and not writes):
             self.pipelines["embed"] = self.embed
             self.pipelines["growing"] = GrowingPipeline(self.embed, None)
@@ -151,9 +158,10 @@ def open_model(
     precision: Inference,
     trusted: Mapping[str, TaskClass] = {},
     name: str | None = None,
+    device: str = "cpu",
 ) -> ServedBase:
     """A model folder, the folder of an ELMo or a file of word vectors, called by the last part of
-    its path if no other name is given.
+    its path if no other name is given. The first computes on `device`, the others on the CPU.
 
     Raises: CheckpointError, or DataError of word vectors, for one that does not open.
     """
@@ -161,7 +169,20 @@ def open_model(
         return ServedVectors(folder, name)
     if is_elmo(resolve(folder)):
         return ServedElmo(folder, name)
-    return ServedModel(folder, precision, trusted, name)
+    return ServedModel(folder, precision, trusted, name, device)
+
+
+def name_and_folder(model: str) -> tuple[str | None, str]:
+    """NAME=FOLDER in its two parts; a path that is there has no name, whatever signs it holds.
+
+    Raises: ConfigError where one of the two is empty.
+    """
+    name, equals, folder = model.partition("=")
+    if not equals or Path(model).exists():
+        return None, model
+    if not name or not folder:
+        raise ConfigError(f"{model}: half of a name and a folder; write NAME=FOLDER")
+    return name, folder
 
 
 class SearchPipeline:
@@ -246,23 +267,34 @@ class ExplainPipeline:
 
 
 class ModelRegistry:
-    """All models of a server, and its store."""
+    """All models of a server, and its store.
+
+    `models` are folders, each as it is or as NAME=FOLDER.
+    Raises: ConfigError for two of one name; what opening them raises.
+    """
 
     def __init__(
         self,
-        folders: Iterable[str],
+        models: Iterable[str],
         store: str | None,
         precision: Inference = "fp32",
         tasks: Iterable[str | TaskClass] = (),
+        device: str = "cpu",
     ) -> None:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
         self.precision, self.trusted = precision, {kind.full_name(): kind for kind in kinds}
         self.models: dict[str, ServedBase] = {}
-        folders = list(folders)
-        for folder, name in zip(folders, distinct_names(list(map(Path, folders))), strict=True):
+        self.device = inference_device(device, precision)
+        given = list(map(name_and_folder, models))
+        usual = iter(distinct_names([Path(folder) for name, folder in given if name is None]))
+        for name, folder in given:
+            name = next(usual) if name is None else name
             if name in self.models:
-                raise ConfigError(f"{folder}: named twice; name each model once")
-            self.models[name] = open_model(folder, precision, self.trusted, name)
+                raise ConfigError(
+                    f"{folder}: {name!r} is named twice; name each model once, or give it another "
+                    "name: NAME=FOLDER"
+                )
+            self.models[name] = self._open(folder, name)
         self.search = None if store is None else SearchPipeline(store, precision)
         self.opening = asyncio.Lock()
         freeze_objects()
@@ -289,10 +321,13 @@ class ModelRegistry:
             if ability in one.pipelines
         }
 
+    def _open(self, folder: str, name: str) -> ServedBase:
+        return open_model(folder, self.precision, self.trusted, name, self.device)
+
     def reload(self, name: str) -> None:
         """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = open_model(old.folder, self.precision, self.trusted, name)
+        self.models[name] = self._open(old.folder, name)
         torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
         del old
         freeze_objects()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertkit.pipelines import Embed, GeneratedText, MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import Answer, Embed, GeneratedText, MaskAnswer, NextSentenceAnswer
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
 from bertkit.serve.complete import chat_completions, completions, translate
@@ -114,9 +114,8 @@ async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Resp
 async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
     """The labels of texts or pairs, likeliest first."""
     _, pipeline = context.pipeline("predict", ask.model)
-    given: Any = ask.inputs
-    many = isinstance(given[0], list)
-    items = [_text_or_pair(each) for each in (given if many else [given])]
+    assert isinstance(pipeline, Answer)
+    items, many = _texts_or_pairs(ask.inputs, getattr(pipeline.task.options, "pairs", None))
     answers, cut = await context.answers(pipeline, items, field="inputs", truncate=ask.truncate)
     rows = [
         [
@@ -226,13 +225,31 @@ def _listed(inputs: str | list[str]) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs
 
 
-def _text_or_pair(given: Any) -> str | tuple[str, str]:
-    match given:
-        case [str(text)]:
-            return text
-        case [str(a), str(b)]:
-            return a, b
-    return str(given)
+def _texts_or_pairs(
+    given: Any, learned_pairs: bool | None
+) -> tuple[list[str | tuple[str, str]], bool]:
+    """Texts and pairs, and whether there is a list of them; `learned_pairs` None is not known.
+
+    TEI takes [a, b] for a pair, whatever the model learned.
+    Raises: Refused for a list that may mean two things, or nothing.
+    """
+    if isinstance(given, str):
+        return [given], False
+    texts = sum(isinstance(part, str) for part in given)
+    if texts == 0:
+        return [part[0] if len(part) == 1 else (part[0], part[1]) for part in given], True
+    if texts < len(given):
+        raise invalid("expected texts alone, or lists of a text or two alone", "inputs")
+    if learned_pairs is False:
+        return given, True
+    if texts > 2:
+        why = "learned from pairs" if learned_pairs else "may have learned from pairs"
+        raise invalid(
+            f"this model {why}, so a list of texts is a pair, and here are {texts:,}; put each "
+            "text, or pair, into a list of its own",
+            "inputs",
+        )
+    return [given[0] if texts == 1 else (given[0], given[1])], False
 
 
 ROUTES = (

@@ -47,6 +47,7 @@ class Plan:
     store: str | None = None
     keys: Path | None = None
     precision: Inference = "fp32"
+    device: str = "auto"
     workers: int = 1
     host: str = "127.0.0.1"
     port: int = 8000
@@ -152,7 +153,7 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
-    registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks)
+    registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks, plan.device)
     if plan.workers > 1:  # after whatever the models were tuned to
         torch.set_num_threads(max(1, cores() // plan.workers))
     install_app(admission, registry, batcher, plan.runs)

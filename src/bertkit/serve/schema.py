@@ -26,6 +26,9 @@ MESSAGE = 200
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a pair; msgspec's message for one without the other is about something else."""
 
+TOKEN_IDS = re.compile(r"Expected `str`, got `(int|array)` - at `\$\.input\[")
+"""What msgspec says of them; OpenAI's server takes [1, 2] and [[1, 2], [3]] in place of texts."""
+
 Text = Annotated[str, Meta(min_length=1)]
 TextList = Annotated[list[Text], Meta(min_length=1)]
 Texts = Text | TextList
@@ -50,8 +53,9 @@ class Ask(Body, frozen=True, kw_only=True):
 
 
 class Cut(Ask, frozen=True, kw_only=True):
-    truncate: bool = False
-    """Truncate texts that are too long, and say so, in place of an error."""
+    truncate: bool | None = None
+    """Truncate texts that are too long, and say so, in place of an error; by default what the
+    server was started with (--truncate)."""
 
 
 class VectorAsk(Cut, frozen=True, kw_only=True):
@@ -134,11 +138,7 @@ class PredictAsk(Cut, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"inputs": "a fine film"}
 
     inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
-    """A text; [text] or a pair [a, b]; or a list of those."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.inputs, list):
-            _check_pairs(self.inputs, least=1)
+    """A text or a list of texts; for a model of pairs [text], a pair [a, b], or a list of those."""
 
 
 class Sentences(Body, frozen=True, kw_only=True):
@@ -211,7 +211,10 @@ class NextAsk(Cut, frozen=True, kw_only=True):
     """A pair [a, b], or a list of pairs."""
 
     def __post_init__(self) -> None:
-        _check_pairs(self.inputs, least=2)
+        # msgspec knows no union of two kinds of list
+        texts = sum(isinstance(part, str) for part in self.inputs)
+        if texts and not texts == len(self.inputs) == 2:
+            raise invalid("expected a pair [a, b], or a list of pairs", "inputs")
 
 
 class TokenizeAsk(Ask, frozen=True, kw_only=True):
@@ -219,16 +222,6 @@ class TokenizeAsk(Ask, frozen=True, kw_only=True):
 
     inputs: Texts
     add_special_tokens: bool = True
-
-
-def _check_pairs(inputs: list[str | list[str]], *, least: int) -> None:
-    """Raises: Refused for neither one item of `least` to 2 texts, nor a list of items.
-
-    msgspec knows no union of two kinds of list.
-    """
-    texts = sum(isinstance(part, str) for part in inputs)
-    if texts and not (texts == len(inputs) and least <= texts <= 2):
-        raise invalid("expected a pair [a, b], or a list of pairs", "inputs")
 
 
 @cache
@@ -269,7 +262,14 @@ def decode(kind: type[A], body: bytes) -> A:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise refused_by(str(error)) from None
+        refused = refused_by(str(error))
+        if kind is OpenAIAsk and TOKEN_IDS.match(str(error)):
+            refused = invalid(
+                "token ids are of another model's vocabulary, and would give wrong vectors; send "
+                "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))",
+                refused.field,
+            )
+        raise refused from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         half = SURROGATE.search(body) and "perhaps half of a surrogate pair, which is no character"
         raise invalid(f"no JSON: {half or error}") from None
