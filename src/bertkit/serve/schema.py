@@ -162,6 +162,7 @@ class RerankAsk(Cut, frozen=True, kw_only=True):
     raw_scores: bool = False
     """Return logits in place of their sigmoid."""
     return_text: bool = False
+    truncation_direction: Literal["right", "Right"] = "right"
 
 
 class SearchAsk(Cut, frozen=True, kw_only=True):
