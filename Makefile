@@ -25,7 +25,7 @@ install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 # Stamps, so that nothing is installed again until what to install has changed.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev,parity,clean,search,documents,export,serve,translate,track]'
+	$(PIP) -e '.[dev,parity,clean,search,documents,export,serve,translate,track,tools]'
 	touch $@
 
 $(WITH_DATASETS): $(INSTALLED)

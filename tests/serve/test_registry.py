@@ -97,7 +97,7 @@ def test_a_model_is_called_as_it_is_named(
     assert list(registry.models) == ["text-embedding-3-small", "pretrained", "a/b"]
     registry.reload("text-embedding-3-small")
     assert registry.models["text-embedding-3-small"].name == "text-embedding-3-small"
-    with pytest.raises(ConfigError, match="'pretrained' is named twice; .* NAME=FOLDER"):
+    with pytest.raises(ConfigError, match=r"'pretrained' is named twice; .* NAME=FOLDER"):
         ModelRegistry([place, f"pretrained={place}"], None)
     for half in (f"={place}", "name="):
         with pytest.raises(ConfigError, match="write NAME=FOLDER"):

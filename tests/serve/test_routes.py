@@ -273,7 +273,12 @@ def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> No
         ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
         ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' answers"),
         ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "16 dimensions"),
-        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate", "expected `bool | null`, got `str`"),
+        (
+            "/embed",
+            {"inputs": "a", "truncate": "yes"},
+            "truncate",
+            "expected `bool | null`, got `str`",
+        ),
         ("/fill-mask", {"inputs": "a b"}, None, "nothing is masked"),
         (
             "/next-sentence",

@@ -172,7 +172,9 @@ def _opened(
     if backend not in (None, graph.kind):
         raise ConfigError(f"backend: {model} is for {graph.kind}, and not for {backend}")
     if pooling is not None or invariant or device not in ("auto", "cpu"):
-        raise ConfigError("pooling, invariant, device: an exported graph has its own; leave them out")
+        raise ConfigError(
+            "pooling, invariant, device: an exported graph has its own; leave them out"
+        )
     return graph
 
 

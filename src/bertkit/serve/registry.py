@@ -13,8 +13,8 @@ import torch
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
-from bertkit.engine.engine import Engine
 from bertkit.console import say
+from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
 from bertkit.models.surgery import check_heads, read_head
