@@ -34,10 +34,11 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.recipes.finetune import Finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.storage import write_text
 from bertkit.text.train import train as train_vocabulary
 from bertkit.view.chart import score_bars, write_svg

@@ -58,6 +58,7 @@ HOMES: dict[str, str] = {
     "nn/rectangles.py": "nn/test_kernels.py",
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/testing.py": "recipes/test_finished.py",
+    "recipes/seeds.py": "recipes/test_finetune.py",
     "recipes/search.py": "commands/test_search.py",
     "recipes/report.py": "recipes/test_demo.py",
     "recipes/run_file.py": "test_config.py",

@@ -29,7 +29,8 @@ from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes import finished
 from bertkit.recipes.evaluate import evaluate
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example

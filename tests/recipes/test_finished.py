@@ -15,7 +15,8 @@ import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.recipes.evaluate import evaluate, numbers
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer

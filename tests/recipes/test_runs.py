@@ -13,8 +13,9 @@ from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.errors import CheckpointError
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
 

@@ -27,7 +27,8 @@ from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import similarity
 from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
 from bertkit.tasks.task import Reading, by_example, group

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Count, Settings
-from bertkit.recipes.finetune import Finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.finetune import finetune as fit_task
 from bertkit.recipes.grid import finetune_grid
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import Task
 from bertkit.tasks.task import Reading
 

@@ -15,7 +15,8 @@ from bertkit.models.surgery import keep_layers
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.teacher import TaskTeacher

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from bertkit import tasks
 from bertkit.batch import Batch, by_length
@@ -29,23 +29,18 @@ from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
-from bertkit.recipes.finished import finish, finished, publish
+from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows
-from bertkit.recipes.study import study
-from bertkit.storage import refuse_used, sweep, used, write_json
 from bertkit.tasks.examples import Examples, Rows, take
 from bertkit.tasks.held_out import take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import (
     SCORES,
-    SEEDS,
     Epochs,
     check_metric,
     grown,
-    read_scores,
 )
-from bertkit.training.journal import RUN
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.opening import opened
@@ -134,7 +129,7 @@ def finetune(
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
-    settings, options, reading = _given(kind, settings, options, reading, keywords)
+    settings, options, reading = grouped(kind, settings, options, reading, keywords)
     _check_call(on_epoch)
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
@@ -249,13 +244,14 @@ def _check_call(on_epoch: Callable[[int, Mapping[str, float]], object] | None) -
         pass
 
 
-def _given(
+def grouped(
     kind: type[Task[Any, Any]],
     settings: Finetune | Mapping[str, Any] | None,
     options: Settings | Mapping[str, Any] | None,
     reading: Reading | Mapping[str, Any] | None,
     keywords: Mapping[str, Any],
 ) -> tuple[Finetune, Settings, Reading]:
+    """Each group whole, with what was given for it as a keyword. Raises: ConfigError."""
     groups: dict[type[Settings], Settings | Mapping[str, Any] | None] = {
         Finetune: settings,
         kind.Options: options,
@@ -263,64 +259,6 @@ def _given(
     }
     first, second, third = with_keywords("finetune", groups, keywords)
     return first, second, third
-
-
-def finetune_seeds(
-    count: int,
-    task: str | type[Task[Any, Any]],
-    model: str | Path | Loaded,
-    *,
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | None = None,
-    out: Path | str,
-    settings: Finetune | Mapping[str, Any] | None = None,
-    options: Settings | Mapping[str, Any] | None = None,
-    reading: Reading | Mapping[str, Any] | None = None,
-    resume: bool = False,
-    teacher: TaskTeacher | None = None,
-    **keywords: Any,
-) -> dict[str, dict[str, Any]]:
-    """`finetune` with `count` seeds from settings.seed on: mean, sd and each of every score.
-
-    Each run is a folder seed-N in `out`; `out` itself becomes the model of the best.
-    """
-    kind, out = tasks.find(task) if isinstance(task, str) else task, Path(out)
-    settings, options, reading = _given(kind, settings, options, reading, keywords)
-    if count < 1:
-        raise ConfigError(f"seeds: {count}; run one at least")
-    if out.is_dir():
-        sweep(out)
-    if not resume:
-        refuse_used(out, resumable=True)
-    elif not used(out):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
-    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
-    test = None if test is None else take(kind, test, reading, "test")
-
-    def run(seed: int) -> dict[str, float]:
-        folder = out / f"seed-{seed}"
-        return finetune(
-            kind,
-            model,
-            train=train,
-            dev=dev,
-            test=test,
-            out=folder,
-            settings=structs.replace(settings, seed=seed),
-            options=options,
-            reading=reading,
-            resume=resume and (folder / RUN).exists(),
-            teacher=teacher,
-        )
-
-    seeds = range(settings.seed, settings.seed + count)
-    summary = study({kind.name: run}, seeds)[kind.name]
-    metric = read_scores(out / f"seed-{settings.seed}" / SCORES)["metric"]
-    best = out / f"seed-{settings.seed + int(np.argmax(summary[metric]['each']))}"
-    write_json(out / SEEDS, {"best": best.name, "scores": summary})
-    publish(best, out)
-    return summary
 
 
 def _task(

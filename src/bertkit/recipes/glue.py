@@ -14,8 +14,9 @@ from bertkit.config import Count, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import plus_minus, spread
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import FORMATS
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.storage import refuse_used, used, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import Examples, take_examples

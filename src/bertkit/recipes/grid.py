@@ -13,9 +13,10 @@ from bertkit import tasks
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import say
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.recipes.finetune import Finetune, finetune, finetune_seeds
+from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
 from bertkit.recipes.runs import runs
+from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import read_json, refuse_used, sweep, used, write_json
 from bertkit.tasks.examples import Rows, take

@@ -1,0 +1,83 @@
+"""The same fine-tuning with several seeds: how far a score is chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from bertkit import tasks
+from bertkit.checkpoint.folder import Loaded
+from bertkit.config import Settings
+from bertkit.errors import ConfigError
+from bertkit.recipes.finetune import Finetune, finetune, grouped
+from bertkit.recipes.finished import publish
+from bertkit.recipes.study import study
+from bertkit.storage import refuse_used, sweep, used, write_json
+from bertkit.tasks.examples import Rows, take
+from bertkit.tasks.held_out import take_train_and_dev
+from bertkit.tasks.task import Reading, Task
+from bertkit.training.epochs import SCORES, SEEDS, read_scores
+from bertkit.training.journal import RUN
+from bertkit.training.teacher import TaskTeacher
+
+
+def finetune_seeds(
+    count: int,
+    task: str | type[Task[Any, Any]],
+    model: str | Path | Loaded,
+    *,
+    train: Rows,
+    dev: Rows | float,
+    test: Rows | None = None,
+    out: Path | str,
+    settings: Finetune | Mapping[str, Any] | None = None,
+    options: Settings | Mapping[str, Any] | None = None,
+    reading: Reading | Mapping[str, Any] | None = None,
+    resume: bool = False,
+    teacher: TaskTeacher | None = None,
+    **keywords: Any,
+) -> dict[str, dict[str, Any]]:
+    """`finetune` with `count` seeds from settings.seed on: mean, sd and each of every score.
+
+    Each run is a folder seed-N in `out`; `out` itself becomes the model of the best.
+    """
+    kind, out = tasks.find(task) if isinstance(task, str) else task, Path(out)
+    settings, options, reading = grouped(kind, settings, options, reading, keywords)
+    if count < 1:
+        raise ConfigError(f"seeds: {count}; run one at least")
+    if out.is_dir():
+        sweep(out)
+    if not resume:
+        refuse_used(out, resumable=True)
+    elif not used(out):
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
+    test = None if test is None else take(kind, test, reading, "test")
+
+    def run(seed: int) -> dict[str, float]:
+        folder = out / f"seed-{seed}"
+        return finetune(
+            kind,
+            model,
+            train=train,
+            dev=dev,
+            test=test,
+            out=folder,
+            settings=structs.replace(settings, seed=seed),
+            options=options,
+            reading=reading,
+            resume=resume and (folder / RUN).exists(),
+            teacher=teacher,
+        )
+
+    seeds = range(settings.seed, settings.seed + count)
+    summary = study({kind.name: run}, seeds)[kind.name]
+    metric = read_scores(out / f"seed-{settings.seed}" / SCORES)["metric"]
+    best = out / f"seed-{settings.seed + int(np.argmax(summary[metric]['each']))}"
+    write_json(out / SEEDS, {"best": best.name, "scores": summary})
+    publish(best, out)
+    return summary
