@@ -115,3 +115,46 @@ def test_a_column_that_cannot_be_told(tmp_path: Path) -> None:
 def test_a_column_has_one_role(tmp_path: Path) -> None:
     table_ = rows(table(tmp_path, "text|sentence1|label", "a fine day|a grim day|x"))
     assert choose_columns(table_, pair="text") == Roles("sentence1", "label", "text")
+
+
+def test_a_named_column_in_the_first_row_makes_it_the_header(tmp_path: Path) -> None:
+    found = rows(table(tmp_path, "body|topic", "a fine day|x"))
+    assert found.unnamed
+    assert choose_columns(found, text="body") == Roles("body", "topic")
+    assert found.rows == [{"body": "a fine day", "topic": "x"}]
+    assert "named by the first line" in found.said
+
+
+IDS = ("ticket_id|body|topic", "17|where is it now|find", "4|book it for me|order", "9|a b c|find")
+
+
+def test_integers_that_are_all_different_are_no_label(tmp_path: Path) -> None:
+    found = rows(table(tmp_path, *IDS))
+    assert choose_columns(found) == Roles("body", "topic")
+    assert choose_columns(found, label="ticket_id") == Roles("body", "ticket_id")
+    alone = rows(table(tmp_path, *(line.rpartition("|")[0] for line in IDS)), header=True)
+    with pytest.raises(DataError, match="label: 'ticket_id' holds integers that are all different"):
+        choose_columns(alone)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["body|label", "a b c|1", "b c d|2", "c d e|3"],  # a usual name
+        ["body|Score", "a b c|1", "b c d|2", "c d e|3"],
+        ["body|stars", "a b c|1", "b c d|2", "c d e|2"],  # one comes again
+        ["body|stars", "a b c|1", "b c d|2", "c d e|2.5"],  # one is no integer
+        ["body|stars", "a b c|1", "b c d|2"],  # two tell nothing
+    ],
+)
+def test_other_numbers_are_labels(lines: list[str], tmp_path: Path) -> None:
+    roles = choose_columns(rows(table(tmp_path, *lines), header=True))
+    assert roles == Roles("body", lines[0].partition("|")[2])
+
+
+def test_one_column_lacks_labels(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text\na fine day\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"rows have one column, 'text', and labels are lacking"):
+        choose_columns(rows(path))
+    assert choose_columns(rows(path), labelled=False) == Roles("text", None)

@@ -146,7 +146,7 @@ def test_other_tasks_take_rows_too() -> None:
         (
             ["a b c", "d e f"],
             None,
-            r"^train: .* which column is the label; name it with label_col",
+            r"^train: the rows have one column, 'text', and labels are lacking",
         ),
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
         ({"text": [], "label": []}, None, "^train: no rows"),

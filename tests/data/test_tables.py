@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bertkit.data.columns import choose_columns
 from bertkit.data.readers import STDIN
-from bertkit.data.tables import rows
+from bertkit.data.tables import COLUMN_NAMES, rows
 from bertkit.errors import DataError
 
 
@@ -129,6 +132,116 @@ def test_a_header_is_guessed_and_said(
     assert ("no header" in table.said) == (columns is not None)
     assert len(rows(path, header=columns is None).rows) == len(table.rows)
     assert len(rows(path, header=columns is not None).rows) != len(table.rows)
+
+
+WORDS = st.text("abcdefgh ", min_size=1, max_size=20).map(str.strip).filter(bool)
+
+
+@given(
+    names=st.lists(WORDS, min_size=2, max_size=4, unique=True),
+    cells=st.lists(WORDS, min_size=4, max_size=4),
+    place=st.integers(0, 3),
+)
+def test_a_named_column_in_the_first_line_makes_it_a_header(
+    names: list[str], cells: list[str], place: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("named") / "a.tsv"
+    lines = [names, cells[: len(names)]]
+    write(path, "".join("\t".join(line) + "\n" for line in lines))
+    name = names[place % len(names)]
+    for table in (rows(path, named=[name]), rows(path)):
+        table.expect([name])
+        assert table.columns == names
+        assert table.rows == [dict(zip(names, cells, strict=False))]
+        assert table.lines == [2]
+        assert "named by the first line" in table.said
+        assert not table.unnamed
+    for column in ("1", "none such"):  # a column's number, or a name of none
+        table = rows(path, named=[column])
+        table.expect([column])
+        named = not COLUMN_NAMES.isdisjoint(names)
+        assert table.rows[0] == dict(zip(table.columns, lines[named], strict=True))
+    denied = rows(path, header=False, named=[name])
+    denied.expect([name])
+    assert len(denied.rows) == 2
+
+
+def test_a_column_named_by_its_number_names_no_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "cola.tsv", "gj04\t1\t\tA day.\ngj04\t0\t*\tA the.\n")
+    assert len(rows(path, named=["4", "1", "2"]).rows) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # numbers, or true and false, below a name
+        "body,stars\nA fine film,5\nDull,1\nNo,3\n",
+        "How was it today?,liked\nA fine film,True\nDull,False\nNo,True\n",
+        "stars,Отзыв\n4.5,Да\n1,Нет\n-2e1,Да\n",
+        # names above texts and their labels
+        "body,topic\nA fine film it is,film\nRain all day long,weather\nA dull film,film\n",
+        ",body,topic\n0,A fine film it is,film\n1,Rain all day,weather\n2,A dull film,film\n",
+        # a usual name beside the index of pandas
+        ",text,label\n0,Fine,film\n",
+    ],
+)
+def test_a_header_is_told_by_what_stands_below_it(tmp_path: Path, content: str) -> None:
+    table = rows(write(tmp_path / "a.csv", content))
+    assert table.columns == content.partition("\n")[0].split(",")
+    assert table.lines[0] == 2
+    assert "named by the first line" in table.said
+    assert rows(tmp_path / "a.csv", header=False).lines[0] == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # two rows below tell nothing
+        "body|stars\nA fine film|5\nDull|1\n",
+        # of the first row a number is missing, or there is one
+        "A fine film|n/a\nDull|1\nNo|3\nYes|2\n",
+        "A fine film|NaN\nDull|1\nNo|3\nYes|2\n",
+        "A fine film|\nDull|1\nNo|3\nYes|2\n",
+        "A fine film|true\nDull|false\nNo|true\nYes|true\n",
+        # one row has no number
+        "A fine film|good\nDull|1\nNo|3\nYes|bad\n",
+        # CoLA: the mark of the author's judgment
+        "gj04|1||Our friends won't buy it\ngj04|0|*|The more we do\ncj99|1||He saw it there\n"
+        "cj99|0|*|She it saw there\n",
+        # the first text has several words, or a sentence's end
+        "great|I loved it\nbad|I hated it all\nbad|No good at all\nbad|Not a fine film\n",
+        "great|Wow!\nbad|I hated it all the time\nbad|No good at all\nbad|Not a fine film\n",
+        "great|Wow.\nbad|I hated it all the time\nbad|No good at all\nbad|Not a fine film\n",
+        # the first label comes again
+        "great|Wow\nbad|I hated it all the time\nbad|No good at all\ngreat|A very fine film\n",
+        # other labels come once as well, or both columns are texts
+        "greet|Hello\nbook|A table for two please\npay|The bill now please\nleave|I go home now\n",
+        "Hello|Hallo\nHow are you now|Wie geht es dir\nI go home now|Ich gehe nach Hause\n"
+        "How are you now|Wie geht es dir\n",
+        # other texts are words as well
+        "fruit|apple\nanimal|dog\nanimal|cat\nanimal|cow\n",
+    ],
+)
+def test_no_header_is_read_where_there_is_none(tmp_path: Path, content: str) -> None:
+    table = rows(write(tmp_path / "a.tsv", content.replace("|", "\t")))
+    assert table.columns == [str(i + 1) for i in range(len(table.columns))]
+    assert table.lines[0] == 1
+    assert "no header line" in table.said
+    assert table.unnamed
+
+
+def test_no_header_is_read_among_labels_and_texts_cut_at_a_space(tmp_path: Path) -> None:
+    content = "".join(f"{x} {y}\n" for x, y in (("HUM:ind", "Who was it ?"), ("ABBR", "Why ?")) * 3)
+    assert len(rows(write(tmp_path / "trec.txt", content), separator="space").rows) == 6
+
+
+def test_a_named_column_without_a_header_is_answered_with_what_helps(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "A fine day\tx\n")
+    said = r"no column 'body'; no header line was seen; say header= if the first line names the "
+    with pytest.raises(DataError, match=said + r"columns \(columns: 1, 2\)"):
+        choose_columns(rows(path), text="body")
+    with pytest.raises(DataError, match="no column 'body'; known: '1', '2'"):
+        choose_columns(rows(path, header=False), text="body")
 
 
 @pytest.mark.parametrize(

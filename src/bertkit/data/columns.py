@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.data.paths import suffix
-from bertkit.data.tables import NO_TAB, Table
+from bertkit.data.tables import FEWEST, NO_TAB, Table
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (
@@ -44,21 +45,45 @@ LABELS = (
 )
 """Usual names of the label, where no column is called so."""
 
-NUMBERS = frozenset({"id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
-"""Usual names of columns that number the rows or their texts."""
+NUMBERS = frozenset({"", "id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
+"""Usual names of columns that number the rows or their texts; pandas leaves its own without."""
+
+USUAL = frozenset({"label", *TEXTS, *PAIRS, *LABELS})
+"""Columns that are called so hold what their name says, whatever their values are."""
+
+INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
 class Columns:
     """The columns of a table that have no role yet; one that is chosen has one."""
 
     def __init__(self, table: Table, *named: str | None) -> None:
-        """Those `named` have a role already. Raises: DataError for one that is not there."""
+        """Those `named` have a role already, and where they stand in the first row of a `table`
+        that seemed to have no header, it becomes one. Raises: DataError for one that is not there.
+        """
+        table.expect([name for name in named if name])
         for name in filter(None, named):
+            if name not in table.columns and table.unnamed:
+                raise DataError(
+                    f"{table.file}: no column {name!r}; no header line was seen; say --header if "
+                    f"the first line names the columns (columns: {', '.join(table.columns)})"
+                )
             if name not in table.columns:
                 near = did_you_mean(name, table.columns)
                 raise DataError(f"{table.file}: no column {name!r}; {near}")
         self.table = table
-        self.left = [c for c in table.columns if c.lower() not in NUMBERS and c not in named]
+        left = [c for c in table.columns if c.lower() not in NUMBERS and c not in named]
+        self.ids = [c for c in left if c.lower() not in USUAL and self._numbers_rows(c)]
+        self.left = [c for c in left if c not in self.ids]
+
+    def _numbers_rows(self, column: str) -> bool:
+        """Whether it holds integers that are all different, as an ID does."""
+        seen: set[str] = set()
+        for row in self.table.rows:
+            if row[column] in seen or not INTEGER.fullmatch(row[column]):
+                return False
+            seen.add(row[column])
+        return len(seen) >= FEWEST
 
     def usual(self, names: Sequence[str]) -> list[str]:
         """Those left that are called so, in the order of the names and in any case."""
@@ -82,8 +107,15 @@ class Columns:
         table, several = self.table, ""
         if len(table.columns) == 1 and suffix(table.file) == ".tsv":
             several = f": {NO_TAB}"
+        elif len(table.columns) == 1 and option == "label":
+            raise DataError(
+                f"{table.file}: the rows have one column, {table.columns[0]!r}, and labels are "
+                "lacking; give each row a label too"
+            )
         elif candidates:
             several = f": it could be {' or '.join(map(repr, candidates))}"
+        elif self.ids:
+            several = f": {self.ids[0]!r} holds integers that are all different, as an ID does"
         raise DataError(
             f"{table.file}: cannot tell which column is the {what or option}{several}; name it "
             f"with --{option}-column (columns: {', '.join(table.columns)})"

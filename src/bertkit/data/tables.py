@@ -9,11 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
+from bertkit.data.labels import number as finite
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, read_text
 from bertkit.errors import DataError, did_you_mean
@@ -33,13 +35,24 @@ COLUMN_NAMES = frozenset(
 )
 """Names by which a first line is known as a header, in small letters."""
 
+NAME = re.compile(r"[^\W\d][\w .#-]{0,30}(?<!\.)")
+"""What a column may be called, for a first line without a usual name."""
 
-@dataclass(frozen=True)
+TRUTH = frozenset({"true", "false"})
+MISSING = frozenset({"na", "nan", "none", "null", "nil", "missing", "unknown"})
+"""What stands for a number that is not there, in small letters: it names no column."""
+
+FEWEST = 3
+"""Rows from which the values of a column tell something."""
+
+
+@dataclass
 class Table:
     """The rows of a labelled file, every value as text.
 
     Shapes: `rows` and `lines` are equally long; lines[i] is where rows[i] begins, from 1.
-    `said` tells in a sentence how the columns were named, for the user to check.
+    `said` tells in a sentence how the columns were named, for the user to check. `unnamed` where
+    no header line was seen, and the caller did not say that there is none.
     """
 
     file: Path
@@ -47,6 +60,16 @@ class Table:
     rows: list[dict[str, str]]
     lines: list[int]
     said: str
+    unnamed: bool = False
+
+    def expect(self, named: Collection[str]) -> None:
+        """Take the first row as the header, if none was seen and a column named stands there."""
+        if self.unnamed and _names_one(list(self.rows[0].values()), named):
+            cells = [list(row.values()) for row in self.rows]
+            lined = list(zip(self.lines, cells, strict=True))
+            self.columns, self.said = _named_by_first(self.file, lined)
+            self.rows = [dict(zip(self.columns, row, strict=True)) for row in cells[1:]]
+            self.lines, self.unnamed = self.lines[1:], False
 
 
 def rows(
@@ -58,11 +81,12 @@ def rows(
 ) -> Table:
     """Read `.tsv` (without quoting), `.csv` (quoted) or `.jsonl`; each also as `.gz`.
 
-    `header` None guesses whether the first line names the columns; where it does not they are
-    called "1", "2" and so on. JSON values that are not text are written as in JSON. `separator`
-    divides columns, by default a tab, or in `.csv` a comma, or a semicolon or tab where that
-    divides all rows alike and commas do not; `space` cuts a line after its first word. Where the
-    columns that matter are `named`, rows may have more or fewer others.
+    `header` None guesses whether the first line names the columns, which it does where one of the
+    `named` stands in it; where it does not they are called "1", "2" and so on. JSON values that are
+    not text are written as in JSON. `separator` divides columns, by default a tab, or in `.csv` a
+    comma, or a semicolon or tab where that divides all rows alike and commas do not; `space` cuts a
+    line after its first word. Where the columns that matter are `named`, rows may have more or
+    fewer others.
     Raises: DataError naming file and line, for ragged rows with the expected and found counts.
     """
     path = Path(path)
@@ -135,16 +159,18 @@ def _table(
     path: Path, cells: list[tuple[int, list[str]]], header: bool | None, named: Collection[str]
 ) -> Table:
     first = cells[0][1]
-    if _looks_like_header(first) if header is None else header:
-        columns = [name.strip() for name in first]
-        said = f"{path}: columns {', '.join(columns)} (named by the first line)"
+    headed = header
+    if headed is None:
+        others = [row for _, row in cells[1:]]
+        headed = (
+            _names_one(first, named)
+            or _looks_like_header(first)
+            or _unlike_the_others(first, others)
+            or _names_texts(first, others)
+        )
+    if headed:
+        columns, said = _named_by_first(path, cells)
         cells = cells[1:]
-        if len(set(columns)) < len(columns):
-            raise DataError(f"{path}:1: two columns have the same name; rename one")
-        if not cells:
-            raise DataError(f"{path}: only a header line, no rows")
-        if again := [line for line, row in cells if row == first]:
-            said += f"; warning: line {again[0]:,} repeats the names of the columns: remove it"
     else:
         columns = [str(i + 1) for i in range(len(first))]
         said = f"{path}: no header line; columns are called {', '.join(columns)}"
@@ -157,14 +183,83 @@ def _table(
                 f"found {len(row)}; mend this line"
             )
         records.append(dict(zip_longest(columns, row[: len(columns)], fillvalue="")))
-    return Table(path, columns, records, [line for line, _ in cells], said)
+    unnamed = header is None and not headed
+    return Table(path, columns, records, [line for line, _ in cells], said, unnamed)
+
+
+def _named_by_first(path: Path, cells: Sequence[tuple[int, list[str]]]) -> tuple[list[str], str]:
+    """The columns that the first row names, and what is said of them. Raises: DataError."""
+    first = cells[0][1]
+    columns = [name.strip() for name in first]
+    said = f"{path}: columns {', '.join(columns)} (named by the first line)"
+    if len(set(columns)) < len(columns):
+        raise DataError(f"{path}:1: two columns have the same name; rename one")
+    if len(cells) == 1:
+        raise DataError(f"{path}: only a header line, no rows")
+    if again := [line for line, row in cells[1:] if row == first]:
+        said += f"; warning: line {again[0]:,} repeats the names of the columns: remove it"
+    return columns, said
+
+
+# ---- whether a first line is a header
+
+
+def _names_one(cells: list[str], named: Collection[str]) -> bool:
+    """A column that the caller names; "1" is how one without a name is called."""
+    numbered = {str(i + 1) for i in range(len(cells))}
+    return not {cell.strip() for cell in cells}.isdisjoint(set(named) - numbered)
 
 
 def _looks_like_header(cells: list[str]) -> bool:
-    """At least one usual name, and nothing that reads like a sentence."""
+    """At least one usual name, and nothing that reads like a sentence.
+
+    Before others the first may be empty: pandas writes its index so.
+    """
     names = [cell.strip().lower() for cell in cells]
-    plain = all(0 < len(n) <= 40 and not n.endswith((".", "?", "!")) for n in names)
+    filled = names[not names[0] :]
+    plain = all(0 < len(n) <= 40 and not n.endswith((".", "?", "!")) for n in filled)
     return plain and len(set(names)) == len(names) and not COLUMN_NAMES.isdisjoint(names)
+
+
+def _unlike_the_others(cells: list[str], others: list[list[str]]) -> bool:
+    """A name above a column of numbers, or of true and false."""
+    return len(others) >= FEWEST and any(
+        _is_name(cell)
+        and cell.strip().lower() not in MISSING
+        and not _is_value(cell)
+        and all(place < len(row) and _is_value(row[place]) for row in others)
+        for place, cell in enumerate(cells)
+    )
+
+
+def _names_texts(cells: list[str], others: list[list[str]]) -> bool:
+    """Names alone: one word of them above texts, another above values that come again without it.
+    The first may be empty, as for a usual name."""
+    names = [cell.strip() for cell in cells]
+    plain = all(map(_is_name, names[not names[0] :])) and len(set(names)) == len(names)
+    if not plain or len(others) < FEWEST or any(len(row) != len(cells) for row in others):
+        return False
+    text = labels = False
+    for name, column in zip(names, zip(*others, strict=True), strict=True):
+        if _several_words(column):
+            text = text or (name != "" and " " not in name)
+        elif name:
+            different = {cell.strip() for cell in column}
+            labels = labels or (name not in different and len(different) < len(column))
+    return text and labels
+
+
+def _is_name(cell: str) -> bool:
+    return NAME.fullmatch(cell.strip()) is not None
+
+
+def _is_value(cell: str) -> bool:
+    return cell.strip().lower() in TRUTH or finite(cell) is not None
+
+
+def _several_words(column: Sequence[str]) -> bool:
+    """Three on average, as `Columns.texts` has it."""
+    return sum(cell.count(" ") for cell in column) >= 2 * len(column)
 
 
 def _json_table(path: Path, text: str) -> Table:
