@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.given import are_examples, as_file, is_rows, texts_of
 from bertkit.errors import BertkitError, DataError
+from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.examples import read_examples, take
 from bertkit.tasks.similarity import Similarity
@@ -174,9 +175,47 @@ def test_what_is_wrong_is_said_as_a_program_says_it(
 def test_dates_and_whole_floats_are_written_as_they_read() -> None:
     rows = {"text": ["a b", "c d"], "label": [1.0, 2.0], "when": [date(2026, 1, 2), Decimal("1.5")]}
     examples = take(Classify, rows, Reading(text="text", label="label"), "train").examples
-    assert [e.label for e in examples] == ["1", "2"]
+    assert [e.label for e in examples] == ["1.0", "2.0"]
     halves = take(Classify, [("a", 1.5), ("b", 2.0)], None, "train").examples
-    assert [e.label for e in halves] == ["1.5", "2"]
+    assert [e.label for e in halves] == ["1.5", "2.0"]
+
+
+@pytest.mark.parametrize(
+    "labels", [[True, False, True], [0.0, 1.0, 1.0], [1, 0, 1], [0.5, 2.0, -1e20], ["a", "b", "a"]]
+)
+def test_a_data_frame_is_read_as_its_csv_file_is(labels: list[Any], tmp_path: Path) -> None:
+    table = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "label": labels})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    table.to_csv(tmp_path / "numbered.csv")
+    there = [e.label for e in read_examples(Classify, tmp_path / "rows.csv")]
+    assert [e.label for e in read_examples(Classify, tmp_path / "numbered.csv")] == there
+    tuples = list(zip(table["text"], table["label"], strict=True))
+    for rows in (table, tuples, table.to_dict("list"), table.to_dict("records")):
+        assert [e.label for e in take(Classify, rows, None, "train").examples] == there
+
+
+def test_whole_floats_beside_lists_are_places() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"context": ["a b"], "choices": [["x", "y"]], "label": [1.0]})
+    (question,) = take(Choose, table, None, "train").examples
+    assert question.answer == 1
+
+
+def test_columns_side_by_side_are_no_rows() -> None:
+    table = as_pandas()
+    columns: list[tuple[Any, str]] = [
+        ((table["text"], table["label"]), "tuple"),
+        ([table["text"], table["label"]], "list"),
+        ((table["text"].tolist() * 2, table["label"].tolist() * 2), "tuple"),
+        ((np.array(TEXTS * 2), np.array(LABELS * 2)), "tuple"),
+    ]
+    for rows, kind in columns:
+        said = rf"^train: a {kind} of columns; give a DataFrame, or list\(zip\(texts, labels\)\)$"
+        with pytest.raises(DataError, match=said):
+            take(Classify, rows, None, "train")
+    assert len(take(Classify, (["a film", "x"], ["b film", "y"]), None, "train").examples) == 2
+    with pytest.raises(DataError, match=r"^train: the rows have one column, .text., and labels"):
+        take(Classify, table["text"], None, "train")
 
 
 def test_two_columns_of_one_name_are_refused() -> None:

@@ -59,12 +59,21 @@ def test_rows_keep_their_columns_and_their_index() -> None:
         (["-1", "10"], [-1, 10]),
         (["01", "10"], ["01", "10"]),
         (["true", "false"], [True, False]),
+        (["True", "False"], [True, False]),
+        (["1.0", "0.0"], [1.0, 0.0]),
+        (["0.5", "-2.0"], [0.5, -2.0]),
+        (["1.0", "1"], ["1.0", "1"]),
+        (["True", "yes"], ["True", "yes"]),
+        (["nan", "None"], ["nan", "None"]),
         (["1", "one"], ["1", "one"]),
     ],
 )
 def test_labels_are_what_they_were(labels: list[str], values: list[object]) -> None:
     pytest.importorskip("pandas")
     assert frame([LabelAnswer(label, 0.5, {}) for label in labels])["label"].tolist() == values
+    assert [type(one) for one in frame([LabelAnswer(x, 0.5, {}) for x in labels])["label"]] == [
+        type(value) for value in values
+    ]
 
 
 def test_vectors_and_lists_have_a_column() -> None:

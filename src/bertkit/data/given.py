@@ -50,7 +50,10 @@ def is_rows(items: Any) -> bool:
 
 def are_examples(rows: Any) -> bool:
     """Whether these are a task's own examples, which know where they stand."""
-    return isinstance(rows, Sequence) and bool(rows) and hasattr(rows[0], "where")
+    # a column of pandas has a method of that name
+    return (
+        isinstance(rows, Sequence) and bool(rows) and isinstance(getattr(rows[0], "where", 0), str)
+    )
 
 
 @contextmanager
@@ -166,6 +169,11 @@ def _classes(name: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _of_items(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
+    if _are_columns(rows):
+        raise DataError(
+            f"{name}: a {type(rows).__name__} of columns; give a DataFrame, or "
+            "list(zip(texts, labels))"
+        )
     first, place = "", _place(rows, name)
     for number, item in enumerate(_cells(rows)):
         if isinstance(item, str) or _missing(item):
@@ -186,6 +194,16 @@ def _of_items(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
             )
 
 
+def _are_columns(rows: Any) -> bool:
+    """Columns side by side, where rows are wanted: of a library, or too long to be rows."""
+    if not isinstance(rows, list | tuple) or len(rows) not in TUPLES:
+        return False
+    if any(hasattr(one, "to_pylist") or hasattr(one, "to_list") for one in rows):
+        return True
+    cells = all(isinstance(one, list | np.ndarray) for one in rows)
+    return cells and isinstance(rows, tuple) and min(map(len, rows)) > max(TUPLES)
+
+
 def _cells(column: Any) -> Sequence[Any]:
     """The values of a column, of whichever library."""
     for method in ("to_pylist", "to_list", "tolist"):
@@ -202,7 +220,7 @@ def _write(records: Iterable[Mapping[Any, Any]], path: Path, place: str) -> None
     with path.open("w", encoding="utf-8") as file:
         for number, row in enumerate(records):
             try:
-                line = json.dumps({str(k): _plain(v) for k, v in row.items()}, ensure_ascii=False)
+                line = json.dumps(_line(row), ensure_ascii=False)
                 file.write(line + "\n")
             except TypeError:
                 column, value = next((k, v) for k, v in row.items() if not _writable(v))
@@ -214,6 +232,23 @@ def _write(records: Iterable[Mapping[Any, Any]], path: Path, place: str) -> None
                 raise DataError(
                     f"{place}[{number}]: half of a surrogate pair is no character; write \\ufffd"
                 ) from None
+
+
+def _line(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """What a .csv file can hold as pandas writes it there; a row with lists is JSON's alone."""
+    lists = any(
+        isinstance(v, list | tuple | set | frozenset | Mapping | np.ndarray) for v in row.values()
+    )
+    return {str(key): _plain(value) if lists else _cell(value) for key, value in row.items()}
+
+
+def _cell(value: Any) -> Any:
+    """A cell of a .csv file: `True` and `1.0`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, float) and math.isfinite(value) else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -233,7 +268,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE:
-        return int(value)  # pandas makes floats of whole numbers where one was missing
+        return int(value)  # arrays of labels or of offsets may hold floats
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, date | time | timedelta | Decimal | UUID | PurePath):

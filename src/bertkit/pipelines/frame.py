@@ -10,6 +10,7 @@ import numpy as np
 
 from bertkit.config import flat
 from bertkit.data.given import of_dataset
+from bertkit.data.labels import number
 from bertkit.errors import DataError
 
 PREDICTED = "predicted_"
@@ -21,7 +22,7 @@ def frame(answers: Any, rows: Any = None) -> Any:
 
     Numbers by label are columns such as `scores.good`. What was asked, texts or `rows` of any kind,
     becomes the first columns, and gives the index; an answer's column whose name is taken there is
-    called `predicted_label`. Labels that all are whole numbers, or true and false, become these.
+    called `predicted_label`. Labels that all are numbers, or true and false, become these.
     Raises: DataError where pandas is missing, or there are more or fewer rows than answers.
     """
     try:
@@ -74,12 +75,15 @@ def _asked(rows: Any, pandas: Any) -> Any:
 
 def _values(labels: Sequence[str]) -> list[Any]:
     """Labels as what they were before they were written: numbers and truth values."""
-    kinds: Iterable[Callable[[str], Any]] = (int, {"true": True, "false": False}.__getitem__)
+    truth = {"True": True, "False": False, "true": True, "false": False}
+    kinds: Iterable[Callable[[str], Any]] = (int, number, truth.get)
     for kind in kinds:
         try:
             values = [kind(label) for label in labels]
-        except (ValueError, KeyError):
+        except ValueError:
             continue
-        if [str(value).lower() for value in values] == list(labels):
+        written = [str(value) for value in values]
+        # .jsonl has true where pandas has True
+        if None not in values and list(labels) in (written, [one.lower() for one in written]):
             return values
     return list(labels)
