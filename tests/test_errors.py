@@ -24,6 +24,9 @@ def test_did_you_mean_gives_the_nearest_or_all() -> None:
     assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
     assert did_you_mean("zzz", ["hidden", "heads"]) == "known: 'hidden', 'heads'"
     assert did_you_mean("hiden", iter(["hidden"])) == "did you mean 'hidden'?"
+    settings = ["lora", "epochs", "learning_rate"]
+    assert did_you_mean("lr", settings) == "did you mean 'learning_rate'?"
+    assert did_you_mean("num_train_epochs", settings) == "did you mean 'epochs'?"
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:

@@ -75,9 +75,14 @@ class TrainingError(BertkitError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: its nearest neighbor, or all that is known."""
+    """The end of a message about an unknown word: its nearest neighbor, or all that is known.
+
+    Near is also what the word abbreviates (`lr`), or is a part of it (`num_train_epochs`).
+    """
     options = list(known)
-    near = difflib.get_close_matches(word, options, 1)
+    near = [o for o in options if word == "".join(part[:1] for part in o.split("_"))]
+    near += difflib.get_close_matches(word, options, 1)
+    near += [o for o in options if o in word.split("_")]
     if near:
         return f"did you mean {near[0]!r}?"
     return "known: " + ", ".join(repr(o) for o in options)

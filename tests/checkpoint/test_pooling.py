@@ -14,7 +14,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.checkpoint.folder import load
-from bertkit.checkpoint.pooling import ACTIVATIONS, read_pooling, write_pooling
+from bertkit.checkpoint.pooling import ACTIVATIONS, read_json, read_pooling, write_pooling
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline
@@ -197,3 +197,11 @@ def same_as_the_peer(folder: Path, english: list[str]) -> None:
     theirs = peer.SentenceTransformer(str(folder), device="cpu").encode(texts)
     assert ours.shape == theirs.shape
     assert abs(ours - theirs).max() <= 1e-5
+
+
+def test_a_run_that_has_no_model_yet_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="missing; is this the folder of a model"):
+        read_json(tmp_path / "config.json")
+    (tmp_path / "run.json").touch()
+    with pytest.raises(CheckpointError, match="has not come to a model yet; go on with"):
+        read_json(tmp_path / "config.json")

@@ -149,6 +149,7 @@ def test_other_tasks_take_rows_too() -> None:
             None,
             r"^train: the rows have one column, 'text', and labels are lacking",
         ),
+        ({"text": 1}, None, "^train: 'text' is an int, and no column; give a list"),
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
         ({"text": [], "label": []}, None, "^train: no rows"),
         ([], None, "^train: no rows"),

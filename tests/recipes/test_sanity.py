@@ -64,8 +64,8 @@ def test_a_header_that_was_read_as_a_row_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "train.tsv"
-    rows = "".join(f"eine Zeile {i}\t{i % 2}\n" for i in range(6))
-    for first, told in (("ein Satz\t0\n", False), ("Satz\tWertung\n", True)):
+    rows = "".join(f"eine Zeile {i}\t{('gut', 'matt')[i % 2]}\n" for i in range(6))
+    for first, told in (("ein Satz\tgut\n", False), ("der Satz\tWertung\n", True)):
         file.write_text(first + rows, encoding="utf-8")
         train = Examples(read_examples(Classify, file), str(file), "")
         task = Classify.from_examples(train.examples, Options())

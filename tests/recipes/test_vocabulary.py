@@ -33,6 +33,14 @@ def test_the_folder_holds_what_was_learned(texts: Path, english: list[str], tmp_
     assert tokenizer.fingerprint == train(english[:10], kind="wordpiece", size=500).fingerprint
 
 
+def test_a_text_that_has_fewer_pieces_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("one two three one two", encoding="utf-8")
+    train_vocabulary([tmp_path / "a.txt"], kind="wordpiece", size=500, out=tmp_path / "vocab")
+    assert "pieces of 500 asked for: the text has no more" in capsys.readouterr().err
+
+
 def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:
     tokenizer = train_vocabulary(
         [texts], kind="bpe", size=400, lowercase=True, max_length=128, out=tmp_path / "vocab"

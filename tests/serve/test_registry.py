@@ -115,7 +115,7 @@ def test_a_model_is_called_as_it_is_named(
         ("entities", {"ner": "a b c"}),
         ("reader", {"answer": ("a", "b c")}),
         ("ending", {"choose": ("a", ["b", "c d"]), "rerank": ("a", "b")}),
-        ("ranker", {"rerank": ("a", "b c"), "explain": ("a", None, ())}),
+        ("ranker", {"rerank": ("a", "b c"), "explain": ("a", None, (), ())}),
         ("ranker", {"contexts": ("b", ["a b", "b c d"]), "tokenize": "a"}),
     ],
 )

@@ -12,7 +12,7 @@ from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.held_out import hold_out, take_train_and_dev
+from bertkit.tasks.held_out import hold_out, take_test, take_train_and_dev
 
 
 def rows(**counts: int) -> list[Example]:
@@ -78,6 +78,12 @@ def test_labels_of_several_are_told_apart_by_the_options() -> None:
 def take(dev: Any, count: int = 20) -> Any:
     given = rows(a=count, b=count)
     return take_train_and_dev(Classify, given, dev, None, options=None, seed=3)
+
+
+@pytest.mark.parametrize("test", [0.1, "0.1", 2])
+def test_rows_of_test_are_no_share(test: Any) -> None:
+    with pytest.raises(ConfigError, match=r"test: .*; give a file, for dev alone may be a share"):
+        take_test(Classify, test, None)
 
 
 def test_a_share_is_told_by_its_number(

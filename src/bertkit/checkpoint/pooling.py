@@ -210,4 +210,7 @@ def read_json(path: Path) -> Any:
     try:
         return storage.read_json(path, CheckpointError, "fetch it again")
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: missing; is this the folder of a model?") from None
+        why = "missing; is this the folder of a model?"
+        if (path.parent / "run.json").exists():
+            why = "missing, for the run has not come to a model yet; go on with --resume"
+        raise CheckpointError(f"{path}: {why}") from None

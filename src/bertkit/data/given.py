@@ -141,6 +141,9 @@ def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
 def _of_columns(columns: Mapping[Any, Any], name: str) -> Iterator[Mapping[Any, Any]]:
     if part := next((key for key, part in columns.items() if _is_table(part)), None):
         raise DataError(f"{name}: holds parts, each a table; give one, such as [{part!r}] of it")
+    for column, cells in columns.items():
+        if isinstance(cells, str) or not hasattr(cells, "__iter__"):
+            raise DataError(f"{name}: {column!r} is {_a(cells)}, and no column; give a list")
     values = {column: _cells(cells) for column, cells in columns.items()}
     sizes = {column: len(cells) for column, cells in values.items()}
     if len(set(sizes.values())) > 1:

@@ -117,7 +117,8 @@ class Samples(Shuffled[Sample]):
         if sampling.pairs == "nsp" and len(self.documents) < 2:
             raise DataError(
                 f"{corpus.folder}: next-sentence prediction takes a false B from another document, "
-                f"and there is only {len(self.documents)}; add documents, or set "
+                f"and there is only {len(self.documents)}; add documents (where a blank line of a "
+                ".txt file ends one, prepare it with --blank-lines documents), or set "
                 'sampling.pairs to "sop" or "none"'
             )
 

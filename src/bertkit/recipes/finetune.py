@@ -31,8 +31,8 @@ from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows
-from bertkit.tasks.examples import Examples, Rows, take
-from bertkit.tasks.held_out import take_train_and_dev
+from bertkit.tasks.examples import Examples, Rows
+from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import (
@@ -140,7 +140,7 @@ def finetune(
     train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
     data = {"train": train, "dev": dev}
     if test is not None:
-        data["test"] = take(kind, test, reading, "test")
+        data["test"] = take_test(kind, test, reading)
     fitted = _task(kind, model, data, options)
     check_metric(fitted, settings.metric)
     _check_record(run, fitted, model, data, settings, reading, teacher)

@@ -19,8 +19,8 @@ from bertkit.recipes.runs import runs
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import read_json, refuse_used, sweep, used, write_json
-from bertkit.tasks.examples import Rows, take
-from bertkit.tasks.held_out import take_train_and_dev
+from bertkit.tasks.examples import Rows
+from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
 
@@ -69,7 +69,7 @@ def finetune_grid(
     )
     held = None
     if test is not None:
-        held = take(kind, test, reading, "test")
+        held = take_test(kind, test, reading)
         kind.from_examples(rows.examples, _options(kind, options)).check(held.examples)
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
         say(f"{name}: {place} of {len(cells)}")

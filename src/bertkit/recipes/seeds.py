@@ -17,8 +17,8 @@ from bertkit.recipes.finetune import Finetune, finetune, grouped
 from bertkit.recipes.finished import publish
 from bertkit.recipes.study import study
 from bertkit.storage import refuse_used, sweep, used, write_json
-from bertkit.tasks.examples import Rows, take
-from bertkit.tasks.held_out import take_train_and_dev
+from bertkit.tasks.examples import Rows
+from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import SCORES, SEEDS, read_scores
 from bertkit.training.journal import RUN
@@ -56,7 +56,7 @@ def finetune_seeds(
     elif not used(out):
         raise ConfigError(f"{out}: no run to resume here; leave out --resume")
     train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
-    test = None if test is None else take(kind, test, reading, "test")
+    test = None if test is None else take_test(kind, test, reading)
 
     def run(seed: int) -> dict[str, float]:
         folder = out / f"seed-{seed}"

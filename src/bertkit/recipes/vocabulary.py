@@ -56,8 +56,7 @@ def train_vocabulary(
     with progress() as bar:
         if use == "translate":
             tokenizer = train_shared(_watched(texts, bar), out, size=size)
-            say(f"{out}: {tokenizer.vocab_size:,} pieces")
-            return tokenizer
+            return _said(tokenizer, out, size)
         tokenizer = train(
             _watched(texts, bar),
             kind=kind,
@@ -71,7 +70,14 @@ def train_vocabulary(
             max_length=max_length,
         )
     tokenizer.save(out)
-    say(f"{out}: {tokenizer.vocab_size:,} pieces")
+    return _said(tokenizer, out, size)
+
+
+def _said(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
+    """Say how many pieces there are, and where the text had no more."""
+    fewer = tokenizer.vocab_size < size
+    asked = f" of {size:,} asked for: the text has no more; give more, or a smaller size" * fewer
+    say(f"{out}: {tokenizer.vocab_size:,} pieces{asked}")
     return tokenizer
 
 

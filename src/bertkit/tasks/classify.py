@@ -120,7 +120,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         labels = sorted(counts, key=natural)
         if len(labels) < (1 if multi else 2):
             only = f"only one label, {labels[0]!r}" if labels else "no labels"
-            raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
+            rows = train[0].where.rpartition(":")[0] or "train"
+            raise DataError(f"{rows}: {only}: there is nothing to learn")
         if options.thresholds and len(options.thresholds) != len(labels):
             raise DataError(
                 f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "

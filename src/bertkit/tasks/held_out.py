@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ def take_train_and_dev(
     )
 
 
+def take_test(kind: type[Task[Any, Any]], test: Rows, reading: Reading | None) -> Examples:
+    """Rows to score once. Raises: ConfigError for a share, which dev alone may be."""
+    if _number(test) is not None:
+        raise ConfigError(f"test: {test}; give a file, for dev alone may be a share of train")
+    return take(kind, test, reading, "test")
+
+
 def hold_out(
     kind: type[Task[E, Any]],
     rows: Sequence[E],
@@ -94,16 +102,20 @@ def hold_out(
 
 def _share(dev: Rows | float) -> float | None:
     """The share that `dev` is, None for rows or a file. Raises: ConfigError for another number."""
-    if isinstance(dev, str | Path) and not Path(dev).exists():
-        try:
-            dev = float(str(dev))
-        except ValueError:
-            return None
-    if not isinstance(dev, int | float):
-        return None
-    if not 0.0 < dev < 1.0:
-        raise ConfigError(f"dev: {dev:g}; give a file, or a share of train above 0 and below 1")
-    return float(dev)
+    share = _number(dev)
+    if share is not None and not 0.0 < share < 1.0:
+        raise ConfigError(f"dev: {share:g}; give a file, or a share of train above 0 and below 1")
+    return share
+
+
+def _number(rows: Rows | float) -> float | None:
+    """The number that was given in place of rows; a file that is there is none."""
+    if isinstance(rows, int | float):
+        return float(rows)
+    if isinstance(rows, str | Path) and not Path(rows).exists():
+        with suppress(ValueError):
+            return float(str(rows))
+    return None
 
 
 def _stratum(row: Any) -> tuple[float, str]:
