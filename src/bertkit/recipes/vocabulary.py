@@ -70,7 +70,7 @@ def train_vocabulary(
             max_length=max_length,
         )
     tokenizer.save(out)
-    return _said(tokenizer, out, size)
+    return _said(tokenizer, out, size if kind != "words" else 0)  # of words it is the most
 
 
 def _said(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
