@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.errors import CheckpointError, StorageError
+from bertkit.errors import CheckpointError, ConfigError, StorageError
 from bertkit.storage import (
     DEPTH,
     append_text,
+    check_out,
     distinct_names,
     new_folder,
     read_json,
@@ -157,3 +158,19 @@ def test_names_are_as_short_as_tells_apart(paths: str, names: str) -> None:
     named = distinct_names([Path(path) for path in paths.split()])
     assert named == names.split()
     assert len(set(named)) == len(named)
+
+
+def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    check_out(place, resume=False)
+    check_out(place, resume="auto")
+    with pytest.raises(ConfigError, match="no run to resume here"):
+        check_out(place, resume=True)
+    place.mkdir()
+    (place / ".run.json.partial-99999999").touch()  # of a process that is gone
+    check_out(place, resume=False)
+    (place / "run.json").touch()
+    check_out(place, resume=True)
+    check_out(place, resume="auto")
+    with pytest.raises(ConfigError, match="exists already"):
+        check_out(place, resume=False)

@@ -106,6 +106,19 @@ def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") ->
         )
 
 
+def check_out(out: Path, *, resume: bool | str) -> None:
+    """Raises: ConfigError for a place of several runs that is in use, or of none to resume.
+
+    With `resume` "auto" it may be either.
+    """
+    if out.is_dir():
+        sweep(out)
+    if not resume:
+        refuse_used(out, resumable=True)
+    elif resume is True and not used(out):
+        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+
+
 def distinct_names(paths: Sequence[Path]) -> list[str]:
     """The last parts of paths, or where two are the same the parts that are not common to all."""
     names = [path.name or str(path) for path in paths]

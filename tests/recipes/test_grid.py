@@ -13,13 +13,14 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.grid import finetune_grid
 from bertkit.recipes.runs import runs
 from bertkit.storage import sha256
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
+from bertkit.training.epochs import read_seeds
 
 SETTINGS = Finetune(epochs=1, batch_size=8, precision="fp32", warmup=0.0)
 GRID = ["learning_rate=1e-9,2e-2", "epochs=1,4"]
@@ -59,6 +60,7 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
     assert sha256(out / "model.safetensors") == sha256(out / best / "model.safetensors")
     assert 0 <= scores["test_accuracy"] <= 1
     assert not list(out.glob("*/test.json"))
+    assert read_seeds(out) is None
     card = (out / "README.md").read_text("utf-8")
     assert "So were its settings, among 4." in card
     assert "## Scores on test" in card
@@ -85,6 +87,9 @@ def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
     summary = json.loads((folder / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
     assert scores["accuracy"] == summary["mean"]
     assert len(summary["each"]) == 2
+    (tmp_path / "out" / "seeds.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"seeds\.json: damaged; run it again"):
+        read_seeds(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,8 @@ def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
         ("lerning_rate=1e-4", "did you mean 'learning_rate'"),
         ("learning_rate=1e-4,fast", "learning_rate: expected `float`, got `str`"),
         ("epochs=0,1", "epochs: expected `int` >= 1"),
+        ("patience=3", "patience: is named twice; give all its values in one line"),
+        ("device=a/b,a:b", "device=a-b: two combinations have this name"),
         ("seed=1,2", "nothing to choose among; take seeds="),
         (f"batch_size={','.join(map(str, range(1, 10_001)))}", "grid: 20,000 runs, and 100 are"),
     ],

@@ -47,7 +47,7 @@ def pretrain(
     data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
     if config is not None:
         data = read_toml(find_run_file(config))
-    if config is None and not data:
+    elif not data:
         raise ConfigError("name a run file; `bertkit families` lists those that come with bertkit")
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")

@@ -46,7 +46,7 @@ from bertkit.training.masters import Masters
 from bertkit.training.opening import opened
 from bertkit.training.optim import adamw
 from bertkit.training.reference import with_start
-from bertkit.training.run import Run
+from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
 from bertkit.training.teacher import TaskTeacher
@@ -110,7 +110,7 @@ def finetune(
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     teacher: TaskTeacher | None = None,
     on_epoch: Callable[[int, Mapping[str, float]], object] | None = None,
     **keywords: Any,

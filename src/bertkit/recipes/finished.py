@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
-from bertkit.errors import CheckpointError
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.recipes.testing import read_test, score_test
-from bertkit.storage import link_or_copy, read_json, writing
+from bertkit.storage import link_or_copy, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.epochs import SCORES, SEEDS, Epochs, check_published, read_scores
+from bertkit.training.epochs import SCORES, Epochs, check_published, read_scores, read_seeds
 from bertkit.training.run import Run
 
 
@@ -52,10 +51,7 @@ def publish(best: Path, out: Path, *, of: int = 1) -> None:
 
 def describe(out: Path, *, of: int = 1) -> None:
     """Write the card of a folder that was published."""
-    seeds = None
-    if (out / SEEDS).exists():
-        seeds = read_json(out / SEEDS, CheckpointError, "run it again in another --out")["scores"]
-    write_card(out, read_scores(out / SCORES), seeds, of=of)
+    write_card(out, read_scores(out / SCORES), read_seeds(out), of=of)
 
 
 def finished(out: Path) -> dict[str, float]:

@@ -12,12 +12,12 @@ from msgspec import structs
 
 from bertkit.config import Count, plain
 from bertkit.console import say
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import DataError
 from bertkit.metrics import plus_minus, spread
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import FORMATS
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.storage import refuse_used, used, write_json
+from bertkit.storage import check_out, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import Examples, take_examples
 from bertkit.tasks.task import Reading
@@ -77,10 +77,7 @@ def glue(
     """
     settings = settings or Finetune()
     files = _files(data)
-    if not resume:
-        refuse_used(out, resumable=True)
-    elif not used(out):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+    check_out(out, resume=resume)
     rows = {task: take_examples(Classify, *both, _reading(task, both)) for task, both in files}
     told = []
     for task, (train, dev) in rows.items():
@@ -114,7 +111,8 @@ def _score(
     settings: Finetune,
 ) -> dict[str, Any]:
     """Mean, standard deviation and each, in percent, as the paper has them."""
-    given: dict[str, Any] = {"train": train, "dev": dev, "out": out, "resume": resume and used(out)}
+    given: dict[str, Any] = {"train": train, "dev": dev, "out": out}
+    given["resume"] = "auto" if resume else False
     given["settings"] = structs.replace(settings, metric=task.metric)
     if seeds == 1:
         each = [finetune(Classify, model, **given)[task.metric]]

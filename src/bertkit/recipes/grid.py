@@ -12,17 +12,17 @@ from typing import Any
 from bertkit import tasks
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import say
-from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.errors import ConfigError, did_you_mean
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
 from bertkit.recipes.runs import runs
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
-from bertkit.storage import read_json, refuse_used, sweep, used, write_json
+from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
-from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
+from bertkit.training.epochs import GRID, SCORES, read_scores, read_seeds
 
 MOST = 100
 """Runs that are begun without asking."""
@@ -58,12 +58,7 @@ def finetune_grid(
     settings = settings or Finetune()
     cells = _cells(grid, kind, settings, options)
     _ask(len(cells) * count)
-    if out.is_dir():
-        sweep(out)
-    if not resume:
-        refuse_used(out, resumable=True)
-    elif not used(out):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+    check_out(out, resume=resume)
     rows, scored = take_train_and_dev(
         kind, train, dev, reading, options=options, seed=settings.seed
     )
@@ -73,14 +68,12 @@ def finetune_grid(
         kind.from_examples(rows.examples, _options(kind, options)).check(held.examples)
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
         say(f"{name}: {place} of {len(cells)}")
-        folder = out / name
         given: dict[str, Any] = {"train": rows, "dev": scored, "settings": its, "options": own}
-        given |= {"reading": reading, **rest}
-        again = resume and used(folder)
+        given |= {"reading": reading, "out": out / name, "resume": "auto" if resume else False}
         if count == 1:
-            finetune(kind, model, out=folder, resume=again, **given)
+            finetune(kind, model, **given, **rest)
         else:
-            finetune_seeds(count, kind, model, out=folder, resume=again, **given)
+            finetune_seeds(count, kind, model, **given, **rest)
     scores = {name: _scores(out / name) for name in cells}
     metric = read_scores(out / next(iter(cells)) / SCORES)["metric"]
     best = max(scores, key=lambda name: scores[name][metric])
@@ -116,6 +109,8 @@ def _cells(
         known = [*paths(Finetune), *own.__struct_fields__]
         if name not in known:
             raise ConfigError(f"grid: {name}: no such setting; {did_you_mean(name, known)}")
+        if name in [one[0][0] for one in tries]:
+            raise ConfigError(f"grid: {name}: is named twice; give all its values in one line")
         if name == "seed":
             raise ConfigError("grid: seed: nothing to choose among; take --seeds")
         tries.append([(name, value) for value in dict.fromkeys(each)])
@@ -123,9 +118,11 @@ def _cells(
     for cell in itertools.product(*tries):
         asked = [one for one in cell if one[0] in paths(Finetune)]
         of_task = [one for one in cell if one not in asked]
-        its = decode(Finetune, override(plain(settings), asked))
-        cells[",".join(f"{name}={NAME.sub('-', value)}" for name, value in cell)] = (
-            its,
+        folder = ",".join(f"{name}={NAME.sub('-', value)}" for name, value in cell)
+        if folder in cells:
+            raise ConfigError(f"grid: {folder}: two combinations have this name; leave one out")
+        cells[folder] = (
+            decode(Finetune, override(plain(settings), asked)),
             decode(kind.Options, override(plain(own), of_task)),
         )
     return cells
@@ -137,9 +134,8 @@ def _options(kind: type[Task[Any, Any]], options: Settings | Mapping[str, Any] |
 
 def _scores(folder: Path) -> dict[str, float]:
     """Those of a run on dev; the means of several seeds."""
-    if (folder / SEEDS).exists():
-        summary = read_json(folder / SEEDS, CheckpointError, "run it again in another --out")
-        return {name: score["mean"] for name, score in summary["scores"].items()}
+    if seeds := read_seeds(folder):
+        return {name: score["mean"] for name, score in seeds.items()}
     scores = read_scores(folder / SCORES)["dev"]
     return {name: score for name, score in scores.items() if name != "epoch"}
 

@@ -16,12 +16,12 @@ from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune, finetune, grouped
 from bertkit.recipes.finished import publish
 from bertkit.recipes.study import study
-from bertkit.storage import refuse_used, sweep, used, write_json
+from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import SCORES, SEEDS, read_scores
-from bertkit.training.journal import RUN
+from bertkit.training.run import Resume
 from bertkit.training.teacher import TaskTeacher
 
 
@@ -37,7 +37,7 @@ def finetune_seeds(
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     teacher: TaskTeacher | None = None,
     **keywords: Any,
 ) -> dict[str, dict[str, Any]]:
@@ -49,12 +49,7 @@ def finetune_seeds(
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
     if count < 1:
         raise ConfigError(f"seeds: {count}; run one at least")
-    if out.is_dir():
-        sweep(out)
-    if not resume:
-        refuse_used(out, resumable=True)
-    elif not used(out):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+    check_out(out, resume=resume)
     train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
     test = None if test is None else take_test(kind, test, reading)
 
@@ -70,7 +65,7 @@ def finetune_seeds(
             settings=structs.replace(settings, seed=seed),
             options=options,
             reading=reading,
-            resume=resume and (folder / RUN).exists(),
+            resume="auto" if resume else False,
             teacher=teacher,
         )
 

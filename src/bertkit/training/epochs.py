@@ -201,6 +201,20 @@ def read_scores(path: Path) -> Record:
     raise CheckpointError(f"{path}: damaged; {remedy}")
 
 
+def read_seeds(out: Path) -> dict[str, Any] | None:
+    """Of a fine-tuning with several seeds the spread of each score; None of one without.
+
+    Raises: CheckpointError for a damaged file.
+    """
+    if not (out / SEEDS).exists():
+        return None
+    remedy = "run it again in another --out"
+    match read_json(out / SEEDS, CheckpointError, remedy):
+        case {"scores": {**scores}}:
+            return {str(name): score for name, score in scores.items()}
+    raise CheckpointError(f"{out / SEEDS}: damaged; {remedy}")
+
+
 def check_published(out: Path, hashes: Mapping[str, str]) -> None:
     """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
     for name, written in hashes.items():
