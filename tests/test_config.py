@@ -207,3 +207,11 @@ def test_settings_are_what_is_given_and_what_keywords_say() -> None:
         with_keywords("f", {Some: None, Others: None}, {"zz": 1})
     with pytest.raises(ConfigError, match=r"^a: expected `int`, got `str`"):
         with_keywords("f", {Some: None}, {"a": Path("b")})
+
+
+def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
+    options = find("classify").Options
+    (made,) = with_keywords("finetune", {options: None}, {"thresholds": np.array([0.25, 0.5])})
+    assert made.thresholds == (0.25, 0.5)
+    with pytest.raises(ConfigError, match="finetune: str is no group of settings; give a dict"):
+        with_keywords("finetune", {options: "epochs"}, {})  # type: ignore[dict-item]

@@ -88,14 +88,19 @@ def with_keywords(
         if isinstance(given, Settings) and not own:
             made.append(given)
             continue
+        what: object = given  # callers are programs, which may give anything
+        if not isinstance(what, Settings | Mapping | None):
+            raise ConfigError(
+                f"{caller}: {type(what).__name__} is no group of settings; give a dict"
+            )
         data = plain(given) if isinstance(given, Settings) else dict(given or {})
         made.append(decode(kind, msgspec.to_builtins({**data, **own}, enc_hook=_simple)))
     return made
 
 
 def _simple(value: Any) -> Any:
-    """A number of numpy as Python's; of what is no setting, its words."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Numbers and arrays of numpy as Python's; of what is no setting, its words."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def with_new_names(kind: type[Settings], data: Any, where: str = "") -> tuple[Any, list[str]]:

@@ -229,3 +229,15 @@ def test_characters_that_nobody_prints(tmp_path: Path) -> None:
     file.write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"a.html:1: not UTF-8"):
         convert(file)
+
+
+def test_settings_of_a_site_are_no_heading_whatever_ends_lines() -> None:
+    for end in ("\n", "\r\n"):
+        text = end.join(["---", "title: x", "---", "# One", "a", ""])
+        assert [h.title for h in markdown(text).headings] == ["One"]
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 4])
+def test_a_rule_below_a_paragraph_is_no_heading(lines: int) -> None:
+    text = "".join(f"line {chr(97 + n)}\n" for n in range(lines)) + "---\n"
+    assert len(markdown(text).headings) == (lines == 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,3 +70,22 @@ def test_the_name_of_a_file_is_no_text(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.csv: a file, and not a text; give its Path"):
         bertkit.predict(folder, str(path))
     assert len(bertkit.predict(folder, path)) == 2
+
+
+def test_texts_that_are_compared_are_answered_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertkit.recipes.predict_file.STREAM", 2)
+    answer = bertkit.pipeline("classify", folder)
+    sizes: list[int] = []
+
+    def answers(self: Any, part: Sequence[Any], long: Any = None) -> list[Any]:
+        sizes.append(len(part))
+        return [object()] * len(part)
+
+    monkeypatch.setattr(type(answer), "answers", answers)
+    for batching, expected in (("sequence", [2, 1]), ("step", [3])):
+        monkeypatch.setattr(type(answer.task), "batching", batching)
+        assert len(bertkit.predict(answer, TEXTS)) == 3
+        assert sizes == expected
+        sizes.clear()

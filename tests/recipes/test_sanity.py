@@ -80,7 +80,7 @@ def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixtur
     constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)
     check_answers(constant, "dev", settings=settings, steps=12)
     (line,) = said(capsys)
-    assert "dev: every answer is 'doing', the label of 80% of the rows" in line
+    assert "dev: every answer is 'doing', the label expected in 80% of cases" in line
     for remedy in ("learning_rate (it was 5e-05", "epochs (there were 3)", "12 steps", "balanced"):
         assert remedy in line
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)

@@ -77,7 +77,7 @@ def test_labels_of_several_are_told_apart_by_the_options() -> None:
 
 def take(dev: Any, count: int = 20) -> Any:
     given = rows(a=count, b=count)
-    return take_train_and_dev(Classify, given, dev, None, options=None, seed=3)
+    return take_train_and_dev(Classify, given, dev, None, options=Classify.Options(), seed=3)
 
 
 @pytest.mark.parametrize("test", [0.1, "0.1", 2])

@@ -38,7 +38,8 @@ class Converter:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bertkit-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._kept: dict[Path, Path] = {}
+        self._kept: dict[Path, Path | str] = {}
+        """Where what was read lies, or what was wrong."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,11 +51,12 @@ class Converter:
     def __call__(self, file: Path) -> Extracted:
         """Raises: DataError for a file that cannot be read, or not within the bounds."""
         if file not in self._kept:
-            kept = Path(self._folder.name, str(len(self._kept)))
-            if message := self._ask(file, kept):
-                raise DataError(message)
-            self._kept[file] = kept
-        return msgspec.json.decode(self._kept[file].read_bytes(), type=Extracted)
+            place = Path(self._folder.name, str(len(self._kept)))
+            self._kept[file] = self._ask(file, place) or place
+        kept = self._kept[file]
+        if isinstance(kept, str):
+            raise DataError(kept)
+        return msgspec.json.decode(kept.read_bytes(), type=Extracted)
 
     def _ask(self, file: Path, kept: Path) -> str:
         """Let the process read a file; what it complains of."""

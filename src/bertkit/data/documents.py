@@ -79,6 +79,8 @@ class Listing:
 
     files: Sequence[tuple[Path, str]]
     skipped: Mapping[str, int]
+    unread: Sequence[str] = ()
+    """Files of those that nothing installed reads."""
 
     def __str__(self) -> str:
         """Both in a sentence."""
@@ -107,6 +109,7 @@ def listed(paths: Sequence[Path]) -> Listing:
     known = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
     chosen: list[tuple[Path, str]] = []
     skipped: Counter[str] = Counter()
+    unread: list[str] = []
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
@@ -118,6 +121,7 @@ def listed(paths: Sequence[Path]) -> Listing:
                     skipped[kind or "without a kind"] += 1
                 elif needs := lacking(kind):
                     skipped[f"{kind}, which needs {needs}"] += 1
+                    unread.append(str(file))
                 else:
                     chosen.append((file, file.relative_to(path).as_posix()))
             if len(chosen) == before:
@@ -136,7 +140,7 @@ def listed(paths: Sequence[Path]) -> Listing:
         if file.resolve() in seen:
             raise DataError(f"{file}: named twice; name each file once")
         seen.add(file.resolve())
-    return Listing(chosen, skipped)
+    return Listing(chosen, skipped, unread)
 
 
 def documents(

@@ -77,7 +77,7 @@ class _Writer:
 
 # ---- Markdown
 
-_FRONT = re.compile(r"---[ \t]*\n(?:.*\n)*?---[ \t]*\n")
+_FRONT = re.compile(r"---[ \t]*\r?\n(?:.*\n)*?---[ \t]*(?:\r?\n|\Z)")
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
@@ -90,7 +90,7 @@ def markdown(text: str) -> Extracted:
 
 def _markdown_headings(text: str) -> Iterator[Heading]:
     front = _FRONT.match(text)  # settings of a site
-    start, before, fence = front.end() if front else 0, "", ""
+    start, before, fence, blank = front.end() if front else 0, "", "", True
     for line in text[start:].splitlines(keepends=True):
         bare = line.rstrip("\r\n")
         end = start + len(bare)
@@ -109,10 +109,9 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
             yield Heading(start - len(before), end, level, " ".join(before.split()))
             bare = ""
         # a title above a line is one line, and neither a list, a table nor a quotation
-        alone = (
-            bare and not before.strip() and not bare.lstrip().startswith(tuple("-*+>|0123456789"))
-        )
+        alone = bare and blank and not bare.lstrip().startswith(tuple("-*+>|0123456789"))
         before = line if alone and not bare.startswith("    ") else ""
+        blank = not bare.strip()  # what is code, a heading or a rule ends a paragraph, too
         start += len(line)
 
 

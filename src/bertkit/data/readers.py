@@ -351,6 +351,8 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a `.parquet` file, with all their columns. Raises: DataError."""
     if not path.exists():
         raise DataError(f"{path}: no such file; check the spelling")
+    if path.is_dir():
+        raise DataError(f"{path}: a folder; name a file")
     with _parquet(path) as table:
         for rows in table.iter_batches(ROWS):
             yield from rows.to_pylist()

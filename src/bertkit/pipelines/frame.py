@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,6 +54,8 @@ def _told(answer: Any) -> dict[str, Any]:
 
 def _asked(rows: Any, pandas: Any) -> Any:
     """The rows as a DataFrame; a column by itself, and texts, are called text."""
+    if isinstance(rows, Path):
+        raise DataError(f"frame: {rows} is a file; read it with pandas, and give the DataFrame")
     if isinstance(rows, pandas.DataFrame):
         return rows
     if isinstance(rows, pandas.Series):

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from bertkit.console import lines, progress, say
 from bertkit.data.given import texts_of
+from bertkit.data.paths import is_table
 from bertkit.engine.exported import RECORD, Exported
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, DataError
 from bertkit.memory import limit_onednn_cache
 from bertkit.storage import refuse_used, writing
 from bertkit.text.long import Long
@@ -90,6 +91,9 @@ def embed(
     Shapes: (S, D). Raises: DataError for an empty text, or one longer than the model unless `long`
     says what to do; ConfigError for settings that the model has not.
     """
+    limit_onednn_cache()
+    if isinstance(texts, str) and is_table(texts):
+        raise DataError(f"{texts}: a file, and not a text; give its Path for its rows")
     pipeline = opened(str(model), None, precision, pooling, False, prompt, device)
     given = [texts] if isinstance(texts, str) else texts_of(texts, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)

@@ -56,6 +56,8 @@ def finetune_grid(
     """
     kind = tasks.find(task) if isinstance(task, str) else task
     settings = settings or Finetune()
+    if not isinstance(options, Settings):
+        options = decode(kind.Options, dict(options or {}))
     cells = _cells(grid, kind, settings, options)
     _ask(len(cells) * count)
     check_out(out, resume=resume)
@@ -65,7 +67,7 @@ def finetune_grid(
     held = None
     if test is not None:
         held = take_test(kind, test, reading)
-        kind.from_examples(rows.examples, _options(kind, options)).check(held.examples)
+        kind.from_examples(rows.examples, options).check(held.examples)
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
         say(f"{name}: {place} of {len(cells)}")
         given: dict[str, Any] = {"train": rows, "dev": scored, "settings": its, "options": own}
@@ -92,13 +94,12 @@ def _cells(
     grid: Sequence[str],
     kind: type[Task[Any, Any]],
     settings: Finetune,
-    options: Settings | Mapping[str, Any] | None,
+    options: Settings,
 ) -> dict[str, tuple[Finetune, Settings]]:
     """By the name of its folder each combination, as settings and options of the task.
 
     Raises: ConfigError for a line, name or value that does not fit.
     """
-    own = _options(kind, options)
     tries: list[list[tuple[str, str]]] = []
     for line in grid:
         name, _, values = line.partition("=")
@@ -106,7 +107,7 @@ def _cells(
         name = name.strip().replace("-", "_")
         if not all(each):
             raise ConfigError(f"grid: {line!r} is not like learning_rate=1e-4,3e-4")
-        known = [*paths(Finetune), *own.__struct_fields__]
+        known = [*paths(Finetune), *options.__struct_fields__]
         if name not in known:
             raise ConfigError(f"grid: {name}: no such setting; {did_you_mean(name, known)}")
         if name in [one[0][0] for one in tries]:
@@ -123,13 +124,9 @@ def _cells(
             raise ConfigError(f"grid: {folder}: two combinations have this name; leave one out")
         cells[folder] = (
             decode(Finetune, override(plain(settings), asked)),
-            decode(kind.Options, override(plain(own), of_task)),
+            decode(kind.Options, override(plain(options), of_task)),
         )
     return cells
-
-
-def _options(kind: type[Task[Any, Any]], options: Settings | Mapping[str, Any] | None) -> Settings:
-    return options if isinstance(options, Settings) else decode(kind.Options, dict(options or {}))
 
 
 def _scores(folder: Path) -> dict[str, float]:

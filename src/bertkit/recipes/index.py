@@ -80,6 +80,11 @@ def index(
     say(str(listing))
     with Converter() as convert:
         names, left_out = _read_all(listing, columns, convert, skip_bad=skip_bad)
+        if sync and left_out:
+            raise DataError(
+                f"--sync would take out what {left_out:,} files or rows held that cannot be used "
+                "now; mend them, or leave out --sync"
+            )
         loaded = model if isinstance(model, Loaded) else load(model)
         prompts, similarity = (loaded.pooling or Pooling()).prompts, similarity_of(loaded)
         before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
@@ -118,7 +123,7 @@ def index(
                 if new:
                     _write(opened, embed, new, room)
                 bar.advance(task, len(part))
-    gone = _gone(opened, paths, names, everything=sync)
+    gone = _gone(opened, paths, names, frozenset(listing.unread), everything=sync)
     if sync:
         for start in range(0, len(gone), PART_DOCUMENTS):
             opened.remove(gone[start : start + PART_DOCUMENTS])
@@ -167,13 +172,22 @@ def _read_all(
     return names, len(bad)
 
 
-def _gone(store: Store, paths: Sequence[Path], names: set[str], *, everything: bool) -> list[str]:
+def _gone(
+    store: Store,
+    paths: Sequence[Path],
+    names: set[str],
+    unread: frozenset[str],
+    *,
+    everything: bool,
+) -> list[str]:
     """The ids of documents that are in the store and not among these: of all that it holds, or of
-    those that were read from these paths."""
+    those that were read from these paths. Files that are there, and unread, are not gone."""
     return sorted(
         id
         for id, source in store.sources().items()
-        if id not in names and (everything or any(_below(source, Path(path)) for path in paths))
+        if id not in names
+        and source not in unread
+        and (everything or any(_below(source, Path(path)) for path in paths))
     )
 
 

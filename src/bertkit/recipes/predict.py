@@ -8,19 +8,16 @@ from typing import Any
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import with_keywords
-from bertkit.console import progress, say
 from bertkit.data.given import KINDS, is_rows
 from bertkit.data.paths import is_table
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Answer, answering
-from bertkit.pipelines.base import PART
+from bertkit.pipelines.base import STREAM
+from bertkit.recipes.predict_file import answered
 from bertkit.tasks import Task
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
-
-AT_A_TIME = PART // 8
-"""Rows that are answered before progress is shown again."""
 
 
 def predict(
@@ -50,13 +47,5 @@ def predict(
         rows = [rows]
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"rows: {type(rows).__name__} holds none; give {KINDS}")
-    examples, answers = answer.examples(rows, named), []
-    long = long or answer.task.long_of_files()
-    with progress(watched=len(examples) > AT_A_TIME) as bar:
-        shown = bar.add_task("predicting", total=len(examples), note="")
-        for start in range(0, len(examples), AT_A_TIME):
-            answers += answer.answers(examples[start : start + AT_A_TIME], long=long)
-            bar.update(shown, completed=len(answers))
-    if cut := sum(getattr(one, "truncated", False) for one in answers):
-        say(f"{cut:,} of {len(answers):,} texts are longer than the model reads and were cut")
-    return answers
+    examples = answer.examples(rows, named)
+    return list(answered(answer, examples, long=long, watched=len(examples) > STREAM))

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import msgspec
 
+from bertkit.config import flat
 from bertkit.console import progress, say
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, numbered
@@ -17,15 +18,13 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import Answer
 from bertkit.pipelines.base import PART, STREAM, batched
+from bertkit.pipelines.frame import PREDICTED
 from bertkit.storage import refuse_used, writing
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
 
 KINDS = (".csv", ".tsv", ".jsonl")
-
-PREDICTED = "predicted_"
-"""Stands before a name of an answer's that a column of the input has."""
 
 Row = Mapping[str, Any]
 
@@ -54,12 +53,14 @@ def answered_file(
     examples = read_examples(type(answer.task), file, reading, labelled=False)
     given = _input(answer.task.name, file, reading)
     held = [given.get(example.where, {"where": example.where}) for example in examples]
-    return held, _answers(answer, examples, long or answer.task.long_of_files(), watched)
+    return held, answered(answer, examples, long=long, watched=watched)
 
 
-def _answers(
-    answer: Answer[Any], examples: Sequence[Any], long: Long, watched: bool
+def answered(
+    answer: Answer[Any], examples: Sequence[Any], *, long: Long | None = None, watched: bool = True
 ) -> Iterator[Any]:
+    """An answer for each example as it comes; long ones are cut, and counted, as those of files."""
+    long = long or answer.task.long_of_files()
     # texts that are compared with each other are answered together
     size = PART if answer.task.batching == "step" else STREAM
     cut = 0
@@ -113,7 +114,7 @@ def _write_table(file: IO[str], kind: str, answered: Iterable[tuple[Row, Any]]) 
             file.write("\t".join(map(_one_line, cells)) + "\n")
 
     for row, answer in answered:
-        joined = _joined(row, _flat(_plain(answer)))
+        joined = _joined(row, flat(_plain(answer)))
         if names is None:
             names = list(joined)
             write(names)
@@ -171,15 +172,6 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 def _joined(row: Row, answer: Row) -> dict[str, Any]:
     return {**row, **{PREDICTED + name if name in row else name: answer[name] for name in answer}}
-
-
-def _flat(answer: Row) -> dict[str, Any]:
-    """The members of a mapping as columns of their own: scores.positive."""
-    flat: dict[str, Any] = {}
-    for name, value in answer.items():
-        inner = value if isinstance(value, dict) else None
-        flat |= {name: value} if inner is None else {f"{name}.{key}": inner[key] for key in inner}
-    return flat
 
 
 def _cell(value: Any) -> str:

@@ -108,8 +108,9 @@ def check_answers(
         return
     total = sum(score.support for score in report.labels.values())
     what = f"every answer is {only!r}" if only else "no label is ever given"
-    if only and (share := report.labels[only].support / total) < 1:
-        what += f", the label of {share:.0%} of the rows"
+    share = report.labels[only].support / total if only else 0.0
+    if only:
+        what += f", the label expected in {share:.0%} of cases"
     if settings is None:
         remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
     else:
@@ -127,6 +128,6 @@ def check_answers(
                 f"; or lower batch_size: in all there were {steps} steps, and below {FEW_STEPS} "
                 "little is learned"
             )
-        if only and share > COMMON:
+        if share > COMMON:
             remedy += "; as the label is so common, class_weights balanced may help, too"
     say(f"warning: {name}: {what}: {remedy}")

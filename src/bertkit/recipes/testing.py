@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import resolve_device
-from bertkit.pipelines import Answer, answering
+from bertkit.pipelines import answering
 from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.storage import read_json, write_json
 from bertkit.tasks import Task
@@ -22,12 +21,8 @@ PREFIX = "test_"
 
 def score_test(out: Path, task: type[Task[Any, Any]], test: Examples, device: str) -> None:
     """Score the folder's model on these rows, on a device, and write `test.json`."""
-    answer = answering(out, task)
-    place = resolve_device(device)
-    if place != "cpu":
-        moved = replace(answer.loaded, model=answer.loaded.model.to(place))
-        answer = Answer(answer.task, moved)
-    scored = evaluate(answer, test.examples, name="test")
+    answer = answering(out, task, device=resolve_device(device))
+    scored = evaluate(answer, test, name="test")
     listed = "  ".join(f"{name} {value:.4f}" for name, value in numbers(scored).items())
     say(f"test, {len(test.examples):,} rows that chose nothing: {listed}")
     write_json(out / TEST, {**test.record, "scores": numbers(scored), **_labels(scored)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.config import Settings, decode
+from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import natural
 from bertkit.data.order import Permutation, Purpose, generator
@@ -26,7 +26,7 @@ def take_train_and_dev(
     dev: Rows | float,
     reading: Reading | None,
     *,
-    options: Settings | Mapping[str, Any] | None,
+    options: Settings,
     seed: int,
 ) -> tuple[Examples, Examples]:
     """Rows to learn from and to score on; a number for `dev` is the share of train held out for it.
@@ -38,8 +38,6 @@ def take_train_and_dev(
     if share is None:
         assert not isinstance(dev, float)
         return learned, take(kind, dev, reading, "dev")
-    if not isinstance(options, Settings):
-        options = decode(kind.Options, dict(options or {}))
     kept, held = hold_out(kind, learned.examples, share, options=options, seed=seed)
     if not held:
         raise DataError(
