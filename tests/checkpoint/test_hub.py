@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 from tests.hub import COMMITS, FILES, Hub, environment, serving
 
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint import tuned
+from bertkit.checkpoint.hub import published, resolve
 from bertkit.errors import CheckpointError
+from bertkit.recipes.testing import TEST
+from bertkit.training.epochs import GRID, SCORES, SEEDS
+from bertkit.training.journal import RUN
 
 
 @pytest.fixture
@@ -90,3 +94,21 @@ def test_local_names(tmp_path: Path) -> None:
             resolve(name)
     with pytest.raises(CheckpointError, match=r"^a--b/c: "):
         resolve("a--b/c")
+
+
+def test_records_stay_and_modules_go(tmp_path: Path) -> None:
+    (tmp_path / "1_Pooling").mkdir()
+    kept = ("config.json", "README.md", "1_Pooling/config.json", "1_Pooling/model.safetensors")
+    for name in (
+        *kept,
+        RUN,
+        SCORES,
+        SEEDS,
+        GRID,
+        TEST,
+        tuned.FILE,
+        "errors.jsonl",
+        "journal.jsonl",
+    ):
+        (tmp_path / name).touch()
+    assert published(tmp_path) == sorted(kept)

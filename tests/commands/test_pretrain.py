@@ -71,10 +71,11 @@ def test_a_run_goes_on_and_is_repeated_without_being_told_again(
 def test_what_is_missing_is_named(corpus: Path, tmp_path: Path, capsys: Captured) -> None:
     out = ("--out", tmp_path / "run")
     for words, sentence in (
-        (("--corpus", corpus, *out), "name a run file; `bertkit families` lists those"),
+        (("--corpus", corpus, *out), "name a run file, before its settings; `bertkit families` li"),
         (("--corpus", corpus, *out, "--resume", "auto"), "name a run file"),
         (("bert-tiny", *out), "--corpus is missing; `bertkit prepare` makes one"),
         (("--train.steps", 3, "--corpus", corpus, *out), "name a run file"),
+        (("--train.steps", 3, "bert-tiny", "--corpus", corpus, *out), "'bert-tiny': not a setting"),
     ):
         assert told(*words) == 2
         assert sentence in capsys.readouterr().err

@@ -87,3 +87,13 @@ def test_dropout_is_each_layers_own() -> None:
     shared = table.train()()
     assert not torch.equal(shared.dropped(), shared.dropped())
     assert torch.equal(table.eval()().dropped(), shared.vectors)
+
+
+def test_a_layer_that_learns_drops_distances() -> None:
+    table, attention, x = made()
+    table.dropout.rate = 0.5
+    with torch.no_grad():
+        shared = context(table.train(), LAYOUT)
+        assert not torch.equal(attention(x, shared), attention(x, shared))
+        shared = context(table.eval(), LAYOUT)
+        assert torch.equal(attention(x, shared), attention(x, shared))

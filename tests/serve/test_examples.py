@@ -13,9 +13,10 @@ from bertkit.view.page import FILES
 
 def test_masked_words_are_asked_of_a_model_that_fills_them() -> None:
     assert looks(["a", "b"], []) == LOOKS
-    assert looks(["a", "b"], ["a"]) == (*LOOKS, *MASKED)
-    named = looks(["a", "b", "c"], ["c", "b"])
-    assert [one.values.get("model") for one in named] == [None] * len(LOOKS) + ["b"] * len(MASKED)
+    assert looks(["a", "b"], ["b", "a"]) == (*LOOKS, *MASKED)
+    for models, able, named in ((["a", "b"], ["a"], "a"), (["a", "b", "c"], ["c", "b"], "b")):
+        asked = [one.values.get("model") for one in looks(models, able)]
+        assert asked == [None] * len(LOOKS) + [named] * len(MASKED)
 
 
 @pytest.mark.parametrize("example", WORDS, ids=lambda one: one.text)

@@ -101,7 +101,8 @@ def push(folder: Path, name: str, files: list[str], *, private: bool, message: s
             403: "the hub does not let you write there; take a token that may, or your own name",
         }.get(code, f"the hub refuses it ({str(error).splitlines()[0]})")
     except (OSError, RuntimeError, ValueError, transport) as error:
-        reason = f"cannot be sent to the hub ({str(error).splitlines()[0]})"
+        said = str(error) or type(error).__name__
+        reason = f"cannot be sent to the hub ({said.splitlines()[0]})"
     else:
         return f"{api.endpoint}/{name}"
     raise CheckpointError(f"{name}: {reason}")

@@ -45,13 +45,17 @@ def pretrain(
     if config is not None and str(config).startswith("--"):  # a setting, and no run file
         config, settings = None, (str(config), *settings)
     data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
+    pairs = list(_settings(settings))  # what is no setting is named first
     if config is not None:
         data = read_toml(find_run_file(config))
     elif not data:
-        raise ConfigError("name a run file; `bertkit families` lists those that come with bertkit")
+        raise ConfigError(
+            "name a run file, before its settings; `bertkit families` lists those that come with "
+            "bertkit"
+        )
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
-    data = override(data, list(_settings(settings)))
+    data = override(data, pairs)
     learn = pretrain_elmo if data.get("family") == FAMILY else pretrain_model
     scores = learn(data, corpus=corpus, out=out, resume=resume)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))

@@ -1,4 +1,4 @@
-"""Publish a model folder on the hub: its weights, its settings and its card, and nothing else."""
+"""Publish a model folder on the hub: its weights, its settings and its card."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def push(
 ) -> str:
     """Publish a model folder on the hub, and say where it is.
 
-    Its weights, settings, vocabulary and card go; the run's records do not, as they name files of
-    this disk, nor do its errors, which are texts of the data.
+    Its .safetensors, .json and .txt files and its card go, and are named. The run's records do not,
+    as they name files of this disk, nor do its errors, which are texts of the data.
     Raises: CheckpointError where it is no model, or the hub refuses it.
 
     Args:

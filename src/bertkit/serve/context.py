@@ -140,8 +140,8 @@ class RequestContext:
                 read += sum(map(tokens, more))
                 if read > most:
                     raise too_much(
-                        f"more than {most:,} tokens, which are the most (queue_tokens); send fewer "
-                        "or shorter texts at once"
+                        f"more than {most:,} tokens, which are the most (bertkit serve "
+                        "--queue-tokens); send fewer or shorter texts at once"
                     )
                 results += more
                 begin = end

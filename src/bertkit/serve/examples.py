@@ -56,7 +56,7 @@ def looks(models: Sequence[str], fill: Sequence[str]) -> Sequence[Example]:
     able = [model for model in models if model in fill]
     if not able:
         return LOOKS
-    if able[0] == models[0]:
+    if len(able) == len(models):  # whichever is chosen
         return (*LOOKS, *MASKED)
     masked = [one._replace(values={**one.values, "model": able[0]}) for one in MASKED]
     return (*LOOKS, *masked)

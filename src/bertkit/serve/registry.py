@@ -48,7 +48,7 @@ from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.decode import DecodePipeline
 from bertkit.view.distance import DistancePipeline
 from bertkit.view.document import Explanation
-from bertkit.view.explain import explain, read, words_of
+from bertkit.view.explain import STEPS_BYTES, STRIP, WALK_STEPS, explain, read, words_of
 from bertkit.view.gap import NextTokenPipeline
 from bertkit.view.growing import GrowingPipeline
 from bertkit.view.masked import MASKED_TOKENS, check_hidden, read_place
@@ -253,6 +253,9 @@ class ExplainPipeline:
             copies += bool(heads) + bool(hidden)
             shape = self.loaded.model.config
             size = PAGE * shape.layers * (shape.heads + 3) * tokens**2
+            # states and steps of layers have twice a weight's bytes; none above a bound
+            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP)
+            size += 2 * PAGE * min(numbers, STEPS_BYTES // 2)
             works.append(
                 Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
             )

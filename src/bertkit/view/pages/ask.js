@@ -32,7 +32,9 @@ export function asked(name) {
 /** Ask again what this page answers, with another value of a field, and go to a part of it. */
 export function again(field, value, part) {
   field.form.reset(); // what is being written is another question
+  const was = field.value;
   field.value = value;
   field.form.action = `#${part}`;
   field.form.requestSubmit();
+  field.value = was; // reset() leaves hidden fields as they are
 }

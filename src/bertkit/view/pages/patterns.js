@@ -26,7 +26,7 @@ export function filter(patterns, choose) {
   const chips = kinds.map((kind) =>
     el(
       "button",
-      { class: "chip" },
+      {},
       kind ? PATTERNS[kind][0] : "all heads",
       el("span", { class: "small" }, ` ${kind ? count(kind) : all.length}`),
     ),
