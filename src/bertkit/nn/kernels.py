@@ -144,7 +144,10 @@ class Varlen:
 
         queries, keys = context.queries, context.keys
         side = -1 if context.window is None else context.window
-        k, v = kv[: keys.total].unbind(1)
+        both = kv[: keys.total]
+        if both.shape[2] != q.shape[1]:
+            both = _repeated(both, q.shape[1])  # the kernel of torch 2.11 shares no heads
+        k, v = both.unbind(1)
         mixed = varlen_attn(
             q[: queries.total],
             k,
@@ -155,7 +158,6 @@ class Varlen:
             keys.longest,
             scale=context.scale,
             window_size=(side, 0 if context.causal else side),
-            enable_gqa=q.shape[1] != kv.shape[2],
         )
         assert isinstance(mixed, Tensor)  # a pair only when asked for more
         return _behind(mixed, q)
