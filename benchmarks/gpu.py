@@ -95,7 +95,8 @@ def main(options: Options) -> None:
             book.add(logits(corpus, Path(folder) / "theirs"))
         book.add(*alone(corpus))
         if book.wanted(STEP, *PEERS) and not options.late:
-            book.add(*speed(corpus, quick=options.quick))
+            for row in speed(corpus, quick=options.quick):
+                book.add(row)
     book.close()
 
 
@@ -187,8 +188,8 @@ class Work:
 
     samples: int = 1024
     peer_batch: int = 256
-    warm: int = 20
-    counted: int = 100
+    warm: int = 10
+    counted: int = 20
 
 
 def speed(corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.factories import tiny_model
 
 from bertkit.batch import Batch, Packed
+from bertkit.families import MODERNBERT
 from bertkit.models.model import Model
-from bertkit.nn import attention
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.compiled import compile_blocks
@@ -31,11 +33,17 @@ def learned(model: Model, batches: list[Batch]) -> tuple[list[float], list[torch
     return losses, [weight.grad for weight in model.parameters() if weight.grad is not None]
 
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "BERT": {"layers": 12},  # more layers than a function is compiled anew for
+    "ModernBERT": {"family": MODERNBERT, "layers": 4},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler looks at itself
-def test_compiled_layers_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "attend", attention.attend)  # put back at the end
+def test_compiled_layers_learn_the_same(shape: str) -> None:
     torch._dynamo.reset()
-    model = tiny_model(20, "mlm", layers=2, dropout=0.0)
+    model = tiny_model(20, "mlm", dropout=0.0, **SHAPES[shape])
     names = [name for name, _ in model.named_parameters()]
     batches = [batch([3] * count + [7, 9]) for count in range(4, 12)]
     losses, gradients = learned(model, batches)

@@ -74,21 +74,30 @@ class Block(nn.Module):
         trace: Trace | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
+        mixed = self.attention(self.attention_norm(x) if self.pre else x, context, trace)
+        if self.cross is None:
+            return self.after(x, mixed)
+        x = self.joined(x, mixed)
+        recalled = self._recall(self.cross_norm(x) if self.pre else x, memory, trace)
+        x = x + self.attention_output_dropout(recalled)
+        return self.fed(x if self.pre else self.cross_norm(x))
+
+    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """What follows attention, where no other attention does: of tensors alone, so that it can
+        be compiled. Shapes: (R, D) all."""
+        return self.fed(self.joined(x, mixed))
+
+    def joined(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """States with what attention mixed."""
+        x = x + self.attention_output_dropout(mixed)
+        return x if self.pre else self.attention_norm(x)
+
+    def fed(self, x: Tensor) -> Tensor:
+        """States with what the feed-forward network makes of them."""
         if self.pre:
-            mixed = self.attention(self.attention_norm(x), context, trace)
-            x = x + self.attention_output_dropout(mixed)
-            if self.cross is not None:
-                x = x + self.attention_output_dropout(
-                    self._recall(self.cross_norm(x), memory, trace)
-                )
-            x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-            return x
-        mixed = self.attention(x, context, trace)
-        x = self.attention_norm(x + self.attention_output_dropout(mixed))
-        if self.cross is not None:
-            x = self.cross_norm(x + self.attention_output_dropout(self._recall(x, memory, trace)))
-        x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
-        return x
+            return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+        made: Tensor = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
+        return made
 
     def steps(self, x: Tensor, heads: Tensor) -> dict[str, Tensor]:
         """What an encoder's layer makes of its states, by name and in order; the last one is its

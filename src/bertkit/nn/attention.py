@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertkit.batch import Packed, Padded
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
-from bertkit.nn.rotary import rotate
+from bertkit.nn.rotary import Rotary, rotate
 
 BMM_MAX_LENGTH = 192
 """Up to this many queries `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
@@ -173,12 +173,17 @@ class Attention(nn.Module):
                 distant = self.of_distances(context.distances.dropped())
             bias = context.distances.bias(distant, context.scaling(distant.shape[-1]))
             context = replace(context, bias=bias)
+        return _mixed(self, *self.project(x, context.rotary), context, trace)
+
+    def project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
+        """Queries, and keys with values, the first two turned. Shapes: (R, D) -> (R, H, K) and
+        (R, 2, Hkv, K)."""
         both = self.heads + self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (both + self.kv_heads, -1))
-        if context.rotary is not None:
-            qkv = rotate(qkv, context.rotary, both)
+        if rotary is not None:
+            qkv = rotate(qkv, rotary, both)
         q, kv = qkv.split([self.heads, 2 * self.kv_heads], 1)
-        return _mixed(self, q, kv.unflatten(1, (2, self.kv_heads)), context, trace)
+        return q, kv.unflatten(1, (2, self.kv_heads))
 
     def of_distances(self, vectors: Tensor) -> Tensor:
         """Queries and keys of the vectors of distances, made as those of tokens are.

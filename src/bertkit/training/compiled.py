@@ -6,16 +6,19 @@ import torch
 
 from bertkit.models.block import Block
 from bertkit.models.model import Model
-from bertkit.nn import attention
 
 
 def compile_blocks(model: Model, *, backend: str = "inductor") -> None:
     """Compile what is around attention in each layer, once for batches of all sizes.
 
     Attention stays as it is: which kernel runs follows from the lengths of a batch, each of which
-    would be compiled anew. Weights keep their names.
+    would be compiled anew. What is compiled is thus of tensors alone. Weights keep their names.
     """
-    attention.attend = torch.compiler.disable(attention.attend)
     for block in model.modules():
         if isinstance(block, Block):
-            block.compile(dynamic=True, backend=backend)
+            for part, name in (
+                (block.attention, "project"),
+                *((block, name) for name in ("after", "joined", "fed")),
+            ):
+                made = torch.compile(getattr(part, name), dynamic=True, backend=backend)
+                setattr(part, name, made)
