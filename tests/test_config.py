@@ -49,6 +49,12 @@ def test_round_trip() -> None:
         ),
         (("masking.unit", "letter"), r"masking\.unit: invalid enum value 'letter'; known: "),
         (("train.precision", "fp8"), r"train\.precision: invalid enum value 'fp8'"),
+        (("train.momentum", "0.9"), r'train: momentum: is for optimizer = "muon"'),
+        (("train.adamw_learning_rate", "0.1"), r"train: adamw_learning_rate: is for optimizer"),
+        (("train.adamw_weight_decay", "0.0"), r"train: adamw_weight_decay: is for optimizer"),
+        (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
+        (("train.eps", "0"), r"train\.eps: expected `float` > 0"),
+        (("train.max_grad_norm", "-1"), r"train\.max_grad_norm: expected `float` >= 0"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: tuple[str, str], message: str) -> None:

@@ -11,9 +11,18 @@ import torch
 from tests.factories import tiny_model
 from torch import Tensor
 
+from bertkit.errors import ConfigError
 from bertkit.families import LSTM_LM
 from bertkit.models.config import NormSettings
-from bertkit.training.optim import CRF_RATE, OPTIMIZERS, Sharded, adamw, muon
+from bertkit.training import optim
+from bertkit.training.optim import (
+    CRF_RATE,
+    OPTIMIZERS,
+    Sharded,
+    adamw,
+    muon,
+    orthogonalized,
+)
 from bertkit.training.ranks import Ranks
 
 
@@ -142,6 +151,101 @@ def test_control_queries_keys_and_values_as_one_matrix_are_not_orthogonal_each()
     weight.grad = torch.randn(24, 8)
     torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
     assert not all(orthogonal(part) for part in weight.detach().chunk(3))
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_muon_steps_as_torchs_own(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit in bf16, and nearly so in fp32."""
+    monkeypatch.setattr(optim, "gains_by_bf16", lambda device: bf16)
+    shapes = {"encoder.blocks.0.up": (24, 8), "encoder.blocks.0.down": (8, 24)}
+    begun = {name: torch.randn(shape) for name, shape in shapes.items()}
+    ours, theirs = ({n: w.clone().requires_grad_() for n, w in begun.items()} for _ in range(2))
+    rest = {"b": torch.zeros(2, requires_grad=True)}
+    both = (
+        muon({**ours, **rest}, learning_rate=0.1, weight_decay=0.2, momentum=0.9),
+        torch.optim.Muon(
+            [*theirs.values()],
+            lr=0.1,
+            weight_decay=0.2,
+            momentum=0.9,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+    )
+    for _ in range(3):
+        gradients = {name: torch.randn(shape) for name, shape in shapes.items()}
+        for weights, optimizer in zip((ours, theirs), both, strict=True):
+            for name, weight in weights.items():
+                weight.grad = gradients[name].clone()
+            optimizer.step()
+    for name, weight in ours.items():
+        gap = (weight - theirs[name]).abs().max().item()
+        assert gap == 0.0 if bf16 else 0.0 < gap < 0.1, name
+        assert (weight - begun[name]).abs().max().item() > 0.1  # the control: it has moved
+
+
+def test_muon_computes_in_fp32_where_bf16_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[torch.dtype] = set()
+
+    def watched(matrix: Tensor) -> Tensor:
+        seen.add(matrix.dtype)
+        return orthogonalized(matrix)
+
+    monkeypatch.setattr(optim, "orthogonalized", watched)
+    for fast, dtype in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(optim, "gains_by_bf16", lambda device, fast=fast: fast)
+        weights = dict(tiny_model(20, "mlm").named_parameters())
+        optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
+        for weight in weights.values():
+            weight.grad = torch.randn_like(weight)
+        seen.clear()
+        optimizer.step()
+        assert seen == {dtype}
+
+
+def test_what_adamw_moves_beside_muon_may_have_its_own_settings() -> None:
+    weights = dict(tiny_model(20, "mlm").named_parameters())
+    optimizer = muon(
+        weights,
+        learning_rate=0.1,
+        weight_decay=0.5,
+        momentum=0.8,
+        adamw_learning_rate=0.01,
+        adamw_weight_decay=0.2,
+        eps=1e-8,
+        embedding_learning_rate=0.03,
+    )
+    groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
+    matrix = groups[id(weights["encoder.blocks.0.feedforward.up.weight"])]
+    table = groups[id(weights["encoder.embedding.tokens.weight"])]
+    bias = groups[id(weights["heads.mlm.bias"])]
+    assert (matrix["lr"], matrix["weight_decay"], matrix["momentum"]) == (0.1, 0.5, 0.8)
+    assert (table["lr"], table["weight_decay"], table["eps"]) == (0.03, 0.2, 1e-8)
+    assert (bias["lr"], bias["weight_decay"]) == (0.01, 0.0)
+    assert optimizer.param_groups[0] is matrix  # what the journal writes
+
+
+def test_embedding_tables_may_have_a_rate_of_their_own() -> None:
+    weights = dict(tiny_model(20, "mlm", layers=2).named_parameters())
+    for rate in (0.01, 1.0):
+        optimizer = adamw(
+            weights, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=rate
+        )
+        assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+        rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+        own = {name for name, weight in weights.items() if rates[id(weight)] == rate}
+        assert own == {f"encoder.embedding.{n}.weight" for n in ("tokens", "positions", "types")}
+        others = {rates[id(weight)] for name, weight in weights.items() if name not in own}
+        assert others == {0.1}
+
+
+def test_settings_with_nothing_to_move_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"embedding_learning_rate: the model has no table"):
+        adamw(
+            {"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=1.0
+        )
+    weights = dict(tiny_model(20, "lm", family=LSTM_LM).named_parameters())
+    with pytest.raises(ConfigError, match=r'"muon": moves the matrices of attention'):
+        muon(weights, learning_rate=0.1, weight_decay=0.5)
 
 
 def test_muon_keeps_a_momentum_for_each_stack() -> None:

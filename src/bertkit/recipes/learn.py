@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +117,7 @@ def learn(
             coming if flops is None or peak is None else _counted(coming, flops, needed),
             optimizer,
             plan,
-            max_grad_norm=train.max_grad_norm,
+            max_grad_norm=train.max_grad_norm or math.inf,
             seed=train.seed,
             start=start,
             ranks=ranks,
@@ -166,13 +167,25 @@ def batches_of_step(
 
 
 def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Schedule]:
-    """The optimizer of a run, and how its learning rate goes."""
-    optimizer: Any = OPTIMIZERS[train.optimizer](
-        masters.weights,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        betas=train.betas,
-    )
+    """The optimizer of a run, and how its learning rate goes.
+
+    Raises: ConfigError where a setting has nothing to move.
+    """
+    settings: dict[str, Any] = {
+        "learning_rate": train.learning_rate,
+        "weight_decay": train.weight_decay,
+        "betas": train.betas,
+        "eps": train.eps,
+        "embedding_learning_rate": train.embedding_learning_rate,
+    }
+    if train.optimizer == "muon":
+        settings |= {
+            "momentum": train.momentum,
+            "adamw_learning_rate": train.adamw_learning_rate,
+            "adamw_weight_decay": train.adamw_weight_decay,
+        }
+    make: Any = OPTIMIZERS[train.optimizer]
+    optimizer = make(masters.weights, **settings)
     if train.shard_optimizer and ranks.world > 1:
         optimizer = Sharded(optimizer, masters.weights, ranks)
     plan = schedule(

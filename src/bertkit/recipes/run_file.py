@@ -21,9 +21,11 @@ from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replace import Generator
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.optim import MOMENTUM
 from bertkit.training.tracker import Track
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
+LearningRate = Annotated[float, Meta(gt=0.0)]
 
 
 class Train(Settings, frozen=True):
@@ -54,16 +56,27 @@ class Train(Settings, frozen=True):
     last digits of the precision and the draws of dropout."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Muon moves the matrices of the layers, and AdamW all else."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-4
+    learning_rate: LearningRate = 1e-4
+    adamw_learning_rate: LearningRate | None = None
+    """With Muon, that of what AdamW moves; `learning_rate` by default."""
+    embedding_learning_rate: LearningRate | None = None
+    """That of the tables of tokens, positions and segments; by default that of the rest of what
+    AdamW moves."""
     schedule: Literal["linear", "wsd", "constant"] = "linear"
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps of the final decay of `wsd`."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None
+    """With Muon, that of what AdamW moves; `weight_decay` by default."""
+    momentum: Beta = MOMENTUM
+    """How much Muon keeps at each step of the mean gradient."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """How much AdamW keeps at each step of the mean gradient and of its square."""
-    max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
-    """Largest norm of the gradient."""
+    eps: Annotated[float, Meta(gt=0.0)] = 1e-6
+    """What AdamW adds to the root of the mean square that it divides by."""
+    max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
+    """Largest norm of the gradient; 0 bounds none."""
     seed: Seed = 0
     precision: Precision = "auto"
     """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where it is faster:
@@ -103,6 +116,13 @@ class Train(Settings, frozen=True):
                 f"first_batch_size = {self.first_batch_size} is more than batch_size = "
                 f"{self.batch_size}, to which it grows"
             )
+        given = {
+            "adamw_learning_rate": self.adamw_learning_rate is not None,
+            "adamw_weight_decay": self.adamw_weight_decay is not None,
+            "momentum": self.momentum != MOMENTUM,
+        }
+        for name in (name for name, value in given.items() if value and self.optimizer != "muon"):
+            raise ValueError(f'{name}: is for optimizer = "muon", and it is adamw; leave it out')
         fewest = self.first_batch_size or self.batch_size
         if fewest < self.parts:
             raise ValueError(f"parts = {self.parts}: a step of {fewest} samples has not as many")

@@ -76,9 +76,9 @@ def steps(
     """Take one optimizer step for each group of batches and yield it.
 
     Gradients of a group add up, in fp32, before the step, and so do those of all processes, each
-    of which has the batches of its own parts. Dropout's numbers depend on (seed, step, part)
-    alone: a run resumed at `start`, by as many processes or others, goes on as if it had never
-    stopped.
+    of which has the batches of its own parts. They are scaled down to `max_grad_norm`, unless it is
+    infinite. Dropout's numbers depend on (seed, step, part) alone: a run resumed at `start`, by as
+    many processes or others, goes on as if it had never stopped.
     Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
@@ -103,9 +103,13 @@ def steps(
             sums.read()  # the time is that of a device, too
             took = time.perf_counter() - began
             tokens, stop, slowest = _added_up(ranks, masters, sums, tokens, stop, took)
-        clipped = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
+        gradients = [w.grad for w in masters.weights.values() if w.grad is not None]
+        size = torch.nn.utils.get_total_norm(gradients)
+        if max_grad_norm < math.inf:
+            weights = masters.weights.values()
+            torch.nn.utils.clip_grads_with_norm_(weights, max_grad_norm, size)
         parts, accuracy = sums.means()  # with the norm the one time that a device is waited for
-        total, norm = sum(parts.values()), clipped.item()
+        total, norm = sum(parts.values()), size.item()
         if not (math.isfinite(total) and math.isfinite(norm)):
             optimizer.zero_grad()
             raise TrainingError(

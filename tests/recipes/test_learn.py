@@ -1,0 +1,88 @@
+"""The steps of a pretraining do what the run's settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.factories import tiny_model
+from torch import Tensor
+
+from bertkit.checkpoint.weights import read_tensors
+from bertkit.errors import BertkitError
+from bertkit.recipes.learn import optimization
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import Train
+from bertkit.text.train import train
+from bertkit.training.journal import Journal
+from bertkit.training.masters import Masters
+from bertkit.training.ranks import ALONE
+
+Learned = tuple[dict[str, Tensor], list[dict[str, Any]]]
+"""The weights at the end of a run, and its journal."""
+
+SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 32}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    place = tmp_path_factory.mktemp("learn")
+    for i, text in enumerate(english[:8]):
+        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    tokenizer = train(english[:8], kind="wordpiece", size=300)
+    files = sorted(place.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+
+
+@pytest.fixture
+def learned(corpus: Path, tmp_path: Path) -> Callable[..., Learned]:
+    """Runs of six steps with these settings of `train`."""
+
+    def run(name: str, **settings: Any) -> Learned:
+        usual = {"steps": 6, "batch_size": 4, "learning_rate": 1e-2, "precision": "fp32"}
+        run_file = {
+            "model": SHAPE,
+            "sampling": {"length": 32, "held_out": 0.1},
+            "train": {**usual, "log_every": 1, "save_every": 100, "device": "cpu", **settings},
+        }
+        pretrain(run_file, corpus=corpus, out=tmp_path / name)
+        return read_tensors(tmp_path / name), Journal(tmp_path / name).records()
+
+    return run
+
+
+def losses(run: Learned) -> list[float]:
+    return [record["loss"] for record in run[1] if "loss" in record]
+
+
+def test_the_optimizer_has_the_settings_of_the_run() -> None:
+    train = Train(
+        steps=10, learning_rate=0.2, weight_decay=0.3, betas=(0.8, 0.9), eps=1e-8,
+        embedding_learning_rate=0.4,
+    )  # fmt: skip
+    weights = Masters(tiny_model(20, "mlm"), torch.float32)
+    groups = optimization(train, weights, ALONE)[0].param_groups
+    assert {(g["betas"], g["eps"]) for g in groups} == {((0.8, 0.9), 1e-8)}
+    assert {g["lr"] for g in groups} == {0.2, 0.4}
+    muon = Train(steps=10, optimizer="muon", momentum=0.7, adamw_learning_rate=0.5)
+    groups = optimization(muon, weights, ALONE)[0].param_groups
+    assert groups[0]["momentum"] == 0.7
+    assert {g["lr"] for g in groups[1:]} == {0.5}
+
+
+def test_without_a_bound_gradients_stay_as_they_are(learned: Callable[..., Learned]) -> None:
+    free = losses(learned("free", max_grad_norm=0))
+    assert free == losses(learned("wide", max_grad_norm=1e9))
+    assert free != losses(learned("narrow", max_grad_norm=1e-3))  # the control
+
+
+def test_a_setting_that_moves_nothing_leaves_no_folder(
+    learned: Callable[..., Learned], tmp_path: Path
+) -> None:
+    with pytest.raises(BertkitError, match=r"momentum: is for optimizer = .muon"):
+        learned("run", momentum=0.5)
+    assert not (tmp_path / "run").exists()
