@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +159,44 @@ def test_the_same_key_masks_the_same(tokenizer: Tokenizer) -> None:
     other = masker(ids, generator(3, 2, 4, Purpose.MASK))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not np.array_equal(first[1], other[1])
+
+
+def test_the_share_may_change_over_a_run() -> None:
+    falling = Masking(first_mlm_probability=0.3, mlm_probability=0.15)
+    shares = [falling.probability(step, 101) for step in range(101)]
+    assert (shares[0], shares[-1]) == (0.3, 0.15)
+    assert shares[50] == pytest.approx(0.225)
+    assert np.diff(shares) == pytest.approx([-0.0015] * 100)
+    early = Masking(first_mlm_probability=0.3, mlm_probability=0.15, first_share=0.5)
+    assert [early.probability(step, 100) for step in (0, 49, 50, 99)] == [0.3, 0.15, 0.15, 0.15]
+    step = Masking(
+        first_mlm_probability=0.15, mlm_probability=0.3, first_share=0.3, schedule="step"
+    )
+    assert [step.probability(n, 100) for n in (0, 29, 30, 99)] == [0.15, 0.15, 0.3, 0.3]
+    assert {Masking().probability(n, 100) for n in range(100)} == {0.15}  # the control
+    assert falling.probability(0, 1) == 0.3  # a run of one step
+
+
+def test_another_share_masks_the_same_tokens_and_more(tokenizer: Tokenizer) -> None:
+    few = Masker(Masking(), tokenizer)
+    many = few.with_share(0.3)
+    for (_, _, some), (_, _, more) in zip(drawn(few, 50), drawn(many, 50), strict=True):
+        assert (len(some), len(more)) == (19, 38)
+        assert set(some) < set(more)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"first_share": 0.5}, "and it does not"),
+        ({"schedule": "step"}, "and it does not"),
+        ({"first_mlm_probability": 0.3, "schedule": "step"}, "never be taken"),
+        ({"first_mlm_probability": 0.3, "dupe_factor": 2}, "static masks"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Masking(**settings)
 
 
 def test_impossible_shares_are_refused() -> None:

@@ -197,6 +197,17 @@ def test_epochs_draw_anew_and_cycles_repeat(corpus: Corpus, tokenizer: Tokenizer
     assert not equal(static.sample(0, 3), static.sample(1, 3))
 
 
+def test_another_share_of_masks_changes_nothing_else(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    samples = make(corpus, tokenizer)
+    plain, more = samples.batch(5, 20), samples.batch(5, 20, 0.5)
+    assert all(np.array_equal(whole(a), whole(b)) for a, b in zip(plain, more, strict=True))
+    assert sum(len(s.labels) for s in more) > 3 * sum(len(s.labels) for s in plain)
+    # a pure function of index and share, and the samples are as they were
+    assert all(map(equal, samples.batch(5, 20, 0.5), more))
+    assert all(map(equal, samples.batch(5, 20), plain))
+    assert all(map(equal, samples.batch(5, 20, 0.15), plain))
+
+
 def test_seeds_differ(corpus: Corpus, tokenizer: Tokenizer) -> None:
     one, two = make(corpus, tokenizer, seed=1), make(corpus, tokenizer, seed=2)
     assert not any(equal(a, b) for a, b in zip(one.batch(0, 20), two.batch(0, 20), strict=True))

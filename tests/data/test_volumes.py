@@ -126,6 +126,19 @@ def test_one_volume_is_open_at_a_time(large: Corpus) -> None:
     assert sorted(opened) == sorted(corpus.volumes)
 
 
+def test_each_volume_masks_the_share_asked_for(large: Corpus) -> None:
+    asked: list[float] = []
+
+    class Masked(Numbers):
+        def masked(self, share: float) -> Numbers:
+            asked.append(share)
+            return self
+
+    samples = Volumes(volumes(large), Masked, lambda v: SIZES[len(v.numbers)], 0)
+    assert samples.batch(0, len(samples), 0.3) == samples.batch(0, len(samples))
+    assert asked == [0.3] * len(large.volumes)
+
+
 def test_rounds_and_seeds_have_other_orders(large: Corpus) -> None:
     def shards(seed: int, turn: int) -> list[tuple[int, ...]]:
         samples = told(volumes(large), seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 from tests.factories import tiny_model
 from torch import Tensor
 
+from bertkit.batch import Batch
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError
 from bertkit.recipes.learn import optimization
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.pretrain import _Samples, pretrain
 from bertkit.recipes.run_file import Train
 from bertkit.text.train import train
 from bertkit.training.journal import Journal
@@ -78,6 +80,48 @@ def test_without_a_bound_gradients_stay_as_they_are(learned: Callable[..., Learn
     free = losses(learned("free", max_grad_norm=0))
     assert free == losses(learned("wide", max_grad_norm=1e9))
     assert free != losses(learned("narrow", max_grad_norm=1e-3))  # the control
+
+
+@pytest.mark.parametrize("schedule", ["linear", "step"])
+def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
+    corpus: Path, tmp_path: Path, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masking = {"first_mlm_probability": 0.6, "schedule": schedule, "first_share": 0.5}
+    run_file = {
+        "model": SHAPE,
+        "sampling": {"length": 32, "held_out": 0.1, "pairs": "none"},
+        "masking": masking,
+        "train": {"steps": 8, "batch_size": 8, "precision": "fp32", "save_every": 2, "keep": 9},
+    }
+    shares: list[float] = []
+
+    def watched(samples: _Samples, step: int) -> list[Batch]:
+        batches = drawn(samples, step)
+        masked = sum(len(batch.targets["mlm"]) for batch in batches)
+        shares.append(masked / sum(batch.tokens for batch in batches))
+        return batches
+
+    drawn = _Samples.batches
+    monkeypatch.setattr(_Samples, "batches", watched)
+    pretrain(run_file, corpus=corpus, out=tmp_path / "run")
+    assert len(shares) == 8
+    assert shares[0] > 0.5
+    assert (shares[2] > 0.5) == (schedule == "step")
+    assert all(share < 0.2 for share in shares[4:])
+    held_out = [
+        r["held_out"]["mlm"] for r in Journal(tmp_path / "run").records() if "held_out" in r
+    ]
+    pretrain({**run_file, "masking": {}}, corpus=corpus, out=tmp_path / "control")
+    others = [r["held_out"] for r in Journal(tmp_path / "control").records() if "held_out" in r]
+    assert held_out[0] == others[0]["mlm"]  # the same masks before the first step
+    whole = read_tensors(tmp_path / "run")
+    for number in (4, 6, 8):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{number:08d}")
+    shares.clear()
+    pretrain(run_file, corpus=corpus, out=tmp_path / "run", resume=True)
+    assert (shares[0] > 0.5) == (schedule == "step")
+    again = read_tensors(tmp_path / "run")
+    assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
 
 
 def test_a_setting_that_moves_nothing_leaves_no_folder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,6 +20,12 @@ class Masking(Settings, frozen=True):
 
     mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Share of a sample's tokens that are chosen."""
+    first_mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None
+    """Another share at the start of a run; by default the same."""
+    first_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    """Share of the steps after which `mlm_probability` is reached."""
+    schedule: Literal["linear", "step"] = "linear"
+    """How it is reached: evenly (Ankner et al. 2024), or in one step."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
     """Tokens; whole words (google-research/bert, 2019); spans of words (SpanBERT); or n-grams of
     one to three words (ALBERT). Whether a chosen token becomes [MASK], another or none is drawn for
@@ -37,6 +44,33 @@ class Masking(Settings, frozen=True):
                 f"mask = {self.mask} and random = {self.random} are shares of the chosen; "
                 "together they cannot exceed 1"
             )
+        if self.first_mlm_probability is None:
+            if (self.first_share, self.schedule) != (1.0, "linear"):
+                raise ValueError(
+                    "first_share, schedule: say how the share of masks changes, and it does not; "
+                    "set first_mlm_probability, or leave them out"
+                )
+            return
+        if self.dupe_factor is not None:
+            raise ValueError(
+                "first_mlm_probability: static masks (dupe_factor) stay the same; leave out either"
+            )
+        if self.schedule == "step" and self.first_share == 1.0:
+            raise ValueError(
+                "first_share = 1.0: the step from first_mlm_probability to mlm_probability would "
+                "never be taken; set it below 1"
+            )
+
+    def probability(self, step: int, steps: int) -> float:
+        """The share of tokens that are chosen in a step, from 0, of a run of so many."""
+        first, last = self.first_mlm_probability, self.mlm_probability
+        if first is None:
+            return last
+        until = self.first_share * steps
+        if self.schedule == "step":
+            return first if step < round(until) else last
+        done = min(1.0, step / max(1.0, until - 1.0))
+        return (1.0 - done) * first + done * last
 
 
 SPANS = np.power(0.8, np.arange(10.0))
@@ -51,7 +85,7 @@ class Masker:
     """Masks samples of one vocabulary."""
 
     def __init__(self, settings: Masking, tokenizer: Tokenizer) -> None:
-        self.settings = settings
+        self.settings, self.share = settings, settings.mlm_probability
         self.mask = tokenizer.mask
         self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.special[list(tokenizer.special_ids)] = True
@@ -59,19 +93,25 @@ class Masker:
         if settings.unit != "token":
             self.starts_word = tokenizer.starts_word
 
+    def with_share(self, share: float) -> Masker:
+        """One that chooses another share of the tokens."""
+        masker = copy.copy(self)
+        masker.share = share
+        return masker
+
     def __call__(
         self, ids: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The masked ids, and the positions of the chosen tokens in order.
 
         Special tokens are never chosen nor drawn; at least one token is chosen where there is an
-        ordinary one. Tokens are chosen until round(mlm_probability × tokens) are reached; a word
+        ordinary one. Tokens are chosen until round(share × tokens) are reached; a word
         or span that would overshoot is passed over, unless nothing is chosen yet.
         """
         candidates = np.flatnonzero(~self.special[ids])
         if not len(candidates):
             return ids, candidates
-        wanted = max(1, round(self.settings.mlm_probability * len(candidates)))
+        wanted = max(1, round(self.share * len(candidates)))
         match self.settings.unit:
             case "token":
                 positions = rng.permutation(candidates)[:wanted]

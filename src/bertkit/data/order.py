@@ -88,8 +88,17 @@ class Shuffled(Generic[T]):
         """A pure function of the seed and both numbers."""
         raise NotImplementedError
 
-    def batch(self, first: int, count: int) -> list[T]:
-        """`count` samples of the endless shuffled order, from index `first` on."""
+    def masked(self, share: float) -> Shuffled[T]:
+        """The same samples, of whose tokens another share is masked."""
+        raise NotImplementedError
+
+    def batch(self, first: int, count: int, masked: float | None = None) -> list[T]:
+        """`count` samples of the endless shuffled order, from index `first` on.
+
+        `masked` is the share of tokens to mask, where it is not that of the settings.
+        """
+        if masked is not None:
+            return self.masked(masked).batch(first, count)
         samples: list[T] = []
         while count:
             epoch, place = divmod(first, len(self))

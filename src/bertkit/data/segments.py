@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -129,6 +130,11 @@ class Samples(Shuffled[Sample]):
     def __len__(self) -> int:
         """Samples of one epoch."""
         return len(self.windows)
+
+    def masked(self, share: float) -> Samples:
+        samples = copy.copy(self)
+        samples.masker = self.masker.with_share(share)
+        return samples
 
     def sample(self, epoch: int, index: int) -> Sample:
         """The sample of one window in one epoch."""

@@ -69,7 +69,7 @@ class Volumes(Shuffled[T]):
         """Samples of one round."""
         return int(self.sizes.sum())
 
-    def batch(self, first: int, count: int) -> list[T]:
+    def batch(self, first: int, count: int, masked: float | None = None) -> list[T]:
         samples: list[T] = []
         while count:
             turn, place = divmod(first, len(self))
@@ -77,7 +77,7 @@ class Volumes(Shuffled[T]):
             at = int(np.searchsorted(ends, place, side="right"))
             volume, left = int(order[at]), int(ends[at]) - place
             size, part = int(self.sizes[volume]), min(count, left)
-            samples += self._volume(volume).batch(turn * size + size - left, part)
+            samples += self._volume(volume).batch(turn * size + size - left, part, masked)
             if at + 1 < len(order):
                 self._fetch_ahead(int(order[at + 1]))
             first, count = first + part, count - part

@@ -42,14 +42,7 @@ from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
 from bertkit.recipes.learn import HeldOut, batches_of_step, begin, learn, optimization, warn
-from bertkit.recipes.run_file import (
-    FREE,
-    PretrainConfig,
-    Teacher,
-    heads_of,
-    read_config,
-    renamed,
-)
+from bertkit.recipes.run_file import FREE, PretrainConfig, Teacher, heads_of, read_config, renamed
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.compiled import compile_blocks
@@ -390,11 +383,13 @@ class _Samples:
 
     def batches(self, step: int) -> list[Batch]:
         """Those of a step that are this process's."""
-        train = self.config.train
+        train, masking = self.config.train, self.config.masking
         samples = self.first if step < self.until else self.main
+        changes = masking.first_mlm_probability is not None
+        share = masking.probability(step, train.steps) if changes else None
 
         def batches(first: int, count: int) -> list[Batch]:
-            drawn = samples.batch(first, count)
+            drawn = samples.batch(first, count, share)
             return collate(drawn, head=self.head, max_batch_tokens=train.max_batch_tokens)
 
         return batches_of_step(train, self.parts, step, batches)

@@ -220,6 +220,11 @@ class PretrainConfig(Settings, frozen=True):
             )
         if self.objective == "masked":
             return
+        if self.masking.first_mlm_probability is not None:
+            raise ValueError(
+                f"masking.first_mlm_probability: objective = {self.objective!r} masks no words; "
+                "leave it out"
+            )
         if self.generator is not None or self.teacher is not None:
             raise ValueError("generator, teacher: next words are learned without; leave them out")
         if self.sampling.first_length is not None and self.decoder is not None:
