@@ -54,6 +54,7 @@ def test_round_trip() -> None:
         (("train.adamw_weight_decay", "0.0"), r"train: adamw_weight_decay: is for optimizer"),
         (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
         (("masking.first_share", "0.5"), r"masking: first_share, schedule: say how the share"),
+        (("train.z_loss", "-1"), r"train\.z_loss: expected `float` >= 0"),
         (("train.eps", "0"), r"train\.eps: expected `float` > 0"),
         (("train.max_grad_norm", "-1"), r"train\.max_grad_norm: expected `float` >= 0"),
     ],

@@ -34,7 +34,7 @@ def test_packing_leaves_the_model_alone() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu2", "silu"])
 def test_every_activation_survives_packing(activation: str) -> None:
     from bertkit.batch import Batch, Packed
 

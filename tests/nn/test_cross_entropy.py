@@ -8,10 +8,13 @@ from bertkit.nn import cross_entropy
 from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 
 
-@pytest.mark.parametrize(("biased", "smoothing"), [(True, 0.0), (False, 0.0), (True, 0.1)])
+@pytest.mark.parametrize(
+    ("biased", "smoothing", "z_loss"),
+    [(True, 0.0, 0.0), (False, 0.0, 0.0), (True, 0.1, 0.0), (True, 0.0, 0.03), (False, 0.1, 0.03)],
+)
 @pytest.mark.parametrize("rows", [1, 7, 512, 513, 1100])
 def test_equals_the_plain_loss(
-    rows: int, biased: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
+    rows: int, biased: bool, smoothing: float, z_loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "ROWS", 512)
     x = torch.randn(rows, 16, dtype=torch.float64, requires_grad=True)
@@ -19,9 +22,10 @@ def test_equals_the_plain_loss(
     bias = torch.randn(50, dtype=torch.float64, requires_grad=True) if biased else None
     learned = [weight for weight in (x, weight, bias) if weight is not None]
     targets = torch.randint(0, 50, (rows,))
-    loss, correct = linear_cross_entropy(x, weight, bias, targets, smoothing)
+    loss, correct = linear_cross_entropy(x, weight, bias, targets, smoothing, z_loss)
     logits = F.linear(x, weight, bias)
     plain = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    plain = plain + z_loss * logits.logsumexp(-1).square().sum()
     torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-4)
     assert correct.item() == (logits.argmax(-1) == targets).sum().item()
     ours = torch.autograd.grad(3 * loss, learned)
@@ -75,6 +79,21 @@ def test_bf16_loss_and_gradient_are_near_fp32(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(loss, plain, rtol=1e-3, atol=1e-2)
     ours, theirs = (torch.autograd.grad(value, x)[0] for value in (loss, plain))
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.1)
+
+
+def test_a_small_z_loss_is_not_rounded_away_in_bf16() -> None:
+    x, weight = torch.randn(4096, 8).bfloat16(), (torch.randn(40, 8) * 0.1).bfloat16()
+    targets = torch.randint(0, 40, (4096,))
+
+    def sum_of_gradients(z_loss: float) -> float:
+        """Over all logits: 2 z log Z of each row, and 0 of the cross-entropy."""
+        bias = torch.zeros(40).bfloat16().requires_grad_()
+        loss, _ = linear_cross_entropy(x, weight, bias, targets, z_loss=z_loss)
+        return float(torch.autograd.grad(loss, bias)[0].float().sum())
+
+    log_z = F.linear(x.float(), weight.float()).logsumexp(-1).sum().item()
+    assert sum_of_gradients(1e-4) == pytest.approx(2e-4 * log_z, rel=0.3)
+    assert sum_of_gradients(1e-3) == pytest.approx(2e-3 * log_z, rel=0.1)
 
 
 def test_bf16_gradients_of_many_parts_add_up_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.factories import tiny_model
+import torch
+from tests.factories import tiny_config, tiny_model
 
 from bertkit.checkpoint.folder import load
 from bertkit.models.heads import CRFTagger
+from bertkit.models.model import build
+from bertkit.nn.init import begin_at_zero
 
 LABELS = ("O", "B-x", "I-x")
 
@@ -24,6 +27,19 @@ def test_matrices_are_a_cut_normal_biases_0_and_norms_1() -> None:
             assert weight.abs().max() <= 0.04, name
             # a normal cut at two standard deviations has 0.880 of its spread
             assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
+
+
+def test_layers_may_begin_with_nothing_to_add() -> None:
+    decoder = tiny_config(30, **{"attention.cross": True, "attention.causal": True})
+    model = build(tiny_config(30, layers=2), decoder=decoder)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    begin_at_zero(model)
+    ends = ("attention.out.weight", "cross.out.weight", "feedforward.down.weight")
+    for name, weight in model.named_parameters():
+        last = name.endswith(ends)
+        assert bool(weight.any()) == bool(before[name].any() and not last), name
+        assert last or torch.equal(weight, before[name])
+    assert sum(name.endswith(ends) for name in before) == 2 * 2 + 3
 
 
 def test_a_crf_begins_as_a_softmax_for_each_word(bert: Path) -> None:

@@ -262,6 +262,20 @@ CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["bert", "electra", "modernbert"])
+def test_the_square_of_relu_is_theirs(
+    name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    family = ENCODERS[name]
+    heads = frozenset({"rtd" if family is ELECTRA else "mlm"})
+    theirs = their_model(family, heads, {family.activation: "relu2"})
+    loaded = opened(theirs, tokenizer, tmp_path / "model")
+    assert difference(loaded.model, theirs, family) <= 1e-5
+    assert family.write_config(loaded.model.config)[family.activation] == "relu2"
+    plain = their_model(family, heads, {family.activation: "relu"})
+    assert difference(loaded.model, plain, family) > 1e-4  # the control
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_control_another_dropout_fails(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

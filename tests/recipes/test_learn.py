@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ from tests.factories import tiny_model
 from torch import Tensor
 
 from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.weights import read_tensors
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, ConfigError
 from bertkit.recipes.learn import optimization
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import _Samples, pretrain
@@ -80,6 +82,38 @@ def test_without_a_bound_gradients_stay_as_they_are(learned: Callable[..., Learn
     free = losses(learned("free", max_grad_norm=0))
     assert free == losses(learned("wide", max_grad_norm=1e9))
     assert free != losses(learned("narrow", max_grad_norm=1e-3))  # the control
+
+
+def test_z_loss_is_learned_from_and_not_scored(learned: Callable[..., Learned]) -> None:
+    plain, with_z = learned("plain"), learned("with_z", z_loss=0.1)
+    log_z = math.log(300)  # all pieces are about as likely at first
+    assert losses(with_z)[0] - losses(plain)[0] == pytest.approx(0.1 * log_z**2, rel=0.2)
+    scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (plain, with_z)]
+    assert scores[0][0] == scores[1][0]
+    assert scores[0][1] != scores[1][1]
+
+
+def test_layers_may_begin_at_zero(learned: Callable[..., Learned]) -> None:
+    tiny = {"learning_rate": 1e-12, "steps": 1}
+    (plain, _), (zero, _) = learned("plain", **tiny), learned("zero", zero_init=True, **tiny)
+    for name, weight in zero.items():
+        last = name.endswith(("output.dense.weight",))
+        assert (weight.abs().max().item() < 1e-9) == (last or not plain[name].abs().max() > 1e-9)
+        assert last or torch.allclose(weight, plain[name], atol=1e-9), name
+
+
+def test_a_model_that_starts_from_another_does_not_begin_at_zero(
+    learned: Callable[..., Learned], corpus: Path, tmp_path: Path
+) -> None:
+    learned("first", steps=1)
+    run_file = {
+        "model": SHAPE,
+        "sampling": {"length": 32},
+        "train": {"steps": 1, "zero_init": True},
+    }
+    with pytest.raises(ConfigError, match=r"train\.zero_init: the model starts from another"):
+        pretrain(run_file, corpus=corpus, out=tmp_path / "run", start_from=load(tmp_path / "first"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("schedule", ["linear", "step"])

@@ -114,7 +114,6 @@ MODERNBERT = Family(
     },
     fixed={
         "token_types": 0,
-        "feedforward.activation": "gelu",
         "feedforward.gated": True,
         "norm.place": "pre",
         "norm.first": False,
@@ -144,7 +143,6 @@ MODERNBERT = Family(
     special=Special(("positions", "attention.window"), _read, _write),
     activation="hidden_activation",
     must_be={
-        "hidden_activation": "gelu",
         "classifier_activation": "gelu",
         "embedding_dropout": 0.0,
         "attention_dropout": 0.0,

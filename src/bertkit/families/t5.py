@@ -14,10 +14,12 @@ from bertkit.models.config import RelativePositions, TransformerConfig
 
 KINDS = {
     "relu": ("relu", False),
+    "relu2": ("relu2", False),
     "gelu": ("gelu", False),
     "gelu_new": ("gelu_tanh", False),
     "silu": ("silu", False),
     "gated-relu": ("relu", True),
+    "gated-relu2": ("relu2", True),
     "gated-gelu": ("gelu_tanh", True),
     "gated-silu": ("silu", True),
 }

@@ -133,7 +133,7 @@ class AttentionSettings(Settings, frozen=True):
 class FeedForwardSettings(Settings, frozen=True):
     """What the feed-forward network is beside its width."""
 
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
     """`gelu` is the exact form with erf, BERT's."""
     gated: bool = False
     """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""

@@ -59,7 +59,9 @@ class MaskedLM(LanguageModelHead):
         self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
         self.norm = norm_of(config.norm, config.width)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
-        self.activation = ACTIVATIONS[config.feedforward.activation]
+        of_heads = config.head.norm  # ModernBERT's heads are all alike
+        activation = config.head.activation if of_heads else config.feedforward.activation
+        self.activation = ACTIVATIONS[activation]
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Shapes: (M, E)."""

@@ -20,11 +20,14 @@ def linear_cross_entropy(
     bias: Tensor | None,
     targets: Tensor,
     smoothing: float = 0.0,
+    z_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
 
     With `smoothing` that share of each target is spread over all pieces: Szegedy et al. 2016,
-    section 7. In bf16 what ties after rounding counts as likeliest: some per mille too many.
+    section 7. `z_loss` adds so many times the square of log Z, Z being the sum that softmax divides
+    by, which keeps logits small: Chowdhery et al. 2022, section 5. In bf16 what ties after rounding
+    counts as likeliest: some per mille too many.
 
     The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
     kept. Softmax and sums over rows add up in fp32; chances and gradients are rounded to the type
@@ -32,14 +35,22 @@ def linear_cross_entropy(
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.
     """
     loss: Tensor
-    loss, correct = _LinearCrossEntropy.apply(x, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+    loss, correct = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        x, weight, bias, targets, smoothing, z_loss
+    )
     return loss, correct
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+        ctx,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        z_loss: float,
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
@@ -48,6 +59,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, x.shape[0], count):
             rows, right = x[start : start + count], targets[start : start + count]
             logits = F.linear(rows, weight, bias)  # (rows, V)
+            if z_loss:  # in bf16 the few per mille that it adds to p would be rounded away
+                logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             p = torch.softmax(logits, -1)
             likely = p.gather(1, right[:, None])
             nats = likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
@@ -57,12 +70,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 nats = (1 - smoothing) * nats + smoothing * spread
             loss -= nats
             correct += (likely[:, 0] >= p.amax(-1)).sum()  # in bf16 five times faster than argmax
+            if z_loss:
+                log_z = logits.logsumexp(-1)
+                loss += z_loss * log_z.square().sum()
             if learns:
+                if z_loss:
+                    p *= (1.0 + 2.0 * z_loss * log_z)[:, None]
                 p[torch.arange(len(right), device=p.device), right] -= (
                     1.0 - smoothing
                 )  # softmax - one-hot
                 if smoothing:
                     p -= smoothing / p.shape[1]
+                p = p.to(x.dtype)
                 torch.mm(p, weight, out=grad_x[start : start + count])
                 if ctx.needs_input_grad[1]:
                     grad_weight = add_up(grad_weight, p.T @ rows)
@@ -75,7 +94,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
-        return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), None, None
+        return *(None if g is None else g * grad.to(g.dtype) for g in ctx.saved_tensors), *[
+            None
+        ] * 3
 
 
 def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:

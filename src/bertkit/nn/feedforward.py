@@ -16,10 +16,16 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def relu2(x: Tensor) -> Tensor:
+    """The square of ReLU. So et al. 2021 (Primer), section 4."""
+    return F.relu(x).square()
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
     "relu": F.relu,
+    "relu2": relu2,
     "silu": F.silu,
     "tanh": torch.tanh,
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.crf import CRF
+from bertkit.nn.feedforward import FeedForward
 
 
 @torch.no_grad()
@@ -26,3 +28,17 @@ def initialize(module: nn.Module, std: float = 0.02) -> None:
                 nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
             else:  # the vectors called weight are those of norms
                 weight.fill_(1.0 if name == "weight" else 0.0)
+
+
+@torch.no_grad()
+def begin_at_zero(module: nn.Module) -> None:
+    """Let every layer add nothing at first: the last matrices of attention and feed-forward
+    networks are 0.
+
+    Source: Zhang et al. 2019 (Fixup), section 3.
+    """
+    for part in module.modules():
+        if isinstance(part, Attention | CrossAttention):
+            part.out.weight.zero_()
+        elif isinstance(part, FeedForward):
+            part.down.weight.zero_()

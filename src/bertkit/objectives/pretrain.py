@@ -14,9 +14,11 @@ from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Totals
 
 
-def pretrain(model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0) -> Loss:
+def pretrain(
+    model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0, z_loss: float = 0.0
+) -> Loss:
     """The mean cross-entropy of each head, summed: over masked places, over sequences, or over all
-    tokens; of words with label `smoothing`."""
+    tokens; of words with label `smoothing` and `z_loss`."""
     states = model.states(batch)
     parts, correct = {}, {}
     for name, head in model.heads.items():
@@ -24,7 +26,7 @@ def pretrain(model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0
         if isinstance(head, LanguageModelHead):
             features = head.features(states, batch)
             loss, correct[name] = linear_cross_entropy(
-                features, head.weight, head.bias, targets, smoothing
+                features, head.weight, head.bias, targets, smoothing, z_loss
             )
         else:
             logits = head(states, batch).float()

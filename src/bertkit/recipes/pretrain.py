@@ -35,6 +35,7 @@ from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.embedding import hold_at_zero
+from bertkit.nn.init import begin_at_zero
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
@@ -197,11 +198,18 @@ def _learner(
     )
     if FAMILIES[config.family].zero_pad:
         hold_at_zero(model.encoder.embedding.tokens, config.model.pad_id)
-    objective: Objective = partial(masked_words, smoothing=config.train.label_smoothing)
+    train = config.train
+    objective: Objective = partial(
+        masked_words, smoothing=train.label_smoothing, z_loss=train.z_loss
+    )
     generator = None
     if config.generator is not None:
         model, generator = with_generator(model, config.generator)
         objective = replaced_tokens(config.generator.weight)
+    if train.zero_init:
+        if start_from is not None:
+            raise ConfigError("train.zero_init: the model starts from another; leave it out")
+        begin_at_zero(model)
     if teacher is not None:
         objective = _taught_by(teacher.model, model, config, device, dtype)
         model = objective.learner

@@ -60,6 +60,11 @@ class ElmoRun(Settings, frozen=True):
     softmax: Told = Told()
     held_out: float = 0.01
 
+    def __post_init__(self) -> None:
+        for name in ("z_loss", "zero_init"):
+            if getattr(self.train, name):
+                raise ValueError(f"train.{name}: an ELMo has none; leave it out")
+
 
 def read_elmo_run(data: Mapping[str, Any]) -> ElmoRun:
     """The settings of a run. Raises: ConfigError with the key path."""

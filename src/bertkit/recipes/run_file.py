@@ -77,6 +77,9 @@ class Train(Settings, frozen=True):
     """What AdamW adds to the root of the mean square that it divides by."""
     max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
     """Largest norm of the gradient; 0 bounds none."""
+    zero_init: bool = False
+    """Whether the last matrices of attention and feed-forward networks begin at 0, so that a layer
+    adds nothing at first."""
     seed: Seed = 0
     precision: Precision = "auto"
     """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where it is faster:
@@ -92,6 +95,9 @@ class Train(Settings, frozen=True):
     log_every: Count = 10
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """Share of each word's target that is spread over all pieces (0.1 in translation)."""
+    z_loss: Annotated[float, Meta(ge=0.0)] = 0.0
+    """What the square of log Z of each predicted word weighs in the loss, Z being the sum that
+    softmax divides by (1e-4 in PaLM)."""
     evaluate_every: Count = 500
     evaluate_samples: Annotated[int, Meta(ge=0)] = 512
     save_every: Count = 500
@@ -182,6 +188,17 @@ class PretrainConfig(Settings, frozen=True):
         if self.generator is not None and self.teacher is not None:
             raise ValueError("generator and teacher: a model learns from one of them")
         self._check_objective()
+        if self.train.z_loss and (self.generator is not None or self.teacher is not None):
+            raise ValueError(
+                f"train.z_loss = {self.train.z_loss:g}: a model that learns from a generator or a "
+                "teacher has no z-loss; leave it out"
+            )
+        begun = self.teacher is not None and self.teacher.start
+        if self.train.zero_init and (begun or self.model.recurrent is not None):
+            raise ValueError(
+                "train.zero_init: a model that begins as its teacher, or is made of LSTMs, has no "
+                "matrices to begin at 0; leave it out"
+            )
         other = "generator" if self.generator else "teacher" if self.teacher else None
         if other and self.sampling.pairs != "none":
             raise ValueError(

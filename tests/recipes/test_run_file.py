@@ -1,0 +1,60 @@
+"""Settings of a run that cannot go together are refused in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bertkit.config import decode, merged
+from bertkit.errors import ConfigError
+from bertkit.recipes.run_file import PretrainConfig
+
+RUN: dict[str, Any] = {
+    "model": {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64},
+    "sampling": {"pairs": "none"},
+    "train": {"steps": 10},
+}
+GENERATOR = {"hidden": 16, "heads": 2, "intermediate": 32}
+CAUSAL = {"attention": {"causal": True}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": {"z_loss": 0.1}, "generator": GENERATOR}, r"train\.z_loss = 0\.1: a model that"),
+        ({"train": {"z_loss": 0.1}, "teacher": {"model": "m"}}, r"train\.z_loss = 0\.1: a model"),
+        (
+            {"train": {"zero_init": True}, "teacher": {"model": "m", "start": True}},
+            r"train\.zero_init: a model that begins as its teacher",
+        ),
+        (
+            {"train": {"zero_init": True}, "model": {"recurrent": {}}},
+            r"train\.zero_init: .* made of LSTMs",
+        ),
+        (
+            {
+                "masking": {"first_mlm_probability": 0.3},
+                "objective": "next",
+                "model": CAUSAL,
+            },
+            r"masking\.first_mlm_probability: objective = 'next' masks no words; leave it out",
+        ),
+    ],
+)
+def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(PretrainConfig, merged(RUN, settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train": {"zero_init": True}, "teacher": {"model": "m"}},
+        {"train": {"zero_init": True}, "generator": GENERATOR},
+        {"train": {"z_loss": 0.1}, "objective": "next", "model": CAUSAL},
+        {"masking": {"first_mlm_probability": 0.3}, "generator": GENERATOR},
+    ],
+)
+def test_what_can_is_not(settings: dict[str, Any]) -> None:
+    assert decode(PretrainConfig, merged(RUN, settings))
