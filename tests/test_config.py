@@ -55,6 +55,7 @@ def test_round_trip() -> None:
         (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
         (("masking.first_share", "0.5"), r"masking: first_share, schedule: say how the share"),
         (("train.z_loss", "-1"), r"train\.z_loss: expected `float` >= 0"),
+        (("train.average_steps", "11"), r"train: average_steps = 11: the run has 10 steps"),
         (("train.eps", "0"), r"train\.eps: expected `float` > 0"),
         (("train.max_grad_norm", "-1"), r"train\.max_grad_norm: expected `float` >= 0"),
     ],

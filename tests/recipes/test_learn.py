@@ -46,14 +46,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path
 def learned(corpus: Path, tmp_path: Path) -> Callable[..., Learned]:
     """Runs of six steps with these settings of `train`."""
 
-    def run(name: str, **settings: Any) -> Learned:
+    def run(name: str, *, resume: bool = False, **settings: Any) -> Learned:
         usual = {"steps": 6, "batch_size": 4, "learning_rate": 1e-2, "precision": "fp32"}
         run_file = {
             "model": SHAPE,
             "sampling": {"length": 32, "held_out": 0.1},
             "train": {**usual, "log_every": 1, "save_every": 100, "device": "cpu", **settings},
         }
-        pretrain(run_file, corpus=corpus, out=tmp_path / name)
+        pretrain(run_file, corpus=corpus, out=tmp_path / name, resume=resume)
         return read_tensors(tmp_path / name), Journal(tmp_path / name).records()
 
     return run
@@ -156,6 +156,34 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     assert (shares[0] > 0.5) == (schedule == "step")
     again = read_tensors(tmp_path / "run")
     assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_ends_with_the_mean_of_its_last_weights(
+    learned: Callable[..., Learned], tmp_path: Path, optimizer: str
+) -> None:
+    usual = {"save_every": 1, "keep": 9, "optimizer": optimizer}
+    plain, mean = learned("plain", **usual), learned("mean", average_steps=3, **usual)
+
+    def weights(run: str, step: int) -> dict[str, Tensor]:
+        return read_tensors(tmp_path / run / "checkpoints" / f"step-{step:08d}")
+
+    last = [weights("plain", step) for step in (4, 5, 6)]
+    for name, weight in mean[0].items():
+        expected = torch.stack([tensors[name] for tensors in last]).mean(0)
+        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=1e-5)
+        assert torch.equal(weights("mean", 5)[name], last[1][name])  # none of it before the end
+    assert any(not torch.equal(weight, plain[0][name]) for name, weight in mean[0].items())
+    assert losses(mean) == losses(plain)
+    scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (plain, mean)]
+    assert scores[0][0] == scores[1][0]
+    assert scores[0][1] != scores[1][1]
+    for kept in (3, 4, 5):  # before the first step that counts, and behind some of them
+        for step in range(kept + 1, 7):
+            shutil.rmtree(tmp_path / "mean" / "checkpoints" / f"step-{step:08d}")
+        again, journal = learned("mean", average_steps=3, resume=True, **usual)
+        assert all(torch.equal(weight, again[name]) for name, weight in mean[0].items())
+        assert [r["held_out"] for r in journal if "held_out" in r] == scores[1]
 
 
 def test_a_setting_that_moves_nothing_leaves_no_folder(

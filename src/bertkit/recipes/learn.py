@@ -18,6 +18,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import Train
 from bertkit.storage import write_text
+from bertkit.training.average import TailAverage
 from bertkit.training.loader import prefetched, processes_for
 from bertkit.training.loop import Step, evaluate, steps
 from bertkit.training.masters import Masters
@@ -99,7 +100,7 @@ def learn(
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
     ranks, scores = run.ranks, held_out.scores(start)
-    masters, optimizer = run.state.masters, run.state.optimizer
+    masters, optimizer, average = run.state.masters, run.state.optimizer, run.state.average
     device = next(iter(masters.weights.values())).device
     peak = train.peak_flops or peak_of(str(device), masters.dtype)
     needed: list[int] = []
@@ -124,6 +125,11 @@ def learn(
             stopping=lambda: run.stopping,
         ):
             number, last = step.number, step.number == train.steps
+            if average is not None:
+                average.add(number)
+                if last:
+                    average.put()
+                    masters.update_model()
             log = last or number % train.log_every == 0
             seconds = step.seconds + step.waited
             mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
@@ -195,6 +201,13 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
         decay_steps=train.decay_steps,
     )
     return optimizer, plan
+
+
+def tail_average(train: Train, masters: Masters) -> TailAverage | None:
+    """What the run ends with, where it is not the last step's weights."""
+    if not train.average_steps:
+        return None
+    return TailAverage(masters.weights, after=train.steps - train.average_steps)
 
 
 def warn(train: Train, *, attention_dropout: float, device: str) -> None:

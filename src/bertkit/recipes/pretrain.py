@@ -42,7 +42,15 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
-from bertkit.recipes.learn import HeldOut, batches_of_step, begin, learn, optimization, warn
+from bertkit.recipes.learn import (
+    HeldOut,
+    batches_of_step,
+    begin,
+    learn,
+    optimization,
+    tail_average,
+    warn,
+)
 from bertkit.recipes.run_file import FREE, PretrainConfig, Teacher, heads_of, read_config, renamed
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
@@ -100,7 +108,7 @@ def _pretrain(
     if train.compile:
         compile_blocks(learner.model)
     optimizer, plan = optimization(train, masters, run.ranks)
-    state = State(masters, optimizer, FAMILIES[config.family])
+    state = State(masters, optimizer, FAMILIES[config.family], tail_average(train, masters))
     start = begin(run, state, config, train.steps)
     folder = _Folder(run, learner, tokenizer, start_from, FAMILIES[config.family])
     folder.begin()

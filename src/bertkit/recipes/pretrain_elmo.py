@@ -26,7 +26,15 @@ from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import HeldOut, batches_of_step, begin, learn, optimization, warn
+from bertkit.recipes.learn import (
+    HeldOut,
+    batches_of_step,
+    begin,
+    learn,
+    optimization,
+    tail_average,
+    warn,
+)
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
 from bertkit.text.characters import CHARACTERS
@@ -124,7 +132,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     as_model = cast(Model, model)  # the loop asks no more of it than to be called with a batch
     masters = Masters(as_model, dtype)
     optimizer, plan = optimization(train, masters, run.ranks)
-    state = State(masters, optimizer, OurNames())
+    state = State(masters, optimizer, OurNames(), tail_average(train, masters))
     start = begin(run, state, config, train.steps)
     folder = _Folder(run, words)
     if run.ranks.first:

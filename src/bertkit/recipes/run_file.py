@@ -101,6 +101,9 @@ class Train(Settings, frozen=True):
     evaluate_every: Count = 500
     evaluate_samples: Annotated[int, Meta(ge=0)] = 512
     save_every: Count = 500
+    average_steps: Annotated[int, Meta(ge=0)] = 0
+    """The last so many steps whose weights are averaged, evenly; the mean is what is scored and
+    saved after the last."""
     keep: Count = 2
     """Checkpoints kept; the newest complete one always is."""
     track: Track = "none"
@@ -121,6 +124,11 @@ class Train(Settings, frozen=True):
             raise ValueError(
                 f"first_batch_size = {self.first_batch_size} is more than batch_size = "
                 f"{self.batch_size}, to which it grows"
+            )
+        if self.average_steps > self.steps:
+            raise ValueError(
+                f"average_steps = {self.average_steps}: the run has {self.steps} steps; average as "
+                "many at most"
             )
         given = {
             "adamw_learning_rate": self.adamw_learning_rate is not None,

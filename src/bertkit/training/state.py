@@ -18,6 +18,7 @@ from torch import Tensor
 from bertkit.checkpoint.weights import FILE, write_tensors
 from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import read_json, sha256, write_json
+from bertkit.training.average import TailAverage
 from bertkit.training.masters import Masters
 from bertkit.training.optim import Sharded
 from bertkit.training.ranks import ALONE, Ranks
@@ -108,6 +109,7 @@ class State:
     masters: Masters
     optimizer: torch.optim.Optimizer
     names: Names
+    average: TailAverage | None = None
 
     @cached_property
     def learned(self) -> dict[str, Tensor]:
@@ -147,6 +149,8 @@ class State:
                     optimizer[f"{moment}.{name}"] = _copy(kept[moment])
             if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
                 optimizer[f"step.{name}"] = _copy(kept["step"])
+            if self.average is not None and name in self.average.means:
+                optimizer[f"average.{name}"] = _copy(self.average.means[name])
         ranks, named = self.ranks, partial(self.names.write, config=self.masters.model.config)
         weights = {name: _copy(w) for name, w in self.learned.items() if ranks.first}
         return Snapshot(step, weights, optimizer, self.frozen, named, ranks)
@@ -165,6 +169,11 @@ class State:
             raise CheckpointError(f"{folder}: cannot be read ({error})") from None
         self._check_frozen(folder)
         step = optimizer["step"]
+        if self.average is not None:
+            means = {
+                n: optimizer[f"average.{n}"] for n in self.learned if f"average.{n}" in optimizer
+            }
+            self.average.means = {n: mean.to(self.learned[n].device) for n, mean in means.items()}
         with torch.no_grad():
             for name, w in self.learned.items():
                 if name not in weights or weights[name].shape != w.shape:
@@ -188,6 +197,8 @@ class State:
     def _read_optimizer(self, folder: Path) -> dict[str, Tensor]:
         """What this process is to keep, from as many files as have written it."""
         wanted = {f"{kept}.{name}" for name in self._kept for kept in (*MOMENTS, "step")}
+        if self.average is not None:  # all of it: each process has the mean of all weights
+            wanted |= {f"average.{name}" for name in self.learned}
         optimizer = {}
         for path in sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]:
             with safe_open(path, framework="pt") as file:
