@@ -19,8 +19,9 @@ from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.recipes.learn import optimization
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.pretrain import _Samples, pretrain
+from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
+from bertkit.recipes.samples import RunSamples
 from bertkit.text.train import train
 from bertkit.training.journal import Journal
 from bertkit.training.masters import Masters
@@ -129,14 +130,14 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     }
     shares: list[float] = []
 
-    def watched(samples: _Samples, step: int) -> list[Batch]:
+    def watched(samples: RunSamples, step: int) -> list[Batch]:
         batches = drawn(samples, step)
         masked = sum(len(batch.targets["mlm"]) for batch in batches)
         shares.append(masked / sum(batch.tokens for batch in batches))
         return batches
 
-    drawn = _Samples.batches
-    monkeypatch.setattr(_Samples, "batches", watched)
+    drawn = RunSamples.batches
+    monkeypatch.setattr(RunSamples, "batches", watched)
     pretrain(run_file, corpus=corpus, out=tmp_path / "run")
     assert len(shares) == 8
     assert shares[0] > 0.5
