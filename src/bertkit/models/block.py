@@ -90,14 +90,14 @@ class Block(nn.Module):
     def joined(self, x: Tensor, mixed: Tensor) -> Tensor:
         """States with what attention mixed."""
         x = x + self.attention_output_dropout(mixed)
-        return x if self.pre else self.attention_norm(x)
+        normed: Tensor = x if self.pre else self.attention_norm(x)
+        return normed
 
     def fed(self, x: Tensor) -> Tensor:
         """States with what the feed-forward network makes of them."""
-        if self.pre:
-            return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-        made: Tensor = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
-        return made
+        x = x + self.dropout(self.feedforward(self.feedforward_norm(x) if self.pre else x))
+        normed: Tensor = x if self.pre else self.feedforward_norm(x)
+        return normed
 
     def steps(self, x: Tensor, heads: Tensor) -> dict[str, Tensor]:
         """What an encoder's layer makes of its states, by name and in order; the last one is its
