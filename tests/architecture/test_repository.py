@@ -82,12 +82,14 @@ HOMES: dict[str, str] = {
             "deberta",
             "distilbert",
             "electra",
+            "gte",
             "modernbert",
             "mpnet",
             "nomic",
             "roberta",
         )
     },
+    "families/rotary.py": "families/test_family.py",
 }
 """Source files without a test file of the same name, each with the one that holds it."""
 

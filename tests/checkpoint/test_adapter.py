@@ -42,6 +42,7 @@ pytestmark = [
 CASES = {
     **dict.fromkeys(("bert", "roberta", "distilbert", "electra", "albert"), "classify"),
     "modernbert": "classify",
+    "gte": "classify",
     "bert tag": "tag",
     "bert answer": "answer",
     "gpt2": "lm",

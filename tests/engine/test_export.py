@@ -58,7 +58,9 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
-@pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet", "deberta-v2", "nomic_bert"])
+@pytest.mark.parametrize(
+    "family", ["bert", "modernbert", "mpnet", "deberta-v2", "nomic_bert", "gte"]
+)
 def test_a_graph_has_the_models_vectors(family: str, kind: Any, tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime", kind):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")

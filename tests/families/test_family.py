@@ -17,12 +17,15 @@ from bertkit.families import (
     DEBERTA,
     DISTILBERT,
     FAMILIES,
+    GTE,
+    LLAMA,
     MODERNBERT,
     NOMIC_BERT,
     OPENAI_GPT,
     ROBERTA,
     T5,
     Family,
+    family_of,
 )
 from bertkit.families.nomic import OLDER_VALUES
 from bertkit.families.t5 import RATES
@@ -80,6 +83,7 @@ OTHERS: dict[str, Any] = {
     "feedforward.activation": "relu",
     "feedforward.gated": True,
     "feedforward.bias": False,
+    "feedforward.up_bias": False,
     "feedforward.dropout": 0.7,
     "convolution": ConvolutionSettings(tokens=5, activation="gelu"),
     "recurrent": RecurrentSettings(direction="both", attention="luong"),
@@ -286,6 +290,63 @@ def test_what_nomic_is_not_read_with_is_refused(theirs: dict[str, Any], message:
     written = NOMIC_BERT.write_config(config_of(NOMIC_BERT))
     with pytest.raises(ValueError, match=message):
         NOMIC_BERT.read_config({**written, **theirs})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"layer_norm_type": "rms_norm"}, "layer_norm_type = 'rms_norm'"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type = 'absolute'"),
+        ({"pack_qkv": False}, "pack_qkv = False"),
+        ({"logn_attention_scale": True}, "logn_attention_scale = True"),
+        ({"hidden_act": "silu"}, "hidden_act = 'silu'"),
+        ({"rope_parameters": 3}, "rope_parameters = 3: is no table"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "fixed ntk only"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "fixed ntk only"),
+        ({"rope_scaling": {"type": "ntk"}}, "make no angles together"),
+        ({"rope_scaling": {"type": "ntk", "factor": "two"}}, "make no angles together"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "positions.factor"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0.0}}, "positions.factor"),
+    ],
+)
+def test_what_gte_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+    written = GTE.write_config(config_of(GTE))
+    with pytest.raises((ValueError, ConfigError), match=message):
+        GTE.read_config({**written, **theirs})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "base", "factor"),
+    [
+        ({}, 160_000.0, 1.0),
+        ({"model_type": "new"}, 10_000.0, 1.0),
+        ({"rope_theta": 500.0}, 500.0, 1.0),
+        ({"rope_theta": 500.0, "rope_scaling": {"type": "ntk", "factor": 4.0}}, 2000.0, 2.0),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 9.0, "factor": 3.0}}, 9.0, 3.0),
+    ],
+)
+def test_gte_says_its_angles(theirs: dict[str, Any], base: float, factor: float) -> None:
+    """Heads are 4 wide, so that fixed NTK divides by the root of its factor."""
+    small = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 4}
+    found = GTE.read_config({**small, **theirs})
+    assert found.positions == RotaryPositions(base=base, factor=factor)
+    assert GTE.read_config(GTE.write_config(found)).positions == found.positions
+
+
+def test_an_older_folder_of_gte_is_silent_about_other_values() -> None:
+    older = GTE.read_config({"model_type": "new"})
+    now = GTE.read_config({"model_type": "gte", "vocab_size": 30})
+    assert (older.vocab, older.max_positions, older.pad_id) == (30_528, 2048, 0)
+    assert (now.vocab, now.max_positions, now.pad_id) == (30, 8192, 1)
+    assert family_of("new") is family_of("gte") is GTE
+    assert family_of("newer") is family_of(["gte"]) is None
+
+
+@pytest.mark.parametrize("family", [MODERNBERT, NOMIC_BERT, LLAMA], ids=lambda f: f.name)
+def test_a_factor_of_positions_is_refused_where_files_have_none(family: Family) -> None:
+    config = config_of(family, {"positions": RotaryPositions(base=50.0, factor=2.0)})
+    with pytest.raises(ConfigError, match=f"positions.factor: every {family.name} model has 1.0"):
+        family.write_config(config)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ SHAPE: dict[str, dict[str, Any]] = {
     "electra": {"embedding": 8},
     "deberta-v2": {"positions.side_buckets": 4, "convolution": {"tokens": 3, "activation": "gelu"}},
     "modernbert": {"layers": 4, "attention.window.tokens": 2},
+    "gte": {"positions.factor": 1.3},
 }
 """What a family's file must show, beside the tiny size of all."""
 

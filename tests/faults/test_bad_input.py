@@ -326,6 +326,14 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
         edit_config(model_type="nomic_bert", auto_map={"AutoModel": "other/code--model.Bert"}),
         "auto_map asks to run code",
     ),
+    "code of another than GTE's": (
+        edit_config(model_type="new", auto_map={"AutoModel": "other/code--modeling.NewModel"}),
+        "auto_map asks to run code",
+    ),
+    "another shape of GTE": (
+        edit_config(model_type="new"),
+        "position_embedding_type = 'absolute': gte is read with 'rope' only",
+    ),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
     "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
     "family spelt like ours": (edit_config(model_type="deberta"), "take a model of one it has"),

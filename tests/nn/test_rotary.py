@@ -34,6 +34,15 @@ def test_it_is_the_formula() -> None:
     assert torch.equal(ours[layout.total :], qkv[layout.total :])  # and so does padding
 
 
+def test_a_factor_divides_positions() -> None:
+    """What it turns by at position 6 is what is turned by at position 3 without it."""
+    layout, qkv = Packed.of([7]), torch.ones(7, 1, WIDTH, dtype=torch.double)
+    halved = Rotary.of(layout, BASE, rows=7, like=qkv, width=WIDTH, factor=2.0)
+    whole = Rotary.of(layout, BASE, rows=7, like=qkv, width=WIDTH)
+    torch.testing.assert_close(rotate(qkv, halved, 1)[::2], rotate(qkv, whole, 1)[:4])
+    assert not torch.allclose(rotate(qkv, halved, 1)[1:], rotate(qkv, whole, 1)[1:])
+
+
 @pytest.mark.parametrize("rows", [5, FEW, FEW + 1])
 def test_few_rows_are_turned_as_many_are(rows: int) -> None:
     layout = Packed.of([rows])

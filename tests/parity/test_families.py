@@ -16,10 +16,10 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
-from bertkit.checkpoint.weights import read_tensors, standard_names
+from bertkit.checkpoint.weights import read_tensors, standard_names, write_tensors
 from bertkit.config import at, decode, merged, nested, plain
 from bertkit.engine.engine import Engine
-from bertkit.families import BERT, DEBERTA, DISTILBERT, ELECTRA, NOMIC_BERT, ROBERTA, Family
+from bertkit.families import BERT, DEBERTA, DISTILBERT, ELECTRA, GTE, NOMIC_BERT, ROBERTA, Family
 from bertkit.families.nomic import OLDER_VALUES
 from bertkit.models.config import FeedForwardSettings, TransformerConfig
 from bertkit.models.model import Model, build
@@ -59,6 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "legacy": False,
     },
     "nomic_bert": {},
+    "gte": {"rope_parameters": {"rope_type": "linear", "rope_theta": 160.0, "factor": 1.3}},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
 }
 """Theirs, beside those that all have."""
@@ -259,6 +260,7 @@ CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "bert": (frozenset({"classify"}), {"head.dense_dropout": "head.dropout"}),
     "deberta-v2": (frozenset({"tag"}), {"head.tag_dropout": "head.dropout"}),
     "nomic_bert": (frozenset({"mlm"}), {"attention.output_dropout": 0.0}),
+    "gte": (frozenset({"mlm"}), {"feedforward.dropout": 0.0}),
 }
 
 
@@ -444,6 +446,71 @@ def test_nomic_as_it_was_published(tokenizer: bertkit.Tokenizer, tmp_path: Path)
     other = {**published, "rotary_emb_base": 10_000}  # the control
     (folder / "config.json").write_text(json.dumps(other), encoding="utf-8")
     assert difference(bertkit.load(folder).model, theirs, NOMIC_BERT) > 1e-3
+
+
+NEW = "Alibaba-NLP/new-impl--modeling.New"
+
+
+def published_gte(
+    theirs: Any, tokenizer: bertkit.Tokenizer, folder: Path, prefix: str, **said: Any
+) -> Loaded:
+    """Opens a folder as GTE's were published: packed weights, and code that nobody runs."""
+    theirs.save_pretrained(folder)  # with the packed weights of before, as transformers does
+    tokenizer.save(folder)
+    weights = {
+        prefix + name.removeprefix("gte.") if name.startswith(("gte.", "emb", "enc")) else name: t
+        for name, t in read_tensors(folder).items()
+    }
+    assert any(name.startswith(f"{prefix}encoder.layer.0.mlp.up_gate_proj") for name in weights)
+    write_tensors(folder / "model.safetensors", weights)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del settings["rope_parameters"]
+    settings |= {
+        "model_type": "new",
+        "architectures": ["NewModel", "NewForTokenClassification"],
+        "auto_map": {"AutoModel": f"{NEW}Model", "AutoModelForMaskedLM": f"{NEW}ForMaskedLM"},
+        "layer_norm_type": "layer_norm",
+        "logn_attention_scale": False,
+        "pack_qkv": True,
+        "position_embedding_type": "rope",
+        "unpad_inputs": "true",
+        "use_memory_efficient_attention": "true",
+        **said,
+    }
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return bertkit.load(folder)
+
+
+@pytest.mark.parametrize("types", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("heads", "prefix"),
+    [((), ""), ((), "new."), (("mlm",), "new."), (("classify",), "new."), (("tag",), "new.")],
+    ids=lambda part: "+".join(part) if isinstance(part, tuple) else part,
+)
+def test_gte_as_it_was_published(
+    heads: tuple[str, ...],
+    prefix: str,
+    types: int,
+    tokenizer: bertkit.Tokenizer,
+    tmp_path: Path,
+) -> None:
+    """Its angles by the formula of the code that it came with: fixed NTK."""
+    base, factor, width = 500.0, 4.0, 8
+    plain_angles = {"rope_parameters": {"rope_type": "default", "rope_theta": base}}
+    theirs = their_model(GTE, frozenset(heads), {"type_vocab_size": types, **plain_angles})
+    scaling = {"rope_theta": base, "rope_scaling": {"type": "ntk", "factor": factor}}
+    folder = tmp_path / "model"
+    ours = published_gte(theirs, tokenizer, folder, prefix, **scaling).model
+    assert set(ours.heads) == {*heads}
+    assert difference(ours, theirs, GTE) > 1e-3  # the control: before the angles are stretched
+    rotary = getattr(theirs, "gte", theirs).rotary_emb
+    steps = torch.arange(0, width, 2) / width
+    rotary.inv_freq = (base * factor) ** -steps / factor ** (2 / width)
+    assert difference(ours, theirs, GTE) <= 1e-5
+    save(tmp_path / "again", ours, tokenizer, GTE, labels=("a", "b", "c") if heads else ())
+    again = getattr(transformers, GTE.architectures[frozenset(heads)])
+    again = again.from_pretrained(tmp_path / "again").eval()
+    assert difference(ours, again, GTE) <= 1e-5
 
 
 def test_sinusoidal_positions_learn_as_theirs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:

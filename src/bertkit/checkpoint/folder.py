@@ -32,7 +32,7 @@ from bertkit.checkpoint.weights import (
     write_tensors,
 )
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.families import FAMILIES, LSTM, OTHERS, Family
+from bertkit.families import FAMILIES, LSTM, OTHERS, Family, family_of
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
@@ -394,7 +394,8 @@ def _read_config(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
             "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
         )
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    family = family_of(kind)
+    if family is None:
         known = ", ".join(FAMILIES)
         has = OTHERS.get(kind) if isinstance(kind, str) else None
         near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and has is None else ""
@@ -403,7 +404,6 @@ def _read_config(
             + (f", with {has}" if has else "")
             + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
         )
-    family = FAMILIES[kind]
     try:
         return settings, family, family.read_config(settings), family.read_decoder(settings)
     except (ValueError, ConfigError) as error:
@@ -412,13 +412,12 @@ def _read_config(
 
 def _known_code(settings: Mapping[str, Any]) -> bool:
     """Whether a folder asks for no code of its own, or for such as its family computes here."""
-    asked, kind = settings.get("auto_map"), settings.get("model_type")
+    asked, family = settings.get("auto_map"), family_of(settings.get("model_type"))
     if asked is None:
         return True
-    code = FAMILIES[kind].code if isinstance(kind, str) and kind in FAMILIES else ""
-    if not code or not isinstance(asked, dict):
+    if family is None or not family.code or not isinstance(asked, dict):
         return False
-    return all(isinstance(name, str) and name.startswith(code) for name in asked.values())
+    return all(isinstance(name, str) and name.startswith(family.code) for name in asked.values())
 
 
 def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path: Path) -> None:

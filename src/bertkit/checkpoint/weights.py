@@ -93,13 +93,12 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
     named: dict[str, Tensor] = {}
     of_heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
     bare = not any(name.startswith(family.prefix) for name in theirs)
-    for name, tensor in theirs.items():
-        name = family.spelled(name)
+    for name, tensor in (pair for item in theirs.items() for pair in _spelled(family, *item)):
         if name.endswith((".gamma", ".beta")):  # TensorFlow's names, in folders before 2019
             name = name.removesuffix(".gamma").removesuffix(".beta") + (
                 ".weight" if name.endswith("gamma") else ".bias"
             )
-        if bare and name not in of_heads and not name.startswith("heads."):
+        if bare and name not in of_heads and not name.startswith(("heads.", family.prefix)):
             name = family.prefix + name
         if not name.endswith(family.ignored):
             named[name] = tensor
@@ -112,6 +111,16 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
                 "cannot be represented"
             )
     return named
+
+
+def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """One of their tensors by the names of the family's tables, apart where it is a stack."""
+    for pattern, names in family.spellings.items():
+        match = re.fullmatch(pattern, name)
+        if match and tensor.ndim:
+            parts = tensor.tensor_split(len(names))
+            return list(zip(map(match.expand, names), parts, strict=True))
+    return [(name, tensor)]
 
 
 def heads_in(

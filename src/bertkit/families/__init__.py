@@ -12,6 +12,7 @@ from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.gpt2 import GPT2
+from bertkit.families.gte import GTE
 from bertkit.families.llama import LLAMA
 from bertkit.families.lstm import LSTM, LSTM_LM
 from bertkit.families.marian import MARIAN
@@ -38,6 +39,7 @@ FAMILIES: Mapping[str, Family] = {
         MPNET,
         DEBERTA,
         NOMIC_BERT,
+        GTE,
         OPENAI_GPT,
         GPT2,
         MARIAN,
@@ -50,6 +52,17 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By the `model_type` of their `config.json`."""
 
+OLDER_NAMES: Mapping[str, str] = {"new": "gte"}
+"""A `model_type` that folders had before transformers knew the architecture -> today's."""
+
+
+def family_of(model_type: object) -> Family | None:
+    """The family that a `config.json` names, by its name of today or an older one."""
+    if not isinstance(model_type, str):
+        return None
+    return FAMILIES.get(OLDER_NAMES.get(model_type, model_type))
+
+
 OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
@@ -57,9 +70,7 @@ OTHERS: Mapping[str, str] = {
         "its own rotary positions": (
             "esm",
             "eurobert",
-            "gte",
             "jina_embeddings_v3",
-            "new",
             "roformer",
         ),
         "another kind of attention": (
@@ -111,6 +122,7 @@ __all__ = [
     "ERNIE",
     "FAMILIES",
     "GPT2",
+    "GTE",
     "LLAMA",
     "LSTM",
     "LSTM_LM",
@@ -118,9 +130,11 @@ __all__ = [
     "MODERNBERT",
     "MPNET",
     "NOMIC_BERT",
+    "OLDER_NAMES",
     "OTHERS",
     "ROBERTA",
     "T5",
     "XLM_ROBERTA",
     "Family",
+    "family_of",
 ]

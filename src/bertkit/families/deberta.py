@@ -134,7 +134,10 @@ DEBERTA = Family(
         f"{_LEGACY}decoder.weight": "deberta.embeddings.word_embeddings.weight",
         f"{_LEGACY}decoder.bias": f"{_MASKED}bias",
     },
-    spellings={f"{_LEGACY}transform.": _MASKED, f"{_LEGACY}bias": f"{_MASKED}bias"},
+    spellings={
+        r"cls\.predictions\.transform\.(.+)": (rf"{_MASKED}\1",),
+        r"cls\.predictions\.bias": (f"{_MASKED}bias",),
+    },
     ignored=(
         # of pretraining: absolute positions that its decoder adds, and the head of replaced words
         "deberta.embeddings.position_ids",

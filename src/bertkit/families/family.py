@@ -62,7 +62,7 @@ class Family:
 
     name: str
     """The `model_type` in `config.json`."""
-    code: str = ""
+    code: tuple[str, ...] = ()
     """How the names of published code begin that some folders ask to run (`auto_map`), and that
     computes what bertkit does; it is not run."""
     vocab: int = 30_522
@@ -103,8 +103,8 @@ class Family:
     """Their weights of heads that not all models have."""
     derived: Mapping[str, str]
     """Their tensors that duplicate another: checked for equality when read, and not kept."""
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    """How their names begin in some folders -> the names of these tables."""
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Patterns of their names in some folders -> those of these tables, stacked if several."""
     ignored: tuple[str, ...] = ()
     """How the names of their tensors end that are no weights, such as position ids."""
     transposed: tuple[str, ...] = ()
@@ -292,13 +292,6 @@ class Family:
     def _unused(self, config: TransformerConfig) -> int:
         """Rows of their tables of positions before the first."""
         return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
-
-    def spelled(self, theirs: str) -> str:
-        """One of their names as the tables have it."""
-        for start, name in self.spellings.items():
-            if theirs.startswith(start):
-                return name + theirs.removeprefix(start)
-        return theirs
 
     def _turned(self, row: str, weight: Tensor) -> Tensor:
         """Between their way of storing a weight and ours, which one step leads to and back."""

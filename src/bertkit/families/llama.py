@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.errors import ConfigError
 from bertkit.families.family import SCORES, Family, Special, causal_architectures
+from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
 BASE = 10_000.0
@@ -28,9 +28,7 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    if not isinstance(config.positions, RotaryPositions):
-        raise ConfigError('model.positions: every llama model has kind = "rotary"')
-    base = config.positions.base
+    base = rotary_base(config, "llama")
     return {
         "rope_theta": base,
         "rope_parameters": {"rope_type": "default", "rope_theta": base},

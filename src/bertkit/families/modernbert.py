@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.errors import ConfigError
 from bertkit.families.family import CRF, Family, Special, architectures
+from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig, WindowSettings
 
 LAYERS, ROTARY, WINDOW_ROTARY, LOCAL_ATTENTION, GLOBAL_EVERY = 22, 160_000.0, 10_000.0, 128, 3
@@ -66,9 +66,7 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    if not isinstance(config.positions, RotaryPositions):
-        raise ConfigError('model.positions: every modernbert model has kind = "rotary"')
-    window, base = config.attention.window, config.positions.base
+    window, base = config.attention.window, rotary_base(config, "modernbert")
     every = 1 if window is None else window.global_every
     local = (window and window.base) or base
     return {

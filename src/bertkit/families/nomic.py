@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.errors import ConfigError
 from bertkit.families.family import (
     BERT_SETTINGS,
     CRF,
@@ -18,6 +17,7 @@ from bertkit.families.family import (
     embeddings,
     module,
 )
+from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
 ROTARY, TRAINED = 1000.0, 2048
@@ -82,9 +82,8 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
-    if not isinstance(config.positions, RotaryPositions):
-        raise ConfigError('model.positions: every nomic_bert model has kind = "rotary"')
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.positions.base}}
+    base = rotary_base(config, "nomic_bert")
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": base}}
 
 
 _LAYER = "nomic_bert.encoder.layers.{}."
@@ -95,7 +94,7 @@ _CLASSIFIER = {
 
 NOMIC_BERT = Family(
     name="nomic_bert",
-    code="nomic-ai/nomic-bert-2048--",
+    code=("nomic-ai/nomic-bert-2048--",),
     vocab=30_528,
     settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
     fixed={"feedforward.gated": True, "attention.bias": False, "feedforward.bias": False},

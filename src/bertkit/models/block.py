@@ -60,7 +60,8 @@ class Block(nn.Module):
             feedforward.activation,
             gated=feedforward.gated,
             bias=feedforward.bias,
-            dropout=feedforward.dropout,
+            up_bias=feedforward.up_bias,
+            dropout=config.rate("feedforward.dropout"),
         )
         self.feedforward_norm = norm_of(norm, config.hidden)
         rate = attention.output_dropout

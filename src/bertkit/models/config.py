@@ -31,6 +31,8 @@ class RotaryPositions(Settings, frozen=True, tag_field="kind", tag="rotary"):
 
     base: Base = 10_000.0
     """Base of the wavelengths of rotary positions."""
+    factor: Annotated[float, Meta(gt=0.0)] = 1.0
+    """Positions are divided by it, so that longer texts have angles that were learned (GTE)."""
 
 
 class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative"):
@@ -139,8 +141,10 @@ class FeedForwardSettings(Settings, frozen=True):
     """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     bias: bool = True
     """Whether its linear layers have biases."""
-    dropout: Rate = 0.0
-    """Behind its activation (BART)."""
+    up_bias: bool | None = None
+    """Whether the first of them has one; `bias` by default, false in GTE."""
+    dropout: NamedRate = 0.0
+    """Behind its activation (BART); `"dropout"` in GTE."""
 
 
 class ConvolutionSettings(Settings, frozen=True):

@@ -106,17 +106,22 @@ class Transformer(nn.Module):
         config = self.config
         bias = None if self.relative is None else self.relative()
         distances = None if self.distances is None else self.distances()
-        base = config.positions.base if isinstance(config.positions, RotaryPositions) else None
+        turned = config.positions if isinstance(config.positions, RotaryPositions) else None
         scale = None if config.attention.scaled else 1.0
         if distances is not None and scale is None:
             scale = (TERMS * config.head_width) ** -0.5
 
-        def context(window: int | None, base: float | None) -> AttentionContext:
-            rotary = (
-                None
-                if base is None
-                else Rotary.of(layout, base, rows=x.shape[0], like=x, width=config.head_width)
-            )
+        def context(window: int | None, base: float | None = None) -> AttentionContext:
+            rotary = None
+            if turned is not None:
+                rotary = Rotary.of(
+                    layout,
+                    base or turned.base,
+                    rows=x.shape[0],
+                    like=x,
+                    width=config.head_width,
+                    factor=turned.factor,
+                )
             return AttentionContext(
                 layout,
                 causal=config.attention.causal,
@@ -127,10 +132,10 @@ class Transformer(nn.Module):
                 distances=distances,
             )
 
-        everywhere, window = context(None, base), config.attention.window
+        everywhere, window = context(None), config.attention.window
         if window is None:
             return everywhere, everywhere
-        return everywhere, context(window.tokens, window.base or base)
+        return everywhere, context(window.tokens, window.base)
 
 
 def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:

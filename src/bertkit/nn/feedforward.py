@@ -46,11 +46,13 @@ class FeedForward(nn.Module):
         *,
         gated: bool,
         bias: bool,
+        up_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.activation, self.gated = ACTIVATIONS[activation], gated
-        self.up = nn.Linear(hidden, 2 * intermediate if gated else intermediate, bias)
+        width = 2 * intermediate if gated else intermediate
+        self.up = nn.Linear(hidden, width, bias if up_bias is None else up_bias)
         self.dropout = Dropout(dropout)
         self.down = nn.Linear(intermediate, hidden, bias)
 

@@ -25,9 +25,11 @@ class Rotary:
     _whole: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @staticmethod
-    def of(layout: Packed, base: float, *, rows: int, like: Tensor, width: int) -> Rotary:
+    def of(
+        layout: Packed, base: float, *, rows: int, like: Tensor, width: int, factor: float = 1.0
+    ) -> Rotary:
         """Of each token's position; of the rows those behind the layout's tokens are padding."""
-        turns = angles(torch.arange(layout.longest, device=like.device), base, width)
+        turns = angles(torch.arange(layout.longest, device=like.device), base, width, factor)
         places = torch.nn.functional.pad(layout.positions, (0, rows - layout.total))
         cos, sin = (f.to(like.dtype)[places][:, None] for f in (turns.cos(), turns.sin()))
         return Rotary(cos, sin)
@@ -47,13 +49,13 @@ class Rotary:
         return self._whole[heads, rest]
 
 
-def angles(places: Tensor, base: float, width: int) -> Tensor:
-    """place / base^(2i / K), i < K / 2, for heads of K = `width` numbers.
+def angles(places: Tensor, base: float, width: int, factor: float = 1.0) -> Tensor:
+    """place / factor / base^(2i / K), i < K / 2, for heads of K = `width` numbers.
 
     Shapes: (T,) -> (T, K / 2).
     """
     steps = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
-    return places[:, None] * base**-steps
+    return places[:, None] * (base**-steps / factor)
 
 
 def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:

@@ -1,0 +1,157 @@
+"""GTE v1.5 and mGTE: BERT with rotary positions and gated layers. Zhang et al. 2024.
+
+Source of what the paper does not say (which layers have biases; fixed NTK scaling of angles): the
+code that the models were published with, Alibaba-NLP/new-impl. Folders have its settings and names
+of weights (`new`), or those of transformers 5 (`gte`), which are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.families.family import BERT_SETTINGS, CRF, Family, Special, embeddings, module
+from bertkit.models.config import RotaryPositions, TransformerConfig
+
+ROTARY = 160_000.0
+OLDER = {"vocab": 30_528, "max_positions": 2048, "pad_id": 0}
+OLDER_ROTARY = 10_000.0
+"""What the settings of a folder `new` mean where it is silent."""
+
+VALUES: Mapping[str, Any] = {
+    "layer_norm_type": "layer_norm",
+    "position_embedding_type": "rope",
+    "pack_qkv": True,
+    "logn_attention_scale": False,
+}
+"""What the published files say, and what silent ones mean."""
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError for another shape than that of the published models."""
+    for name, only in VALUES.items():
+        value = theirs.get(name, only)
+        if value != only:
+            raise ValueError(f"{name} = {value!r}: gte is read with {only!r} only")
+    older = theirs.get("model_type") == "new"
+    silent = {o: v for o, v in OLDER.items() if theirs.get(BERT_SETTINGS[o]) is None}
+    return {**(silent if older else {}), "positions": _angles(theirs, older)}
+
+
+def _angles(theirs: Mapping[str, Any], older: bool) -> dict[str, Any]:
+    """Rotary positions; fixed NTK scaling is a larger base, and positions divided by a factor."""
+    name = "rope_scaling" if theirs.get("rope_scaling") is not None else "rope_parameters"
+    said = theirs.get(name)
+    said = {} if said is None else said
+    if not isinstance(said, dict):
+        raise ValueError(f"{name} = {said!r}: is no table")
+    kind = said.get("rope_type", said.get("type", "default"))
+    if kind not in ("default", "linear", "ntk") or said.get("mixed_b") is not None:
+        raise ValueError(f"{name} = {said!r}: gte is read with default, linear and fixed ntk only")
+    usual = OLDER_ROTARY if older else ROTARY
+    base = said.get("rope_theta", theirs.get("rope_theta", usual))
+    factor = 1.0 if kind == "default" else said.get("factor")
+    if kind == "ntk":
+        hidden, heads = theirs.get("hidden_size", 768), theirs.get("num_attention_heads", 12)
+        numbers = (base, factor, hidden, heads)
+        if not all(isinstance(number, int | float) and number > 0 for number in numbers):
+            raise ValueError(
+                f"rope_theta = {base!r}, {name} = {said!r}, hidden_size = {hidden!r}, "
+                f"num_attention_heads = {heads!r}: make no angles together"
+            )
+        base, factor = base * factor, factor ** (2 * heads / hidden)
+    return {"kind": "rotary", "base": base, "factor": factor}
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    positions = config.positions
+    if not isinstance(positions, RotaryPositions):
+        raise ConfigError('model.positions: every gte model has kind = "rotary"')
+    angles: dict[str, Any] = {"rope_type": "default", "rope_theta": positions.base}
+    if positions.factor != 1.0:
+        angles |= {"rope_type": "linear", "factor": positions.factor}
+    return {"rope_parameters": angles}
+
+
+_LAYER, _MLP = "gte.layers.{}.", "gte.layers.{}.mlp."
+_QKV = [f"{_LAYER}self_attn.{part}_proj" for part in "qkv"]
+_OLDER = r"(?:gte\.|new\.)?encoder\.layer\.(\d+)\."
+
+GTE = Family(
+    name="gte",
+    code=(
+        "Alibaba-NLP/new-impl--",
+        # in the folder itself: those of Snowflake's, and of models tuned from these
+        "configuration_hf_alibaba_nlp_gte.GteConfig",
+        "modeling_hf_alibaba_nlp_gte.Gte",
+        "configuration.NewConfig",
+        "modeling.NewModel",
+        "modeling.NewFor",
+    ),
+    vocab=250_048,
+    settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
+    fixed={
+        "feedforward.activation": "gelu",
+        "feedforward.gated": True,
+        "feedforward.up_bias": False,
+        "feedforward.dropout": "dropout",
+    },
+    defaults={
+        "max_positions": 8192,
+        "token_types": 1,
+        "pad_id": 1,
+        "attention_dropout": 0.0,
+        "positions": RotaryPositions(base=ROTARY),
+    },
+    must_be={"hidden_act": "gelu", "tie_word_embeddings": True},
+    special=Special(("positions",), _read, _write),
+    body={
+        **embeddings("gte.embeddings.", positions=False),
+        **module("encoder.blocks.{}.attention.qkv", *_QKV),
+        **module("encoder.blocks.{}.attention.out", f"{_LAYER}self_attn.o_proj"),
+        **module("encoder.blocks.{}.attention_norm", f"{_LAYER}post_attention_layernorm"),
+        "encoder.blocks.{}.feedforward.up.weight": (
+            f"{_MLP}gate_proj.weight",
+            f"{_MLP}up_proj.weight",
+        ),
+        **module("encoder.blocks.{}.feedforward.down", f"{_MLP}down_proj"),
+        **module("encoder.blocks.{}.feedforward_norm", f"{_LAYER}post_mlp_layernorm"),
+    },
+    prefix="gte.",
+    heads={
+        "mlm": {
+            **module("dense", "lm_head.dense"),
+            **module("norm", "lm_head.layer_norm"),
+            "bias": "lm_head.decoder.bias",
+        },
+        "classify": {
+            **module("pooler.transform.dense", "gte.pooler.dense"),
+            **module("out", "classifier"),
+        },
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
+    spellings={
+        rf"{_OLDER}attention\.qkv_proj\.(\w+)": tuple(
+            rf"gte.layers.\1.self_attn.{part}_proj.\2" for part in "qkv"
+        ),
+        rf"{_OLDER}attention\.(o_proj\.\w+)": (r"gte.layers.\1.self_attn.\2",),
+        rf"{_OLDER}attn_ln\.(\w+)": (r"gte.layers.\1.post_attention_layernorm.\2",),
+        rf"{_OLDER}mlp\.up_gate_proj\.(\w+)": tuple(
+            rf"gte.layers.\1.mlp.{part}_proj.\2" for part in ("up", "gate")
+        ),
+        rf"{_OLDER}mlp\.(down_proj\.\w+)": (r"gte.layers.\1.mlp.\2",),
+        rf"{_OLDER}mlp_ln\.(\w+)": (r"gte.layers.\1.post_mlp_layernorm.\2",),
+        r"new\.(.+)": (r"gte.\1",),
+        r"lm_head\.norm\.(\w+)": (r"lm_head.layer_norm.\1",),
+    },
+    architectures={
+        frozenset(): "GteModel",
+        frozenset({"mlm"}): "GteForMaskedLM",
+        frozenset({"classify"}): "GteForSequenceClassification",
+        frozenset({"tag"}): "GteForTokenClassification",
+        frozenset({"crf"}): "GteForTokenClassification",
+    },
+)
