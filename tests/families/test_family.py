@@ -342,6 +342,21 @@ def test_an_older_folder_of_gte_is_silent_about_other_values() -> None:
     assert family_of("newer") is family_of(["gte"]) is None
 
 
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("Alibaba-NLP/new-impl--configuration.NewConfig", True),
+        ("configuration_hf_alibaba_nlp_gte.GteConfig", True),  # snowflake-arctic-embed-m-v2.0
+        ("modeling_hf_alibaba_nlp_gte.GteModel", True),
+        ("modeling.NewForSequenceClassification", True),  # stella_en_400M_v5, and tuned models
+        ("modeling.MyModel", False),
+        ("other/new-impl--modeling.NewModel", False),
+    ],
+)
+def test_code_of_gte_is_known_by_its_names(code: str, known: bool) -> None:
+    assert code.startswith(GTE.code) == known
+
+
 @pytest.mark.parametrize("family", [MODERNBERT, NOMIC_BERT, LLAMA], ids=lambda f: f.name)
 def test_a_factor_of_positions_is_refused_where_files_have_none(family: Family) -> None:
     config = config_of(family, {"positions": RotaryPositions(base=50.0, factor=2.0)})

@@ -336,7 +336,11 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     ),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
     "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
-    "family spelt like ours": (edit_config(model_type="deberta"), "take a model of one it has"),
+    "family spelt like ours": (
+        edit_config(model_type="deberta"),
+        "a vector for every distance, and matrices for them in each layer, which versions 2 and 3",
+    ),
+    "adapters by language": (edit_config(model_type="xmod"), "an adapter for each language"),
     "another spelt like ours": (edit_config(model_type="xlm"), "with layers of another shape"),
     "another that writes": (edit_config(model_type="qwen3"), "a decoder of another shape"),
     "another shape of DeBERTa": (

@@ -66,13 +66,11 @@ def family_of(model_type: object) -> Family | None:
 OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
-        "relative positions": ("deberta", "xlnet", "funnel"),
-        "its own rotary positions": (
-            "esm",
-            "eurobert",
-            "jina_embeddings_v3",
-            "roformer",
-        ),
+        "relative positions": ("xlnet", "funnel"),
+        "a vector for every distance, and matrices for them in each layer, which versions 2 and 3 "
+        "(deberta-v2) have not": ("deberta",),
+        "an adapter for each language in every layer": ("xmod",),
+        "its own rotary positions": ("esm", "eurobert", "jina_embeddings_v3", "roformer"),
         "another kind of attention": (
             "big_bird",
             "convbert",
@@ -93,7 +91,6 @@ OTHERS: Mapping[str, str] = {
             "squeezebert",
             "xlm",
             "xlm-roberta-xl",
-            "xmod",
         ),
         "places on a page": ("layoutlm", "lilt", "markuplm"),
         "a decoder": ("bert-generation", "mbart"),
