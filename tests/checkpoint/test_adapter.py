@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -192,6 +193,23 @@ def test_a_base_model_is_adapted_too(tmp_path: Path, english: list[str]) -> None
         batch = Batch(ids, torch.zeros_like(ids), Packed.of([3]))
         assert (load(tmp_path / "adapter").model.encoder(batch) - states).abs().max() <= 1e-5
         assert (load(base).model.encoder(batch) - states).abs().max() > 1e-2
+
+
+def test_adapters_of_older_names_are_opened(tmp_path: Path, english: list[str]) -> None:
+    """Those that learned on the code that GTE was published with."""
+    base, path = base_folder("gte", tmp_path / "base", english), tmp_path / "adapter"
+    loaded = opened(base, "classify")
+    model = adapted(loaded).eval()
+    write_adapter(path, model, loaded.family, base=str(base))
+    now, older = r"gte\.layers\.(\d+)\.self_attn\.o_proj", r"new.encoder.layer.\1.attention.o_proj"
+    tensors = {
+        re.sub(now, older, name): tensor
+        for name, tensor in load_file(path / "adapter_model.safetensors").items()
+    }
+    assert any("new.encoder" in name for name in tensors)
+    save_file(tensors, path / "adapter_model.safetensors", {"format": "pt"})
+    again = load(path).model
+    assert (ours(again, "classify") - ours(model, "classify")).abs().max() <= 1e-5
 
 
 @pytest.fixture

@@ -305,6 +305,8 @@ def test_what_nomic_is_not_read_with_is_refused(theirs: dict[str, Any], message:
         ({"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "fixed ntk only"),
         ({"rope_scaling": {"type": "ntk"}}, "make no angles together"),
         ({"rope_scaling": {"type": "ntk", "factor": "two"}}, "make no angles together"),
+        ({"rope_scaling": {"type": "ntk", "factor": 0.5}}, "make no angles together"),
+        ({"rope_scaling": {"type": "ntk", "factor": 10**400}}, "make no angles together"),
         ({"rope_parameters": {"rope_type": "linear"}}, "positions.factor"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 0.0}}, "positions.factor"),
     ],

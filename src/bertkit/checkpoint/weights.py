@@ -118,7 +118,7 @@ def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tenso
     for pattern, names in family.spellings.items():
         match = re.fullmatch(pattern, name)
         if match and tensor.ndim:
-            parts = tensor.tensor_split(len(names))
+            parts = tensor.tensor_split(len(names)) if len(names) > 1 else [tensor]
             return list(zip(map(match.expand, names), parts, strict=True))
     return [(name, tensor)]
 

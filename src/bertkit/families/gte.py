@@ -55,7 +55,7 @@ def _angles(theirs: Mapping[str, Any], older: bool) -> dict[str, Any]:
     if kind == "ntk":
         hidden, heads = theirs.get("hidden_size", 768), theirs.get("num_attention_heads", 12)
         numbers = (base, factor, hidden, heads)
-        if not all(isinstance(number, int | float) and number > 0 for number in numbers):
+        if not all(isinstance(number, int | float) and 1 <= number < 1e12 for number in numbers):
             raise ValueError(
                 f"rope_theta = {base!r}, {name} = {said!r}, hidden_size = {hidden!r}, "
                 f"num_attention_heads = {heads!r}: make no angles together"
