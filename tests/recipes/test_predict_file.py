@@ -73,6 +73,21 @@ def test_rows_keep_their_columns(
     assert not (tmp_path / "out.tsv").exists()
 
 
+def test_the_column_of_the_pair_alone_makes_a_header(model: str, tmp_path: Path) -> None:
+    lines = "first,second,kind\n" + "".join(f"{a} b,c {a},{a > 'm'}\n" for a in "abcxyz")
+    (tmp_path / "in.csv").write_text(lines, encoding="utf-8")
+    files = [word for name in ("train", "dev") for word in (f"--{name}", str(tmp_path / "in.csv"))]
+    columns = ["--text-column", "first", "--pair-column", "second", "--label-column", "kind"]
+    words = ["--model", str(Path(model).parent / "base"), "--out", str(tmp_path / "pairs")]
+    assert cli.run(["finetune", "classify", *words, *files, *columns, "--epochs", "1"]) == 0
+
+    (tmp_path / "new.csv").write_text("one,two\na b,c d\ne f,g h\n", encoding="utf-8")
+    words = ["--file", str(tmp_path / "new.csv"), "--pair-column", "two"]
+    assert cli.run(["predict", str(tmp_path / "pairs"), *words, "--out", str(tmp_path / "o.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["one"], row["two"]) for row in rows] == [("a b", "c d"), ("e f", "g h")]
+
+
 def test_json_keeps_what_it_holds(model: str, tmp_path: Path) -> None:
     rows = [{"text": "a b", "n": 7, "more": {"x": [1, None]}}, {"text": "c", "n": None, "more": 1}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
