@@ -160,11 +160,11 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
-        (Reading(pair="x"), "pair: .* have none; leave it out"),
+        (Reading(pair="x"), "^pair_column: .* have none; leave it out"),
         (Reading(header=False), "header: .* leave it out"),
         (Reading(separator="space"), "separator: .* leave it out"),
-        (Reading(text="word"), "text: 'word' is no column; they are counted from 0"),
-        (Reading(label="1.5"), "label: '1.5' is no column"),
+        (Reading(text="word"), "^text_column: 'word' is no column; they are counted from 0"),
+        (Reading(label="1.5"), "^label_column: '1.5' is no column"),
     ],
 )
 def test_options_that_columns_have_not(tmp_path: Path, reading: Reading, message: str) -> None:

@@ -229,13 +229,13 @@ def _cells(line: str, tabs: bool) -> list[str]:
     return [cell for cell in line.replace("\t", " ").split(" ") if cell]
 
 
-def column_number(name: str, column: str) -> int:
+def column_number(option: str, column: str) -> int:
     """What names a column of tags. Raises: ConfigError for what is no number."""
     try:
         return int(column)
     except ValueError:
         raise ConfigError(
-            f"{name}: {column!r} is no column; they are counted from 0, or back from -1"
+            f"{option}: {column!r} is no column; they are counted from 0, or back from -1"
         ) from None
 
 

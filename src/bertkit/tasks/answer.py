@@ -101,9 +101,8 @@ class Answer(Task[Question, QuestionAnswer]):
 
         Raises: DataError naming the file and the question, ConfigError for columns.
         """
-        for name in reading.__struct_fields__:
-            if getattr(reading, name) is not None:
-                raise ConfigError(f"{name}: files of questions need none; leave it out")
+        for option in reading.options().values():
+            raise ConfigError(f"{option}: files of questions need none; leave it out")
         return read_questions(path, labelled=labelled)
 
     @classmethod

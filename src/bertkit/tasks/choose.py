@@ -182,6 +182,5 @@ def _cut(encoding: Encoding, length: int, where: Literal["start", "end"]) -> Enc
 
 def refuse_columns(reading: Reading, task: str) -> None:
     """Raises: ConfigError when columns are named, which these formats know themselves."""
-    for name in msgspec.structs.asdict(reading):
-        if getattr(reading, name) is not None:
-            raise ConfigError(f"{name}: the files of {task} need none; leave it out")
+    for option in reading.options().values():
+        raise ConfigError(f"{option}: the files of {task} need none; leave it out")

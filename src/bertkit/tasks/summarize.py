@@ -332,7 +332,7 @@ def read_documents(
     Raises: DataError naming file and line, ConfigError for a second text.
     """
     if reading.pair is not None:
-        raise ConfigError("pair: a document has no second text; leave it out")
+        raise ConfigError("--pair-column: a document has no second text; leave it out")
     table = rows(path, header=reading.header, separator=reading.separator)
     columns = Columns(table, reading.text, reading.label)
     text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")

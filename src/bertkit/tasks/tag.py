@@ -111,16 +111,15 @@ class Tag(Task[Example, TagAnswer]):
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """Spans of characters from .jsonl, columns from any other file; `data.tags` has both."""
-        for name in ("pair", "header", "separator"):
-            if getattr(reading, name) is not None:
-                raise ConfigError(f"{name}: files of tagged words have none; leave it out")
-        for name in ("text", "label"):
-            if suffix(path) == ".jsonl" and getattr(reading, name) is not None:
+        for name, option in reading.options().items():
+            if name not in ("text", "label"):
+                raise ConfigError(f"{option}: files of tagged words have none; leave it out")
+            if suffix(path) == ".jsonl":
                 raise ConfigError(
-                    f"{name}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
+                    f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
-        word = 0 if reading.text is None else column_number("text", reading.text)
-        tag = None if reading.label is None else column_number("label", reading.label)
+        word = 0 if reading.text is None else column_number("--text-column", reading.text)
+        tag = None if reading.label is None else column_number("--label-column", reading.label)
         read = read_tagged if labelled else read_untagged
         return read(path, word=word, tag=tag)
 

@@ -60,6 +60,12 @@ class Reading(Settings, frozen=True):
     """What divides columns; by default a tab, or in .csv a comma or semicolon; `space` cuts a line
     after its first word."""
 
+    def options(self) -> dict[str, str]:
+        """The settings that are given, each as it is written on the command line."""
+        names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
+        given = {name: written for name, written in names if getattr(self, name) is not None}
+        return {name: f"--{written.replace('_', '-')}" for name, written in given.items()}
+
 
 class NoOptions(Settings, frozen=True):
     """A task with nothing to choose."""
