@@ -171,9 +171,11 @@ def test_the_command(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     lines = [f"{row.text}\t{row.label}" for row in rows(16)]
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "\n".join(lines), encoding="utf-8")
     asked = ["distill", "--teacher", str(teacher), "--layers", "1", "--epochs", "1"]
-    files = [f"--{name}={tmp_path / 'rows.tsv'}" for name in ("train", "dev")]
+    files = [f"--{name}={tmp_path / 'rows.tsv'}" for name in ("train", "dev", "test")]
     assert cli.run([*asked, *files, "--out", str(tmp_path / "s"), "--precision", "fp32"]) == 0
-    assert "accuracy" in json.loads(capsys.readouterr().out)
+    scores = json.loads(capsys.readouterr().out)
+    assert {"accuracy", "test_accuracy"} <= set(scores)
+    assert json.loads((tmp_path / "s" / "test.json").read_text(encoding="utf-8"))["rows"] == 16
 
 
 def test_vectors_of_another_width_need_a_layer(

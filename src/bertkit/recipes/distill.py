@@ -26,7 +26,8 @@ def distill(
     teacher: str | Path,
     *,
     train: Rows,
-    dev: Rows,
+    dev: Rows | float,
+    test: Rows | None = None,
     out: Path | str,
     student: str | Path | None = None,
     layers: Count | None = None,
@@ -40,7 +41,7 @@ def distill(
 ) -> dict[str, Any]:
     """Teach a small model what a fine-tuned one does.
 
-    Returns: the student's dev scores, as `finetune` does.
+    Returns: the student's scores, as `finetune` does.
 
     The student is a model folder, or as many `layers` of the teacher, evenly taken, with its
     embedding and its head. `follow` names, for each of the student's layers, the teacher's that
@@ -50,7 +51,9 @@ def distill(
     Args:
         teacher: A fine-tuned model folder; the task is its own.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score.
+        dev: The same, to choose the best epoch by and to score; or the share of train to hold out
+            for that, such as 0.1.
+        test: The same, to score once, by the chosen epoch: rows that chose nothing.
         out: The folder of what is made; it must not exist yet.
         student: A model folder or hub id with the teacher's vocabulary.
         layers: Instead: as many layers of the teacher, evenly taken.
@@ -83,6 +86,7 @@ def distill(
     rest: dict[str, Any] = {
         "train": train,
         "dev": dev,
+        "test": test,
         "out": out,
         "settings": settings,
         "options": known.task.uncalibrated(),
