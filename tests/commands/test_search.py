@@ -27,6 +27,10 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
     assert len(hits) == 2
     assert (hits[0]["id"], hits[0]["text"], hits[0]["fields"]) == ("c", "c c c", {"year": 2.0})
 
+    score = str(hits[1]["score"] + 1e-4)  # of which the second has less
+    assert cli.run(["search", str(store), "c c", "--min-score", score, "--json"]) == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["c"]
+
     assert cli.run(["search", str(store), "c c", "--where", "year>=4", "--where", "year<5"]) == 0
     assert capsys.readouterr().out.split()[2] == "e"
     assert cli.run(["search", str(store), "c c", "--where", "year>=400"]) == 0

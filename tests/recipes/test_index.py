@@ -114,6 +114,22 @@ def test_what_is_the_same_is_left_and_what_changed_replaced(
     assert [hit for hit in now if hit.id != "d8"] == [hit for hit in before if hit.id != "d8"]
 
 
+def test_a_store_knows_its_model(tiny: Path, tmp_path: Path) -> None:
+    place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
+    write(file, texts(3))
+    with pytest.raises(SearchError, match="^model= is missing, and there is no store to take it"):
+        index([file], store=place)
+    assert not (tmp_path / "store").exists()
+    shutil.copytree(tiny, tmp_path / "model")
+    index([file], model=tmp_path / "model", store=place)
+    write(file, texts(5))
+    assert index([file], store=place) == {"documents": 5, "unchanged": 3, "passages": 5}
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(SearchError, match=r"its model does not open .* its new place \(model=\)"):
+        index([file], store=place)
+    assert index([file], model=tmp_path / "moved", store=place)["unchanged"] == 5
+
+
 def test_what_is_gone_is_taken_out_when_asked(tiny: Path, tmp_path: Path) -> None:
     place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
     index([write(file, texts(9))], model=tiny, store=place)

@@ -327,6 +327,8 @@ def test_search(server: Server, store: str | None) -> None:
     assert found[0]["id"] == "1"
     assert len(found) == 2
     assert found[0]["score"] == pytest.approx(1.0, abs=1e-5)
+    least = {"query": "c d", "top": 2, "min_score": found[1]["score"] + 1e-4}
+    assert [hit["id"] for hit in client.post("/search", json=least).json()] == ["1"]
     where = {"query": "c d", "where": ["year<1"]}
     assert [hit["id"] for hit in client.post("/search", json=where).json()] == ["0"]
     bad = client.post("/search", json={"query": "c", "where": ["yer<1"]})

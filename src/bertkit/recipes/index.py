@@ -16,13 +16,13 @@ from bertkit.console import progress, say
 from bertkit.data.converter import Converter
 from bertkit.data.documents import Columns, Document, Listing, documents, listed
 from bertkit.data.passages import Part, cut
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, Work
 from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.search import embedder, fingerprint, name_of, similarity_of
+from bertkit.retrieval.search import embedder, fingerprint, model_of, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
@@ -41,7 +41,7 @@ def index(
     paths: Sequence[Path],
     /,
     *,
-    model: str | Path | Loaded,
+    model: str | Path | Loaded | None = None,
     store: str,
     length: Count | None = None,
     long: Long = "window",
@@ -62,7 +62,8 @@ def index(
     Args:
         paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md, .html, .pdf,
             .docx, .rst or .ipynb. The same command goes on after a stop.
-        model: A model folder or hub id that makes vectors of texts.
+        model: A model folder or hub id that makes vectors of texts; of a store that is there, by
+            default its own.
         store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
         length: Tokens of a passage; by default the most the model reads.
         long: Of longer documents: passages cut at headings and paragraphs, the beginning, or an
@@ -76,6 +77,8 @@ def index(
     """
     limit_onednn_cache()
     columns = columns or Columns()
+    if model is None:
+        model = _its_model(store)
     listing = listed(paths)
     say(str(listing))
     with Converter() as convert:
@@ -140,6 +143,18 @@ def index(
         **({"removed" if sync else "gone": len(gone)} if sync or gone else {}),
         "passages": len(opened),
     }
+
+
+def _its_model(place: str) -> Loaded:
+    """The model that a store was made with. Raises: SearchError where there is none."""
+    try:
+        store = open_store(place)
+    except SearchError as error:
+        raise SearchError(
+            f"--model is missing, and there is no store to take it from: {error}"
+        ) from None
+    say(f"model: {store.spec.model}, with which {place} was made")
+    return model_of(store)
 
 
 def _read_all(

@@ -28,6 +28,7 @@ def search(
     top: Count = 10,
     where: Sequence[str] = (),
     hybrid: bool = False,
+    min_score: float | None = None,
     long: Long = "error",
     json: bool = False,
     rerank: str | None = None,
@@ -42,6 +43,7 @@ def search(
         top: How many documents.
         where: Only documents with such a field: year>=1960; all that are given.
         hybrid: Join what is found by meaning and by words.
+        min_score: Only documents whose score, as it is printed, is as high at least.
         long: Of a query longer than the model reads.
         json: Print a line of JSON for each.
         rerank: A cross-encoder, which reads queries with the best passages.
@@ -54,7 +56,15 @@ def search(
         say(f"{len(searcher.store):,} passages. Write what to look for; Ctrl-D ends.")
     for one in asked("> ") if query is None else [query]:
         try:
-            hits = searcher(one, top=top, where=where, hybrid=hybrid, long=long, sentences=True)
+            hits = searcher(
+                one,
+                top=top,
+                where=where,
+                hybrid=hybrid,
+                long=long,
+                sentences=True,
+                min_score=min_score,
+            )
         except DataError as error:
             if not terminal:
                 raise

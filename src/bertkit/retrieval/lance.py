@@ -78,8 +78,8 @@ class LanceStore(Store):
                 table = database.create_table(TABLE, schema=_schema(spec))
         if create is None:
             raise SearchError(
-                f"{place}: its first documents were never finished; run `bertkit index` again, "
-                "which goes on where it stopped"
+                f"{place}: its first documents were never finished; run `bertkit index` again "
+                "with --model, which goes on where it stopped"
             )
         return cls(place, spec, table)
 

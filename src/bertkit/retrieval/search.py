@@ -66,6 +66,17 @@ def name_of(model: str | Path | Loaded) -> str:
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
+def model_of(store: Store) -> Loaded:
+    """The model that a store was made with. Raises: SearchError where it does not open."""
+    try:
+        return load(store.spec.model)
+    except BertkitError as error:
+        raise SearchError(
+            f"{store.place}: its model does not open ({error}); if it has moved, name its new "
+            "place (--model)"
+        ) from None
+
+
 class Searcher:
     """A store and the model it was made with, ready for queries.
 
@@ -83,18 +94,11 @@ class Searcher:
         precision: Inference = "fp32",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
-        spec, named = self.store.spec, model is not None
-        try:
-            model = model or spec.model
-            loaded = model if isinstance(model, Loaded) else load(model)
-            self.embed = embedder(loaded, precision, spec.similarity, spec.query_prompt)
-        except BertkitError as error:
-            if named:
-                raise
-            raise SearchError(
-                f"{self.store.place}: its model does not open ({error}); if it has moved, name "
-                "its new place (--model)"
-            ) from None
+        spec = self.store.spec
+        if model is None:
+            model = model_of(self.store)
+        loaded = model if isinstance(model, Loaded) else load(model)
+        self.embed = embedder(loaded, precision, spec.similarity, spec.query_prompt)
         if fingerprint(self.embed) != spec.fingerprint:
             raise SearchError(
                 f"{self.store.place}: was made with the model {spec.model}, and "
@@ -112,17 +116,25 @@ class Searcher:
         hybrid: bool = False,
         long: Long = "error",
         sentences: bool = False,
+        min_score: float | None = None,
     ) -> list[Hit]:
         """The best documents, each by its best passage, best first.
 
         `where` holds conditions such as year>=1960, all of which must be met; with `hybrid` the
         passages found by vector and by words are joined by their ranks. With `sentences` each hit
-        says which of its sentences is nearest to the query.
+        says which of its sentences is nearest to the query. Hits below `min_score` are left out:
+        of the scores that hits have, which are the cross-encoder's where there is one.
         Raises: DataError for an empty query, or one longer than the model, ConfigError for a
         condition on a field that the store has not.
         """
         return self.many(
-            [query], top=top, where=where, hybrid=hybrid, long=long, sentences=sentences
+            [query],
+            top=top,
+            where=where,
+            hybrid=hybrid,
+            long=long,
+            sentences=sentences,
+            min_score=min_score,
         )[0]
 
     def many(
@@ -134,6 +146,7 @@ class Searcher:
         hybrid: bool = False,
         long: Long = "error",
         sentences: bool = False,
+        min_score: float | None = None,
     ) -> list[list[Hit]]:
         """The same for several queries."""
         if top < 1:
@@ -161,6 +174,8 @@ class Searcher:
                     for place in np.argsort(-scores, kind="stable")
                 ]
             documents = documents[:top]
+            if min_score is not None:
+                documents = [hit for hit in documents if hit.score >= min_score]
             return self._with_sentences(documents, vector) if sentences else documents
 
         return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]

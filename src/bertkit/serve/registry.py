@@ -201,10 +201,11 @@ class SearchPipeline:
         top: int = 10,
         where: Sequence[str] = (),
         hybrid: bool = False,
+        min_score: float | None = None,
     ) -> list[Work]:
         """Raises: ConfigError for a condition on a field that the store has not."""
         conditions(where, self.searcher.store.spec.fields)
-        options = {"top": top, "where": tuple(where), "hybrid": hybrid}
+        options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
         works = self.searcher.embed.prepare(queries, long=long)
         return [
             replace(work, item=(query, options)) for query, work in zip(queries, works, strict=True)

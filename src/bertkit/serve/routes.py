@@ -153,7 +153,7 @@ async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
 async def search(ask: schema.SearchAsk, context: RequestContext) -> Response:
     """The documents of the store that answer a query best, each by its best passage."""
     _, pipeline = context.pipeline("search", ask.model)
-    options = {"top": ask.top, "where": ask.where, "hybrid": ask.hybrid}
+    options = {name: getattr(ask, name) for name in ("top", "where", "hybrid", "min_score")}
     hits, cut = await context.answers(
         pipeline, [ask.query], field="query", truncate=ask.truncate, **options
     )

@@ -174,6 +174,7 @@ class SearchAsk(Cut, frozen=True, kw_only=True):
     """Conditions such as year>=1960; all must hold."""
     hybrid: bool = False
     """Join the hits by meaning with the hits by words."""
+    min_score: float | None = None
 
 
 class ExplainAsk(Cut, frozen=True, kw_only=True):
