@@ -45,6 +45,7 @@ def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
         assert data.base_model is None
         assert model_name(model) == "base"
     assert model_name("me/base") == "me/base"
+    assert model_name("/data/me/lib/site-packages/tiny_bert/parts/model") == "tiny_bert"
     assert file_name("/data/me/dev.tsv") == "dev.tsv"
     assert file_name(None) == "examples given in Python"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ PIPELINES = {
     "seq2seq": "text2text-generation",
 }
 """What the hub calls the tasks."""
+
+
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders in which pip puts packages."""
 
 
 def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
@@ -56,8 +61,15 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
 
 
 def model_name(model: str) -> str:
-    """A model as strangers may read it: its hub id, or the name of its folder here."""
-    return model if _of_hub(model) else Path(model).name
+    """A model as strangers may read it: its hub id, or the name of its folder here.
+
+    A folder that pip installed, often just `model`, is called as its package.
+    """
+    if _of_hub(model):
+        return model
+    *above, name = Path(model).parts
+    installed = [below for at, below in pairwise((*above, name)) if at in INSTALLED]
+    return installed[-1] if installed else name
 
 
 def file_name(file: str | None) -> str:
