@@ -42,6 +42,35 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     ]
     check_rows(Classify(LABELS, Options()), {"train": train, "dev": examples(("y", "doing"))})
     assert said(capsys) == []
+    check_rows(Classify(LABELS, Options()), {"train": train, "dev": train})
+    assert said(capsys) == [
+        "warning: dev: all of its 4 rows are also in train: its scores say nothing of other texts; "
+        "give other rows, or hold some of train out (--dev 0.1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "told"),
+    [
+        ("1.5 2 3", Options(), "a number is learned (regression)"),
+        ("1.5 2 3", Options(regression=True), ""),
+        ("1.5 2 3", Options(regression=False), ""),
+        ("1 2 3", Options(), "learned as 3 classes without an order"),
+        ("1.0 2.0 3.0", Options(), "learned as 3 classes without an order"),
+        ("1 2 3", Options(regression=False), ""),
+        ("0 1 1", Options(), ""),
+        ("a 2 3", Options(), ""),
+        ("[1] [2] [3]", Options(), ""),
+    ],
+)
+def test_what_numbers_are_learned_as_is_told(
+    labels: str, options: Options, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = examples(*((f"text {label}", label) for label in labels.split()))
+    check_rows(Classify.from_examples(train.examples, options), {"train": train}, options)
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.startswith("labels: ") == bool(told)
 
 
 def test_words_that_are_learned_are_told_of_tags(

@@ -147,7 +147,7 @@ def finetune(
     if resume and (run.out / SCORES).exists():
         return finished(run.out)
 
-    check_rows(fitted, data)
+    check_rows(fitted, data, options)
     torch.manual_seed(settings.seed)
     loaded, lm_weight = opened(model, fitted, settings.lm_weight if teacher is None else 0.0)
     fitted = fitted.with_decoder(loaded.begin, loaded.target)

@@ -3,10 +3,12 @@ remedy."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
@@ -22,14 +24,39 @@ COMMON = 0.7
 """The share of rows from which a label is so common that to answer it alone is tempting."""
 
 
-def check_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> None:
-    """Say which rows or labels are probably mistakes: `data` names train, dev and test."""
+WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+"""A label that is a whole number."""
+
+
+def check_rows(
+    task: Task[Any, Any], data: Mapping[str, Examples], options: Settings | None = None
+) -> None:
+    """Say which rows or labels are probably mistakes: `data` names train, dev and test.
+
+    Of labels that are numbers say what was guessed, unless the `options` that were given say it.
+    """
+    if getattr(options, "regression", False) is None:
+        _say_numbers(task)
     for sentence in (
         *_shared_rows(task, data),
         *_similar_labels(task.labels),
         *_maybe_header(task, data["train"]),
     ):
         say(f"warning: {sentence}")
+
+
+def _say_numbers(task: Task[Any, Any]) -> None:
+    """Say whether numbers are learned as quantities or as classes, and how to have the other."""
+    if task.options.regression:
+        say(
+            "labels: numbers, some with a fraction, so that a number is learned (regression); if "
+            "they are names of classes: --no-regression, in Python regression=False"
+        )
+    elif len(task.labels) > 2 and task.single_label and all(map(WHOLE.fullmatch, task.labels)):
+        say(
+            f"labels: whole numbers, learned as {len(task.labels):,} classes without an order; if "
+            "they are quantities: --regression, in Python regression=True"
+        )
 
 
 def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str]:
@@ -40,7 +67,14 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
         asked = [task.asked(example) for example in part.examples]
         for other in dict.fromkeys(before.values()):
             again = [place for place, one in enumerate(asked) if before.get(one) == other]
-            if again:
+            if len(again) == len(asked) and other == "train":
+                # not refused: to learn a few rows by heart is a usual check that a task is learned
+                sentences.append(
+                    f"{name}: all of its {len(asked):,} rows are also in train: its scores say "
+                    "nothing of other texts; give other rows"
+                    + ", or hold some of train out (--dev 0.1)" * (name == "dev")
+                )
+            elif again:
                 sentences.append(
                     f"{name}: rows that are also in {other}: {len(again):,} of {len(asked):,} (the "
                     f"first is {part.examples[again[0]].where}); its scores are too high: remove "
