@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from io import StringIO
 from pathlib import Path
@@ -20,7 +22,7 @@ from bertkit.recipes.runs import runs
 from bertkit.storage import sha256
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
-from bertkit.training.epochs import read_seeds
+from bertkit.training.epochs import drop_weights, read_seeds
 
 SETTINGS = Finetune(epochs=1, batch_size=8, precision="fp32", warmup=0.0)
 GRID = ["learning_rate=1e-9,2e-2", "epochs=1,4"]
@@ -68,6 +70,11 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
     said = capsys.readouterr().err
     assert f"{best}: the best of 4 by accuracy on dev" in said
     assert "| learning_rate |" in said
+    assert re.search(rf"^4 of 4: {best}: accuracy \d\.\d{{4}}$", said, re.M)
+    assert "epoch 1: " not in said  # of a run that is one of many
+    assert said.count("dev, label by label:") == 1
+    weights = [path.parent.name for path in out.glob("*/*.safetensors")]
+    assert weights == [best]
     assert (runs([str(out)]) or "").count("\n") == 5
     assert bertkit.pipeline("classify", out)(["the loop number 3"])
 
@@ -81,8 +88,31 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
     assert (out / "learning_rate=2e-2,epochs=2" / "scores.json").exists()
 
 
+def test_weights_of_all_are_kept_when_asked(base: Path, tmp_path: Path) -> None:
+    tried(base, tmp_path / "out", ["epochs=1,2"], keep_all=True)
+    assert len(list((tmp_path / "out").glob("*/model.safetensors"))) == 2
+    words = ["--train", "a.tsv", "--dev", "b.tsv", "--out", str(tmp_path / "one"), "--keep-all"]
+    assert cli.run(["finetune", "classify", "--model", str(base), *words]) == 2
+
+
+def test_a_best_one_whose_weights_are_gone_is_named(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    best = tried(base, out, ["epochs=1,2"])["best"]
+    drop_weights(out / best)
+    with pytest.raises(CheckpointError, match=r"is the best now, and its weights were not kept"):
+        tried(base, out, ["epochs=1,2"], resume=True)
+    shutil.rmtree(out / best)
+    assert tried(base, out, ["epochs=1,2"], resume=True)["best"] == best
+
+
 def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
     scores = tried(base, tmp_path / "out", ["lora.rank=0,2"], count=2)
+    kept = [path.parent for path in (tmp_path / "out").rglob("model.safetensors")]
+    assert sorted(path.relative_to(tmp_path / "out").parts[:1] for path in kept) == [
+        (), (scores["best"],), (scores["best"],), (scores["best"],)
+    ]
+    again = tried(base, tmp_path / "out", ["lora.rank=0,2"], count=2, resume=True)
+    assert again == scores
     folder = tmp_path / "out" / scores["best"]
     summary = json.loads((folder / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
     assert scores["accuracy"] == summary["mean"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Count, Settings
+from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.finetune import finetune as fit_task
 from bertkit.recipes.grid import finetune_grid
@@ -27,6 +28,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         out: Path,
         seeds: Count = 1,
         grid: list[str] | None = None,
+        keep_all: bool = False,
         resume: bool = False,
         settings: Finetune | None = None,
         options: Settings | None = None,
@@ -44,6 +46,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
             seeds: Run as many seeds, and report mean and standard deviation.
             grid: A setting and values to try, such as learning_rate=1e-4,3e-4; once for each. All
                 combinations are run, and the best by dev is kept.
+            keep_all: With --grid: keep the weights of all combinations, and not of the best alone.
             resume: Go on with a run that was stopped.
         """
         rest: dict[str, Any] = {
@@ -57,7 +60,9 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
             "resume": resume,
         }
         if grid:
-            return finetune_grid(grid, seeds, task, model, **rest)
+            return finetune_grid(grid, seeds, task, model, keep_all=keep_all, **rest)
+        if keep_all:
+            raise ConfigError("--keep-all: goes with --grid; leave it out")
         if seeds == 1:
             return fit_task(task, model, **rest)
         return finetune_seeds(seeds, task, model, **rest)

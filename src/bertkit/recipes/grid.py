@@ -11,18 +11,20 @@ from typing import Any
 
 from bertkit import tasks
 from bertkit.config import Settings, decode, override, paths, plain
-from bertkit.console import say
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.console import quietly, say
+from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
 from bertkit.recipes.runs import runs
+from bertkit.recipes.sanity import check_answers, check_rows, show_labels
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import check_out, write_json
+from bertkit.tasks.confusion import read_report
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
-from bertkit.training.epochs import GRID, SCORES, read_scores, read_seeds
+from bertkit.training.epochs import GRID, SCORES, drop_weights, read_scores, read_seeds
 
 MOST = 100
 """Runs that are begun without asking."""
@@ -45,13 +47,15 @@ def finetune_grid(
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | None = None,
     resume: bool = False,
+    keep_all: bool = False,
     **rest: Any,
 ) -> dict[str, Any]:
     """Fine-tune with each combination of values, and `count` seeds of each; the best one's scores.
 
     A line of `grid` is `learning_rate=1e-4,3e-4`, of a setting or of an option of the task. Each
     combination is a folder of its own in `out`, which becomes the model of the best by dev; `test`
-    scores that one alone, once. What is finished is not run again with `resume`.
+    scores that one alone, once. The folders of others keep all but their weights, unless
+    `keep_all`. What is finished is not run again with `resume`.
     Raises: ConfigError for a value that does not fit, before the first run.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
@@ -64,25 +68,45 @@ def finetune_grid(
     rows, scored = take_train_and_dev(
         kind, train, dev, reading, options=options, seed=settings.seed
     )
+    posed = kind.from_examples(rows.examples, options)
+    data = {"train": rows, "dev": scored}
     held = None
     if test is not None:
-        held = take_test(kind, test, reading)
-        kind.from_examples(rows.examples, options).check(held.examples)
+        data["test"] = held = take_test(kind, test, reading)
+        posed.check(held.examples)
+    check_rows(posed, data, options)
+    say(f"grid: {len(cells):,} combinations, each told when it is done")
+    scores: dict[str, dict[str, float]] = {}
+    metric = best = ""
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
-        say(f"{name}: {place} of {len(cells)}")
         given: dict[str, Any] = {"train": rows, "dev": scored, "settings": its, "options": own}
         given |= {"reading": reading, "out": out / name, "resume": "auto" if resume else False}
-        if count == 1:
-            finetune(kind, model, **given, **rest)
-        else:
-            finetune_seeds(count, kind, model, **given, **rest)
-    scores = {name: _scores(out / name) for name in cells}
-    metric = read_scores(out / next(iter(cells)) / SCORES)["metric"]
-    best = max(scores, key=lambda name: scores[name][metric])
+        with quietly():
+            if count == 1:
+                finetune(kind, model, **given, **rest)
+            else:
+                finetune_seeds(count, kind, model, **given, **rest)
+        scores[name] = _scores(out / name)
+        metric = metric or read_scores(out / name / SCORES)["metric"]
+        say(f"{place} of {len(cells)}: {name}: {metric} {scores[name][metric]:.4f}")
+        before, best = best, max(scores, key=lambda one: (scores[one][metric], _whole(out / one)))
+        if not keep_all:
+            for worse in {before, name} - {best, ""}:
+                for folder in (*(out / worse).glob("seed-*"), out / worse):
+                    drop_weights(folder)
+    if not _whole(out / best):
+        raise CheckpointError(
+            f"{out / best}: is the best now, and its weights were not kept; remove the folder, and "
+            "go on with --resume"
+        )
     say(runs([str(out / name) for name in cells]) or "")
     chosen = f"the best of {len(cells)} by {metric} on dev"
     say(f"{best}: {chosen}, which chose it; expect a little less of others")
     publish(out / best, out, of=len(cells))
+    record = read_scores(out / SCORES)
+    report = read_report(record)
+    show_labels(report, "dev")
+    check_answers(report, "dev", settings=record["settings"])
     if held is not None:
         score_test(out, kind, held, settings.device)
         describe(out, of=len(cells))
@@ -127,6 +151,11 @@ def _cells(
             decode(kind.Options, override(plain(options), of_task)),
         )
     return cells
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a run's weights are there."""
+    return any(folder.glob("*.safetensors"))
 
 
 def _scores(folder: Path) -> dict[str, float]:

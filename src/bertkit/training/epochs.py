@@ -22,6 +22,7 @@ from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
 
 SCORES, SEEDS, GRID = "scores.json", "seeds.json", "grid.json"
+WEIGHTS = ".safetensors"
 ADAPTER = "adapter"
 """The folder in which a run's adapters are, beside the model that has them merged."""
 
@@ -215,6 +216,19 @@ def read_seeds(out: Path) -> dict[str, Any] | None:
     raise CheckpointError(f"{out / SEEDS}: damaged; {remedy}")
 
 
+def drop_weights(out: Path) -> None:
+    """Take the weights of a finished run away; scores.json no longer vouches for them."""
+    record = read_scores(out / SCORES)
+    hashes = record.get("sha256", {})
+    kept = {name: one for name, one in hashes.items() if not name.endswith(WEIGHTS)}
+    if kept != hashes:
+        record["sha256"] = kept
+        record["digest"] = _digest(record)
+        write_json(out / SCORES, record)
+    for path in (*out.glob(f"*{WEIGHTS}"), *(out / ADAPTER).glob(f"*{WEIGHTS}")):
+        path.unlink()
+
+
 def check_published(out: Path, hashes: Mapping[str, str]) -> None:
     """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
     for name, written in hashes.items():
@@ -236,6 +250,6 @@ def _hashes(out: Path) -> dict[str, str]:
     return {
         path.relative_to(out).as_posix(): sha256(path)
         for path in sorted(out.rglob("*"))
-        if path.suffix in (".json", ".txt", ".safetensors")
+        if path.suffix in (".json", ".txt", WEIGHTS)
         if path not in of_the_run and out / CHECKPOINTS not in path.parents
     }
