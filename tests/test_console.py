@@ -33,6 +33,41 @@ def test_data_is_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ('{"a":[1,"é"]}\n', "")
 
 
+def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
+    console.print_table(
+        {
+            "rows": 1200,
+            "f1": 0.91239,
+            "rate": 3e-5,
+            "best": "a b",
+            "none": None,
+            "seeds": [1, 0.5],
+            "kinds": {"one": {"more": True}, "other": 2},
+            "pairs": [[1], [2]],
+            "by": {"x": {"n": 1, "long name": 0.25}, "yy": {"n": 22_000, "long name": 1.0}},
+        }
+    )
+    assert capfd.readouterr().out.split("\n") == [
+        "rows            1,200",
+        "f1              0.9124",
+        "rate            3e-05",
+        "best            a b",
+        "none            null",
+        "seeds           1, 0.5000",
+        "kinds.one.more  true",
+        "kinds.other     2",
+        "pairs           [[1],[2]]",
+        "",
+        "by",
+        "         n  long name",
+        "x        1     0.2500",
+        "yy  22,000     1.0000",
+        "",
+    ]
+    console.print_table({"a": {"mean": 1.0}, "b": {"mean": 2.0}})
+    assert capfd.readouterr().out.split() == ["mean", "a", "1.0000", "b", "2.0000"]
+
+
 def test_a_bar_is_silent_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
     with console.progress() as bar:
         bar.update(bar.add_task("steps", total=2, note=""), completed=2)

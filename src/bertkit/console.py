@@ -7,7 +7,7 @@ import io
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -70,6 +70,68 @@ def asked(prompt: str) -> Iterator[str]:
 def print_json(data: Any) -> None:
     """A line of data on stdout."""
     print(msgspec.json.encode(data).decode())
+
+
+def print_table(data: Mapping[str, Any]) -> None:
+    """The same for people: a line for each value, a table where groups have the same names."""
+    print("\n".join(_lines_of(data)))
+
+
+def _lines_of(data: Mapping[str, Any]) -> list[str]:
+    if _alike(data):
+        names = list(next(iter(data.values())))
+        rows = [[name, *map(_cell, row.values())] for name, row in data.items()]
+        return _columns([["", *names], *rows])
+    alone: dict[str, Any] = {}
+    tables: list[str] = []
+    for name, value in data.items():
+        if isinstance(value, Mapping) and _alike(value):
+            tables += ["", name, *_lines_of(value)]
+        else:
+            alone |= _by_path(name, value)
+    return [*_columns([[name, _cell(value)] for name, value in alone.items()]), *tables]
+
+
+def _alike(data: Mapping[str, Any]) -> bool:
+    """Whether all values are groups of the same names."""
+    groups = list(data.values())
+    return bool(groups) and all(
+        isinstance(group, Mapping) and group and list(group) == list(groups[0]) for group in groups
+    )
+
+
+def _by_path(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {path: value}
+    inner = (_by_path(f"{path}.{name}", one) for name, one in value.items())
+    return {name: one for values in inner for name, one in values.items()}
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Cells below each other: the first column begins at the left, others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if len(widths) == 2:  # a name and its value, which may be of any length
+        return [f"{name:{widths[0]}}  {value}" for name, value in rows]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        usual = value == 0.0 or 1e-3 <= abs(value) < 1e6
+        return f"{value:.4f}" if usual else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and not any(isinstance(one, list | dict) for one in value):
+        return ", ".join(map(_cell, value))
+    return msgspec.json.encode(value).decode()
 
 
 @contextlib.contextmanager

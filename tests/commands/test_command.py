@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -139,6 +140,34 @@ def test_results_are_printed_as_they_come(capsys: Captured) -> None:
     assert capsys.readouterr().out == "report.html\n"
     command(lambda: Shop())()
     assert capsys.readouterr().out == ""
+
+
+class Score(msgspec.Struct):
+    f1: float
+    by_label: dict[str, float]
+
+
+def test_a_result_with_names_is_a_table_at_a_terminal(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def score() -> dict[str, Any] | Score:
+        """Score it."""
+        return Score(0.5, {"a": 1.0})
+
+    cli.app.command(command(score), name="score")
+    try:
+        line = '{"f1":0.5,"by_label":{"a":1.0}}\n'
+        assert cli.run(["score"]) == 0
+        assert capsys.readouterr().out == line
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert cli.run(["score"]) == 0
+        assert capsys.readouterr().out == "f1  0.5000\n"
+        assert cli.run(["score", "--json"]) == 0
+        assert capsys.readouterr().out == line
+        assert cli.run(["score", "--help"]) == 0
+        assert "--json" in capsys.readouterr().out
+    finally:
+        del cli.app["score"]
 
 
 def test_options_of_one_name_are_refused() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +17,7 @@ from cyclopts import Parameter
 from docstring_parser import parse
 
 from bertkit.config import Settings, decode, explained, override, paths
-from bertkit.console import print_json
+from bertkit.console import print_json, print_table
 from bertkit.errors import ConfigError
 
 
@@ -38,6 +39,8 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     }
     groups = {name: kind for name in parameters if (kind := _settings(hints[name])) is not None}
 
+    tabular = JSON not in parameters and _is_table(hints.get("return"))
+
     @functools.wraps(function)
     def run(*texts: Any, **options: Any) -> None:
         for name, value in options.items():
@@ -45,28 +48,64 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
                 options[name] = decode(groups[name], _given(groups[name], vars(value)))
             elif type(value) in (int, float):
                 _check_bounds(name, value, hints[name])
-        print_result(function(*texts, **options))
+        as_json = options.pop(JSON, False) if tabular else False
+        print_result(function(*texts, **options), as_json=as_json)
 
-    run.__signature__ = signature.replace(parameters=[*parameters.values()])  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*parameters.values(), *([_JSON_OPTION] if tabular else ())]
+    )
     run.__annotations__ = {
         name: _flat(groups[name])
         if name in groups
         else _option(name, hints[name], parameter.kind, documented)
         for name, parameter in parameters.items()
     }
+    if tabular:
+        run.__annotations__[JSON] = _JSON_OPTION.annotation
     _refuse_same_names([name for name in parameters if name not in groups], groups.values())
     return run
 
 
-def print_result(result: Any) -> None:
-    """A line of JSON for a result, or for each of those that come one by one."""
+JSON = "json"
+"""The option of commands whose result is a table at a terminal."""
+
+_JSON_OPTION = inspect.Parameter(
+    JSON,
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, Parameter(negative="", help="Print a line of JSON at a terminal, as elsewhere.")
+    ],
+)
+
+TOLD = ("by_label", "confusion")
+"""What commands have told as tables on the way."""
+
+
+def print_result(result: Any, *, as_json: bool = True) -> None:
+    """A line of JSON for a result, or for each of those that come one by one.
+
+    A result with names is a table at a terminal, unless it is to be `as_json`.
+    """
     if isinstance(result, Iterator):
         for one in result:
             print_json(one)
+    elif isinstance(result, Mapping | msgspec.Struct) and not as_json and sys.stdout.isatty():
+        named = msgspec.to_builtins(result)
+        print_table({name: value for name, value in named.items() if name not in TOLD})
     elif isinstance(result, Mapping | msgspec.Struct | list):
         print_json(result)
     elif isinstance(result, Path | str):
         print(result)
+
+
+def _is_table(hint: Any) -> bool:
+    """Whether a result of this type has names."""
+    kinds = (hint, *get_args(hint)) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return any(
+        get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+        for kind in kinds
+    )
 
 
 def _settings(hint: Any) -> type[Settings] | None:
