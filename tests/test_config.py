@@ -9,21 +9,26 @@ import numpy as np
 import pytest
 import torch
 
+import bertkit
 from bertkit.config import (
     Settings,
     as_toml,
     decode,
     explained,
     override,
+    paths,
     plain,
     read_toml,
     with_keywords,
+    with_keywords_told,
 )
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, spoken
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
+from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.run_file import PretrainConfig, Train, complete
 from bertkit.tasks import TASKS, find
+from bertkit.tasks.task import Reading
 
 MODEL = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
 RUN = {"model": MODEL, "train": {"steps": 10}}
@@ -195,6 +200,28 @@ def test_a_settings_meaning_is_the_docstring_below_it() -> None:
     assert explained(Longer)["batch_size"] == "Samples a step."
     made = msgspec.defstruct("made", [("x", int, 1)], bases=(Settings,), frozen=True)
     assert explained(made) == {}
+
+
+def test_a_function_tells_the_keywords_that_it_takes() -> None:
+    @with_keywords_told(Finetune, Reading)
+    def fit(**keywords: object) -> None:
+        """Fit it.
+
+        Raises: nothing.
+        """
+
+    told = str(fit.__doc__)
+    assert told.startswith("Fit it.\n\nRaises: nothing.\n\nKeywords (")
+    assert max(map(len, told.splitlines())) <= 96
+    assert told.split("\n\n")[-1] == str(bertkit.finetune.__doc__).split("\n\n")[-1]
+    words = " ".join(told.split())
+    for kind in (Finetune, Reading):
+        for name, default in paths(kind).items():
+            assert f" {name} = {default!r}" in words
+        for meaning in explained(kind).values():
+            assert spoken(meaning) in words
+    assert "lora.rank = 0: Rank of the adapters" in words
+    assert "--resume" not in words  # as a program says it
 
 
 def test_settings_are_what_is_given_and_what_keywords_say() -> None:

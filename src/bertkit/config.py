@@ -13,7 +13,7 @@ import json
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import (
     Annotated,
@@ -31,7 +31,7 @@ import tomli_w
 from msgspec import Meta
 
 from bertkit.console import say
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.errors import ConfigError, did_you_mean, spoken
 
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
@@ -51,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 S = TypeVar("S", bound=Settings)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def decode(kind: type[S], data: Any, where: str = "") -> S:
@@ -213,6 +214,31 @@ def explained(kind: type[Settings]) -> dict[str, str]:
                 ):
                     texts[name] = " ".join(text.split())
     return texts
+
+
+def with_keywords_told(*kinds: type[Settings]) -> Callable[[F], F]:
+    """Of a function that takes settings as keywords, the docstring with each: default, meaning."""
+
+    def told(function: F) -> F:
+        lines = [line for kind in kinds for line in _keyword_lines(kind)]
+        doc = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = "\n".join([doc, "", "Keywords (a.b = 1 is a={'b': 1}):", *lines])
+        return function
+
+    return told
+
+
+def _keyword_lines(kind: type[Settings], group: str = "") -> list[str]:
+    meanings, lines = explained(kind), []
+    for field in msgspec.structs.fields(kind):
+        name = f"{group}{field.encode_name}"
+        if isinstance(field.default, Settings):
+            lines += _keyword_lines(type(field.default), f"{name}.")
+            continue
+        meaning = spoken(meanings.get(field.name, ""))
+        text = f"{name} = {field.default!r}" + (f": {meaning}" if meaning else "")
+        lines += textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    return lines
 
 
 def read_toml(path: Path) -> dict[str, Any]:

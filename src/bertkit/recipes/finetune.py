@@ -19,7 +19,16 @@ from bertkit.checkpoint import hub
 from bertkit.checkpoint.adapter import base_of
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
-from bertkit.config import Count, Rate, Seed, Settings, plain, with_keywords, with_new_names
+from bertkit.config import (
+    Count,
+    Rate,
+    Seed,
+    Settings,
+    plain,
+    with_keywords,
+    with_keywords_told,
+    with_new_names,
+)
 from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
@@ -35,12 +44,7 @@ from bertkit.tasks.examples import Examples, Rows
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.epochs import (
-    SCORES,
-    Epochs,
-    check_metric,
-    grown,
-)
+from bertkit.training.epochs import SCORES, Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.opening import opened
@@ -99,6 +103,7 @@ FREE = ("save_minutes", "max_batch_tokens", "track")
 """Settings that may differ when a run is resumed."""
 
 
+@with_keywords_told(Finetune, Reading)
 def finetune(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,
@@ -122,10 +127,11 @@ def finetune(
     files, DataFrames or other rows (`data.given`), or examples; a number for `dev` is the share of
     train held out for it. `test` is scored once, by the chosen epoch; the names of its scores begin
     with `test_`. Settings (`Finetune`), options and columns (`Reading`) may be plain data, and any
-    of them a keyword: `epochs=2, text_column="review"`. A model that is open already stays as it
-    is. With a `teacher` the model learns from its outputs and states, too. `on_epoch` is called
-    with each epoch's number and dev scores. The same call with `resume` goes on after a kill, to
-    the same weights.
+    of them a keyword: `epochs=2, text_column="review"`; options are those of `bertkit finetune TASK
+    --help`, such as `class_weights="balanced"`. A model that is open already stays as it is. With
+    a `teacher` the model learns from its outputs and states, too. `on_epoch` is called with each
+    epoch's number and dev scores. The same call with `resume` goes on after a kill, to the same
+    weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
