@@ -58,8 +58,11 @@ def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     elmo = tiny_elmo(place / "elmo")
     files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
     settings = {"settings": SETTINGS, "network": NETWORK, "crf": request.param}
-    found = finetune_elmo(elmo, **files, out=place / "out", **settings)
+    test = conll(place / "test.conll", 21)
+    found = finetune_elmo(elmo, **files, test=test, out=place / "out", **settings)
     assert found["scores"]["f1"] > 0.9
+    assert found["test_f1"] == evaluate(str(place / "out"), test)["f1"]
+    assert json.loads((place / "out" / "test.json").read_text())["rows"] == 21
     again = finetune_elmo(elmo, **files, out=place / "again", **settings)
     assert again["scores"] == found["scores"]
     assert again["mixture"] == found["mixture"]

@@ -29,7 +29,9 @@ from bertkit.pipelines.elmo_task import (
 )
 from bertkit.pipelines.words import Words
 from bertkit.storage import refuse_used
-from bertkit.tasks.examples import Rows, take_examples
+from bertkit.recipes.testing import read_test, score_test
+from bertkit.tasks.examples import Rows
+from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading
 from bertkit.text.vectors import Vectors
 from bertkit.training.fit import fit
@@ -51,7 +53,8 @@ def finetune_elmo(
     *,
     task: Literal["tag", "classify"] = "tag",
     train: Rows,
-    dev: Rows,
+    dev: Rows | float,
+    test: Rows | None = None,
     out: Path | str,
     vectors: Path | None = None,
     crf: bool = False,
@@ -71,7 +74,9 @@ def finetune_elmo(
         model: The folder of an ELMo.
         task: tag: entities, or a tag for each word. classify: labels of texts, or a number.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score.
+        dev: The same, to choose the best epoch by and to score; or the share of train to hold out
+            for that, such as 0.1.
+        test: The same, to score once, by the chosen epoch: rows that chose nothing.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors (GloVe or word2vec text, also .gz) that the BiLSTM reads beside the
             layers, as in the paper.
@@ -85,10 +90,15 @@ def finetune_elmo(
     if crf and task != "tag":
         raise ConfigError(f"crf: {task} has none; leave it out")
     kind = tasks.find(task)
-    learn, check = take_examples(kind, train, dev, reading)
     options = structs.replace(kind.Options(), crf=True) if crf else kind.Options()
+    learn, check = take_train_and_dev(
+        kind, train, dev, reading, options=options, seed=settings.seed
+    )
+    held = None if test is None else take_test(kind, test, reading)
     made = kind.from_examples(learn.examples, options)
     made.check(check.examples)
+    if held is not None:
+        made.check(held.examples)
     words, known = Words(folder), None if vectors is None else Vectors.load(vectors)
     read = [
         word_features(words, made, rows.examples, labelled=rows is learn) for rows in (learn, check)
@@ -127,4 +137,6 @@ def finetune_elmo(
         "mixture": features.mixture(features.rows),
     }
     save_elmo_task(out, folder, made, features, head, network, result, vectors)
-    return result
+    if held is not None:
+        score_test(out, kind, held, "cpu")
+    return {**result, **read_test(out)}
