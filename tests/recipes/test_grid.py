@@ -109,7 +109,10 @@ def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
     scores = tried(base, tmp_path / "out", ["lora.rank=0,2"], count=2)
     kept = [path.parent for path in (tmp_path / "out").rglob("model.safetensors")]
     assert sorted(path.relative_to(tmp_path / "out").parts[:1] for path in kept) == [
-        (), (scores["best"],), (scores["best"],), (scores["best"],)
+        (),
+        (scores["best"],),
+        (scores["best"],),
+        (scores["best"],),
     ]
     again = tried(base, tmp_path / "out", ["lora.rank=0,2"], count=2, resume=True)
     assert again == scores

@@ -117,7 +117,7 @@ def test_what_is_the_same_is_left_and_what_changed_replaced(
 def test_a_store_knows_its_model(tiny: Path, tmp_path: Path) -> None:
     place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
     write(file, texts(3))
-    with pytest.raises(SearchError, match="^model= is missing, and there is no store to take it"):
+    with pytest.raises(SearchError, match=r"^model= is missing, and there is no store to take it"):
         index([file], store=place)
     assert not (tmp_path / "store").exists()
     shutil.copytree(tiny, tmp_path / "model")

@@ -83,7 +83,9 @@ def test_the_column_of_the_pair_alone_makes_a_header(model: str, tmp_path: Path)
 
     (tmp_path / "new.csv").write_text("one,two\na b,c d\ne f,g h\n", encoding="utf-8")
     words = ["--file", str(tmp_path / "new.csv"), "--pair-column", "two"]
-    assert cli.run(["predict", str(tmp_path / "pairs"), *words, "--out", str(tmp_path / "o.csv")]) == 0
+    assert (
+        cli.run(["predict", str(tmp_path / "pairs"), *words, "--out", str(tmp_path / "o.csv")]) == 0
+    )
     rows = list(csv.DictReader((tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()))
     assert [(row["one"], row["two"]) for row in rows] == [("a b", "c d"), ("e f", "g h")]
 

@@ -496,7 +496,9 @@ def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path
     for name in ("no.csv", "no.json", "no.jsonl"):
         with pytest.raises(DataError, match=r"no\.\w+: no such file"):
             examples_of(tmp_path / name)
-    with pytest.raises(ConfigError, match="^label_column: the files of choose need none; leave it out"):
+    with pytest.raises(
+        ConfigError, match=r"^label_column: the files of choose need none; leave it out"
+    ):
         Choose.read(tmp_path / "no.csv", Reading(label="x"), labelled=True)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.data.bad_rows import BadRows
 from bertkit.errors import DataError
+from bertkit.tasks import similarity
 from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.examples import read_examples, take_examples
+from bertkit.tasks.examples import check_examples, read_examples, take, take_examples
 
 
 def tsv(path: Path, *rows: str) -> Path:
@@ -36,3 +38,32 @@ def test_the_same_rows_have_the_same_hash(tmp_path: Path) -> None:
     assert take_examples(Classify, train, dev, None) == (train, dev)
     with pytest.raises(DataError, match="dev: no rows"):
         take_examples(Classify, rows, [], None)
+
+
+def test_all_bad_rows_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tsv(tmp_path / "a.tsv", "one\tyes", "two\t", "\tno", "four\tno")
+    with pytest.raises(BadRows, match=r"a\.tsv:3: no label.* \(2 rows .*a\.tsv:3, .*a\.tsv:4\)$"):
+        read_examples(Classify, file)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("a.tsv")[2] for line in said] == [
+        ":3: no label; give one or remove the row",
+        ":4: the text is empty; remove the row",
+    ]
+    with pytest.raises(
+        BadRows, match=r"train\[0\]: no label.* \(2 rows .*: train\[0\], train\[2\]\)"
+    ):
+        take(Classify, [("one", ""), ("two", "no"), ("three", "")], None, "train")
+    assert "\ntrain[2]: no label" in capsys.readouterr().err
+
+
+def test_all_rows_that_a_task_cannot_score_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    task = Classify(("no", "yes"), Classify.Options())
+    rows = [Example("a", None, label, f"rows:{i}") for i, label in enumerate("xyz")]
+    with pytest.raises(BadRows, match=r"rows:0: label 'x' is not .* \(3 rows cannot be used"):
+        check_examples(task, rows)
+    assert len(capsys.readouterr().err.splitlines()) == 3
+    with pytest.raises(DataError, match=r"rows:0: label 'x' is not [^(]*$"):
+        check_examples(task, rows[:1])
+    pairs = [similarity.Example(("a", "b"), None, "1"), similarity.Example(("a",), None, "2")]
+    with pytest.raises(DataError, match="1 texts, and 2 in"):  # each is sound by itself
+        check_examples(similarity.Similarity((), similarity.Options(loss="ranking")), pairs)

@@ -475,7 +475,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     path = lines(tmp_path, {"text": "A cat.", "summary": "zebra"})
     with pytest.raises(DataError, match="no column 'sumary'; did you mean 'summary'"):
         read(path, label="sumary")
-    with pytest.raises(ConfigError, match="^pair_column: a document has no second text"):
+    with pytest.raises(ConfigError, match=r"^pair_column: a document has no second text"):
         read(path, pair="summary")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: neither .* nothing to learn"):
         Summarize.from_examples(read(path), Options())

@@ -178,7 +178,7 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
         Tag.read(path, Reading(), labelled=True)
     for name in ("text", "label"):
-        with pytest.raises(ConfigError, match=f"{name}: rows of .jsonl hold"):
+        with pytest.raises(ConfigError, match=rf"^{name}_column: rows of .jsonl hold"):
             Tag.read(path, Reading(**{name: "0"}), labelled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no field 'text'; did you mean 'texts'"):
         Tag.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)

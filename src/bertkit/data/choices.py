@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered, read_text
 from bertkit.data.tables import rows
@@ -49,7 +50,7 @@ def read_choices(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]
         case ".json":
             questions, said = list(_dream(path, labelled)), "DREAM (dialogues with questions)"
         case ".jsonl":
-            questions, said = list(_json_rows(path, labelled)), "rows of question and choices"
+            questions, said = _json_rows(path, labelled), "rows of question and choices"
         case _:
             raise DataError(
                 f"{path}: questions are read from .csv (SWAG, ARC), .json (DREAM) and .jsonl "
@@ -87,14 +88,18 @@ def checked(question: ChoiceQuestion) -> ChoiceQuestion:
 R = TypeVar("R")
 
 
-def json_rows(path: Path, row: type[R]) -> Iterator[tuple[str, R]]:
-    """The rows of a .jsonl file, with "file:line". Raises: DataError for one of another form."""
-    for number, line in numbered(path):
+def json_rows(path: Path, row: type[R]) -> list[tuple[str, R]]:
+    """The rows of a .jsonl file, with "file:line". Raises: DataError for those of another form."""
+
+    def read(numbered_line: tuple[int, str]) -> tuple[str, R]:
+        number, line = numbered_line
         where = f"{path}:{number}"
         try:
-            yield where, msgspec.convert(json_object(line.encode(), where), row)
+            return where, msgspec.convert(json_object(line.encode(), where), row)
         except msgspec.ValidationError as error:
             raise DataError(f"{where}: {error}") from None
+
+    return each_of(read, numbered(path))
 
 
 def place_of(text: str, choices: Sequence[str], where: str) -> int:
@@ -121,8 +126,9 @@ class _Row(msgspec.Struct, frozen=True):
     label: int | str | None = None
 
 
-def _json_rows(path: Path, labelled: bool) -> Iterator[ChoiceQuestion]:
-    for where, row in json_rows(path, _Row):
+def _json_rows(path: Path, labelled: bool) -> list[ChoiceQuestion]:
+    def question(placed: tuple[str, _Row]) -> ChoiceQuestion:
+        where, row = placed
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
             raise DataError(f"{where}: no question and no context, or an empty one; give a text")
@@ -133,7 +139,9 @@ def _json_rows(path: Path, labelled: bool) -> Iterator[ChoiceQuestion]:
             answer = place_of(row.label, row.choices, where)
         elif labelled and isinstance(row.label, int):
             answer = _place(row.label, row.choices, where)
-        yield checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), where))
+        return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), where))
+
+    return each_of(question, json_rows(path, _Row))
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -175,7 +183,7 @@ def _table(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
     if len(names) == MCTEST:
         return list(_mctest(path, lines, labelled)), "MCTest (stories with four questions)"
     if {"ending0", "ending1"} <= set(names):
-        return list(_swag(lines, labelled)), "SWAG (sent1, sent2 and endings)"
+        return _swag(lines, labelled), "SWAG (sent1, sent2 and endings)"
     if names[-1].strip().lower() in ANSWER_NAMES:
         lines = lines[1:]
     return _arc(path, lines, labelled)
@@ -209,13 +217,15 @@ def _mctest(
             yield checked(ChoiceQuestion(text, tuple(choices), answer, stem, where))
 
 
-def _swag(lines: Sequence[tuple[str, list[str]]], labelled: bool) -> Iterator[ChoiceQuestion]:
+def _swag(lines: Sequence[tuple[str, list[str]]], labelled: bool) -> list[ChoiceQuestion]:
     first, names = lines[0]
     missing = {"sent1", "sent2", "label"} - ({"label"} if not labelled else set()) - set(names)
     if missing:
         raise DataError(f"{first}: no column {min(missing)!r}; {did_you_mean(min(missing), names)}")
     endings = [name for name in names if name.startswith("ending")]
-    for where, cells in lines[1:]:
+
+    def question(line: tuple[str, list[str]]) -> ChoiceQuestion:
+        where, cells = line
         row = dict(zip(names, cells, strict=True))
         choices = tuple(row[name] for name in endings)
         answer = None
@@ -223,7 +233,9 @@ def _swag(lines: Sequence[tuple[str, list[str]]], labelled: bool) -> Iterator[Ch
             if not row["label"].strip().isdecimal():
                 raise DataError(f"{where}: label {row['label']!r} is not the number of an ending")
             answer = _place(int(row["label"]), choices, where)
-        yield checked(ChoiceQuestion(row["sent1"], choices, answer, row["sent2"].strip(), where))
+        return checked(ChoiceQuestion(row["sent1"], choices, answer, row["sent2"].strip(), where))
+
+    return each_of(question, lines[1:])
 
 
 def _arc(

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError
@@ -50,10 +51,12 @@ def read_preferences(path: Path) -> list[Preference]:
 def _rows(path: Path, made: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if suffix(path) != ".jsonl" and path.exists():
         raise DataError(f"{path}: {name} are read from .jsonl files, also .gz")
-    read = [
-        made(json_object(raw.encode(), f"{path}:{line}"), f"{path}:{line}")
-        for line, raw in numbered(path)
-    ]
+
+    def one(line: tuple[int, str]) -> R:
+        where = f"{path}:{line[0]}"
+        return made(json_object(line[1].encode(), where), where)
+
+    read = each_of(one, numbered(path))
     if not read:
         raise DataError(f"{path}: no {name}")
     return read

@@ -15,8 +15,9 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
-from bertkit.data.readers import read_text
+from bertkit.data.readers import numbered, read_text
 from bertkit.data.tables import rows
 from bertkit.errors import DataError
 
@@ -123,20 +124,22 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
                 )
 
 
-def _json_rows(file: Path, labelled: bool) -> Iterator[Question]:
+def _json_rows(file: Path, labelled: bool) -> list[Question]:
     """{"id"?, "question", "context", "answers": [{"text", "start"}, ...]}, one a line."""
-    text = read_text(file)
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"{file}:{number}"
-            row = _decode(line, _Row, where)
-            yield Question(
-                row.question,
-                row.context,
-                _checked(row.answers, row.context, where) if labelled else (),
-                f"line {number}" if row.id is None else str(row.id),
-                where,
-            )
+
+    def question(numbered_line: tuple[int, str]) -> Question:
+        number, line = numbered_line
+        where = f"{file}:{number}"
+        row = _decode(line, _Row, where)
+        return Question(
+            row.question,
+            row.context,
+            _checked(row.answers, row.context, where) if labelled else (),
+            f"line {number}" if row.id is None else str(row.id),
+            where,
+        )
+
+    return each_of(question, numbered(file))
 
 
 NOT_FOUND = "ANSWERNOTFOUND"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
+from bertkit.data.bad_rows import each_of
 from bertkit.data.labels import number as finite
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, read_text
@@ -174,15 +175,18 @@ def _table(
     else:
         columns = [str(i + 1) for i in range(len(first))]
         said = f"{path}: no header line; columns are called {', '.join(columns)}"
-    records = []
     needed = max((columns.index(name) + 1 for name in named if name in columns), default=None)
-    for line, row in cells:
+
+    def record(cell: tuple[int, list[str]]) -> dict[str, str]:
+        line, row = cell
         if len(row) != len(columns) and (needed is None or len(row) < needed):
             raise DataError(
                 f"{path}:{line}: expected {len(columns)} columns as in the first line, "
                 f"found {len(row)}; mend this line"
             )
-        records.append(dict(zip_longest(columns, row[: len(columns)], fillvalue="")))
+        return dict(zip_longest(columns, row[: len(columns)], fillvalue=""))
+
+    records = each_of(record, cells)
     unnamed = header is None and not headed
     return Table(path, columns, records, [line for line, _ in cells], said, unnamed)
 
@@ -263,11 +267,12 @@ def _several_words(column: Sequence[str]) -> bool:
 
 
 def _json_table(path: Path, text: str) -> Table:
-    records, lines = [], []
+    lines = [(number, raw) for number, raw in enumerate(text.split("\n"), 1) if raw.strip()]
     columns: list[str] = []
-    for number, raw in enumerate(text.split("\n"), 1):
-        if not raw.strip():
-            continue
+
+    def record(line: tuple[int, str]) -> dict[str, str]:
+        nonlocal columns
+        number, raw = line
         row = json_object(raw.encode(), f"{path}:{number}")
         columns = columns or list(row)
         missing = [name for name in columns if name not in row]
@@ -276,9 +281,11 @@ def _json_table(path: Path, text: str) -> Table:
                 f"{path}:{number}: no field {missing[0]!r}, which the first row has; "
                 f"{did_you_mean(missing[0], row)}"
             )
-        records.append({name: _as_text(row[name]) for name in columns})
-        lines.append(number)
-    return Table(path, columns, records, lines, f"{path}: columns {', '.join(columns)}")
+        return {name: _as_text(row[name]) for name in columns}
+
+    records = each_of(record, lines)
+    numbers = [number for number, _ in lines]
+    return Table(path, columns, records, numbers, f"{path}: columns {', '.join(columns)}")
 
 
 def _as_text(value: object) -> str:

@@ -14,8 +14,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, read_text
+from bertkit.data.readers import json_object, numbered, read_text
 from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -260,20 +261,22 @@ def read_spans(path: Path) -> list[SpanText]:
     path = Path(path)
     if suffix(path) != ".jsonl":
         raise DataError(f"{path}: spans are read from .jsonl files, also .gz")
-    texts = []
-    for number, raw in enumerate(read_text(path).split("\n"), 1):
-        if raw.strip():
-            where = f"{path}:{number}"
-            row = json_object(raw.encode(), where)
-            text, listed = (_field(row, name, kind, where) for name, kind in _FIELDS)
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise DataError(
-                    f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
-                    "write the whole pair, or \\ufffd"
-                ) from None
-            texts.append(SpanText(text, _entities(text, listed, where), number))
+
+    def read(numbered_line: tuple[int, str]) -> SpanText:
+        number, raw = numbered_line
+        where = f"{path}:{number}"
+        row = json_object(raw.encode(), where)
+        text, listed = (_field(row, name, kind, where) for name, kind in _FIELDS)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
+                "write the whole pair, or \\ufffd"
+            ) from None
+        return SpanText(text, _entities(text, listed, where), number)
+
+    texts = each_of(read, numbered(path))
     if not texts:
         raise DataError(f"{path}: the file holds no rows")
     return texts

@@ -15,7 +15,7 @@ from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.storage import refuse_used
 from bertkit.tasks.confusion import by_label, label_report
-from bertkit.tasks.examples import Rows, read_examples, take
+from bertkit.tasks.examples import Rows, check_examples, read_examples, take
 from bertkit.tasks.task import Reading
 
 
@@ -61,7 +61,7 @@ def evaluate(
         rows = list(take(type(answer.task), examples, named, "examples").examples)
     if not rows:
         raise DataError("no rows to score")
-    answer.task.check(rows)
+    check_examples(answer.task, rows)
     answers = answer.answers(rows, long=answer.task.long_of_files())
     report = label_report(
         (

@@ -40,7 +40,7 @@ from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows
-from bertkit.tasks.examples import Examples, Rows
+from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task, group
 from bertkit.text.tokenizer import Tokenizer
@@ -279,7 +279,7 @@ def _task(
     """
     task = kind.from_examples(data["train"].examples, options)
     for rows in data.values():
-        task.check(rows.examples)
+        check_examples(task, rows.examples)
     if isinstance(model, Loaded):
         return task.with_pooling(model.pooling)
     return task.with_pooling(read_pooling(base_of(hub.resolve(model)))[0])

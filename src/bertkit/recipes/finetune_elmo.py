@@ -28,9 +28,9 @@ from bertkit.pipelines.elmo_task import (
     word_features,
 )
 from bertkit.pipelines.words import Words
-from bertkit.storage import refuse_used
 from bertkit.recipes.testing import read_test, score_test
-from bertkit.tasks.examples import Rows
+from bertkit.storage import refuse_used
+from bertkit.tasks.examples import Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading
 from bertkit.text.vectors import Vectors
@@ -96,9 +96,8 @@ def finetune_elmo(
     )
     held = None if test is None else take_test(kind, test, reading)
     made = kind.from_examples(learn.examples, options)
-    made.check(check.examples)
-    if held is not None:
-        made.check(held.examples)
+    for rows in (check, *([held] if held else [])):
+        check_examples(made, rows.examples)
     words, known = Words(folder), None if vectors is None else Vectors.load(vectors)
     read = [
         word_features(words, made, rows.examples, labelled=rows is learn) for rows in (learn, check)

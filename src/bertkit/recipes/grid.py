@@ -21,7 +21,7 @@ from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.confusion import read_report
-from bertkit.tasks.examples import Rows
+from bertkit.tasks.examples import Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import GRID, SCORES, drop_weights, read_scores, read_seeds
@@ -73,7 +73,7 @@ def finetune_grid(
     held = None
     if test is not None:
         data["test"] = held = take_test(kind, test, reading)
-        posed.check(held.examples)
+        check_examples(posed, held.examples)
     check_rows(posed, data, options)
     say(f"grid: {len(cells):,} combinations, each told when it is done")
     scores: dict[str, dict[str, float]] = {}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import Count
 from bertkit.console import progress, say
+from bertkit.data.bad_rows import place, show, some
 from bertkit.data.converter import Converter
 from bertkit.data.documents import Columns, Document, Listing, documents, listed
 from bertkit.data.passages import Part, cut
@@ -32,9 +33,6 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 """How many are written at a time, and how much of the work a stopped run does again at most."""
-
-NAMED, FEW = 100, 5
-"""How many that cannot be used are named each in a line, and how many names a sentence holds."""
 
 
 def index(
@@ -132,7 +130,7 @@ def index(
             opened.remove(gone[start : start + PART_DOCUMENTS])
     elif gone:
         say(
-            f"in the store, and in these files no more: {len(gone):,} ({_some(gone)}); searches "
+            f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); searches "
             "still find them, and --sync takes them out"
         )
     opened.finish()
@@ -173,14 +171,11 @@ def _read_all(
             bar.advance(task)
     if len(bad) == 1 and not skip_bad:
         raise DataError(f"{bad[0]} (--skip-bad leaves it out)")
-    for error in bad[:NAMED]:
-        say(f"left out: {error}" if skip_bad else str(error))
-    if len(bad) > NAMED:
-        say(f"… and {len(bad) - NAMED:,} more")
+    show(list(map(str, bad)), "left out: " if skip_bad else "")
     if bad and not skip_bad:
         raise DataError(
             f"{len(bad):,} files or rows cannot be used, as said above; mend them, or leave them "
-            f"out (--skip-bad): {_some([str(error).split(': ')[0] for error in bad])}"
+            f"out (--skip-bad): {some(place(str(error)) for error in bad)}"
         )
     if not names:
         raise DataError("no document in these files")
@@ -210,11 +205,6 @@ def _below(source: str, path: Path) -> bool:
     """Whether a source, a file or a row of one, is at or below a path."""
     at = Path(source)
     return path in (at, *at.parents) or source.startswith(f"{path}:")
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:FEW])
-    return shown if len(names) <= FEW else f"{shown} and {len(names) - FEW:,} more"
 
 
 def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:

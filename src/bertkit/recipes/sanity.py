@@ -72,7 +72,8 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
                 sentences.append(
                     f"{name}: all of its {len(asked):,} rows are also in train: its scores say "
                     "nothing of other texts; give other rows"
-                    + ", or hold some of train out (--dev 0.1)" * (name == "dev")
+                    + ", or hold some of train out (--dev 0.1)"
+                    * (name == "dev")
                 )
             elif again:
                 sentences.append(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
+from bertkit.data.bad_rows import MOST, refuse, shown
 from bertkit.data.given import KINDS, are_examples, as_file, is_rows
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
 from bertkit.errors import DataError
 from bertkit.storage import sha256
-from bertkit.tasks.task import Reading, Task
+from bertkit.tasks.task import E, Reading, Task
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,25 @@ def read_examples(
         with as_file(Path(path), str(path)) as (rows, told):
             return _read(task, rows, reading, told, labelled=labelled)
     return _read(task, Path(path), reading, str, labelled=labelled)
+
+
+def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
+    """Raises: DataError for an example that the task cannot score, BadRows for several."""
+    try:
+        task.check(examples)
+    except DataError as error:
+        faults = (fault for example in examples if (fault := _fault(task, example)))
+        with shown():
+            refuse(list(islice(faults, MOST)))
+        raise error  # each is sound by itself
+
+
+def _fault(task: Task[E, Any], example: E) -> DataError | None:
+    try:
+        task.check([example])
+    except DataError as error:
+        return error
+    return None
 
 
 def take_examples(
@@ -97,7 +118,8 @@ def _read(
     labelled: bool,
 ) -> list[Any]:
     """Examples, and what is said of them, in words of those who gave the rows."""
-    examples, columns = task.read(path, reading or Reading(), labelled=labelled)
+    with shown(told):
+        examples, columns = task.read(path, reading or Reading(), labelled=labelled)
     say(told(columns))
     if not examples:
         raise DataError(f"{path}: no rows")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from bertkit.config import Settings, Share
+from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import Roles
 from bertkit.data.tables import Table
 from bertkit.errors import DataError
@@ -27,8 +28,9 @@ class Example:
 
 def examples(table: Table, roles: Roles) -> list[Example]:
     """The rows of a table as examples. Raises: DataError at an empty text or label."""
-    read = []
-    for row, line in zip(table.rows, table.lines, strict=True):
+
+    def read(placed: tuple[dict[str, str], int]) -> Example:
+        row, line = placed
         where = f"{table.file}:{line}"
         label = row[roles.label].strip() if roles.label is not None else None
         if label == "":
@@ -37,8 +39,9 @@ def examples(table: Table, roles: Roles) -> list[Example]:
         for text in (row[roles.text], pair):
             if text is not None and not text.strip():
                 raise DataError(f"{where}: the text is empty; remove the row")
-        read.append(Example(row[roles.text], pair, label, where))
-    return read
+        return Example(row[roles.text], pair, label, where)
+
+    return each_of(read, zip(table.rows, table.lines, strict=True))
 
 
 class Options(Settings, frozen=True):

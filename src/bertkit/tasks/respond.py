@@ -14,6 +14,7 @@ from torch import nn
 
 from bertkit import metrics
 from bertkit.config import Count, Settings
+from bertkit.data.bad_rows import each_of
 from bertkit.data.choices import ChoiceQuestion, checked, json_rows, place_of
 from bertkit.data.order import Purpose, generator
 from bertkit.data.paths import suffix
@@ -208,8 +209,9 @@ class _Row(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] | None = None
 
 
-def _rows(path: Path, labelled: bool) -> Iterator[_Pair]:
-    for number, (where, row) in enumerate(json_rows(path, _Row)):
+def _rows(path: Path, labelled: bool) -> list[_Pair]:
+    def read(placed: tuple[int, tuple[str, _Row]]) -> _Pair:
+        number, (where, row) = placed
         lines = row.context.splitlines() if isinstance(row.context, str) else row.context
         turns = tuple(filter(None, map(_one_line, lines)))
         if not turns:
@@ -220,7 +222,9 @@ def _rows(path: Path, labelled: bool) -> Iterator[_Pair]:
             )
         if row.response is not None and not row.response.strip():
             raise DataError(f"{where}: the response is empty; give one or remove the row")
-        yield _Pair(turns, row.response, row.candidates, number, where)
+        return _Pair(turns, row.response, row.candidates, number, where)
+
+    return each_of(read, enumerate(json_rows(path, _Row)))
 
 
 def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
+from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import Columns
 from bertkit.data.sentences import split
 from bertkit.data.tables import rows
@@ -341,15 +342,18 @@ def read_documents(
         targets = [reading.label or columns.only("label", columns.usual(usual)[:1], what)]
         if reading.label is None and MORE in table.columns:
             targets.append(MORE)
-    examples = []
-    for row, line in zip(table.rows, table.lines, strict=True):
+
+    def example(placed: tuple[dict[str, str], int]) -> Example:
+        row, line = placed
         where = f"{path}:{line}"
         if not row[text].strip():
             raise DataError(f"{where}: the document is empty; remove the row")
         references = tuple(text for name in targets for text in _several(row[name]))
         if labelled and not (references and all(map(str.strip, references))):
             raise DataError(f"{where}: a {what} is lacking; give one or remove the row")
-        examples.append(Example(row[text], references, where))
+        return Example(row[text], references, where)
+
+    examples = each_of(example, zip(table.rows, table.lines, strict=True))
     said = f"{table.said}; {len(examples):,} rows; text = {text!r}"
     return examples, said + "".join(f", {what} = {name!r}" for name in targets)
 
