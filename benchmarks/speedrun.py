@@ -139,7 +139,8 @@ def learned_by_peer(
             hidden_dropout_prob=way.dropout,
             attention_probs_dropout_prob=way.dropout,
         )
-    ).to(device)
+    )
+    model.to(device)
     rows = _rows(text, steps * way.batch, seed)
     collator = DataCollatorForLanguageModeling(tokenizer)
     optimizer = torch.optim.AdamW(
