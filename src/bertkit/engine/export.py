@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -18,7 +18,10 @@ from torch.nn import functional as F
 from bertkit.batch import Batch, Packed, Padded
 from bertkit.engine.exported import (
     GRAPHS,
+    INPUTS,
+    LOGITS,
     RECORD,
+    STATES,
     VECTORS,
     Graph,
     Record,
@@ -28,6 +31,7 @@ from bertkit.engine.exported import (
     openvino_graph,
     padded,
 )
+from bertkit.engine.graph import build
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -37,8 +41,11 @@ from bertkit.storage import write_json
 TOLERANCE = 1e-4
 """How far a graph's outputs may be from the model's, in any of their numbers."""
 
-LOGITS = "logits"
-"""The output of a graph that is what a head gives."""
+LARGEST = 2_000_000_000
+"""Bytes of weights that a file of ONNX holds."""
+
+Operators = Literal["fused", "standard"]
+"""Those of ONNX Runtime where the model is made of layers like BERT's, or ONNX's own."""
 
 SHAPES = ((1, 5), (3, 17), (8, 40))
 """Texts and tokens at which a graph is held against the model."""
@@ -90,31 +97,29 @@ def export(
     length: int,
     kind: Literal["onnx", "openvino"],
     head: str | None = None,
+    operators: Operators = "standard",
+    about: Mapping[str, Any] | None = None,
 ) -> float:
     """Write the graph of a model into an empty folder; how far its outputs are from the model's.
 
     Batch and length are free, up to `length` tokens. The logits of a `head` are a third output.
-    It is checked at three shapes.
-    Raises: CheckpointError when the graph gives other vectors or logits.
+    Of `operators` fused are for models that `graph.build` knows; the record says what is `about`
+    it. It is checked at three shapes.
+    Raises: CheckpointError when the graph gives other vectors or logits, or is too large.
     """
     part = None if head is None else model.heads[head]
-    graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
-    ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
-    path = folder / GRAPHS["onnx"][0]
-    with _quiet(), torch.inference_mode():
-        torch.onnx.export(
-            graph,
-            (ids, mask, types),
-            str(path),
-            input_names=names,
-            output_names=["last_hidden_state", VECTORS, *([LOGITS] if head else [])],
-            dynamic_shapes=dict.fromkeys(names, free),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
+    size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
+    if size > LARGEST:
+        raise CheckpointError(
+            f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
+            f"{LARGEST / 1e9:.0f}; it cannot be exported"
         )
+    graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
+    path = folder / GRAPHS["onnx"][0]
+    if operators == "fused":
+        path.write_bytes(build(model, pooling, part).SerializeToString())
+    else:
+        _translated(graph, path, length)
     if kind == "openvino":
         import openvino
 
@@ -124,7 +129,12 @@ def export(
         path.unlink()
     width = pooling.width(model.config.hidden)
     record = Record(
-        kind, hashes(folder, kind), dimension=width, length=length, prompts=pooling.prompts
+        kind,
+        hashes(folder, kind),
+        dimension=width,
+        length=length,
+        prompts=pooling.prompts,
+        **(about or {}),
     )
     write_json(folder / RECORD, msgspec.to_builtins(record))
     distance = _distance(graph, folder, kind)
@@ -134,6 +144,26 @@ def export(
             f"{TOLERANCE:.0e} is the most; the model cannot be exported"
         )
     return distance
+
+
+def _translated(graph: Rows, path: Path, length: int) -> None:
+    """Write a model in ONNX's own operators, by torch's exporter."""
+    ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
+    names = list(INPUTS)
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
+    outputs = [STATES, VECTORS, *([LOGITS] if graph.head is not None else [])]
+    with _quiet(), torch.inference_mode():
+        torch.onnx.export(
+            graph,
+            (ids, mask, types),
+            str(path),
+            input_names=names,
+            output_names=outputs,
+            dynamic_shapes=dict.fromkeys(names, free),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
 
 
 @contextmanager

@@ -22,6 +22,11 @@ from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
 RECORD = "export.json"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+STATES, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
+"""The outputs of a graph: states, vectors (where none is called so, the first), what a head says.
+"""
+
 GRAPHS = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 """The files of a graph: itself, and its weights where they lie apart."""
 
@@ -172,19 +177,13 @@ def padded(
 ) -> dict[str, NDArray[np.int64]]:
     """Rows of equal length, as graphs want them. Shapes: (B, T) each."""
     shape = len(ids), max(map(len, ids))
-    inputs = {
-        name: np.zeros(shape, np.int64)
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-    }
+    inputs = {name: np.zeros(shape, np.int64) for name in INPUTS}
     for row, (row_ids, segments) in enumerate(zip(ids, types, strict=True)):
         inputs["input_ids"][row, : len(row_ids)] = row_ids
         inputs["attention_mask"][row, : len(row_ids)] = 1
         inputs["token_type_ids"][row, : len(row_ids)] = segments
     return inputs
 
-
-VECTORS = "sentence_embedding"
-"""The output of a graph that is its vectors; where none is called so, the first."""
 
 Run = Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
 
