@@ -38,6 +38,7 @@ from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
+from bertkit.nn.precision import Inference
 from bertkit.recipes.quantize import quantize
 from bertkit.text.tokenizer import Tokenizer
 
@@ -303,7 +304,7 @@ def long_documents(folder: Path, count: int) -> list[str]:
     return cut[:count]
 
 
-def ours(folder: Path, precision: Numbers) -> Side:
+def ours(folder: Path, precision: Inference) -> Side:
     embed = bertkit.pipeline("embed", folder, precision=precision)
     # sentence-transformers cuts what is longer than the model without a word
     return Side(lambda texts: embed(texts, long="truncate"), precision, lambda: 1.0)

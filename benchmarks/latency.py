@@ -1,12 +1,15 @@
 """One query at a time on the CPU: bertkit against sentence-transformers, ONNX Runtime and OpenVINO.
 
 What people type is short: 200 sentences of at most 32 tokens, each embedded by itself by
-all-MiniLM-L6-v2, tokenizing included. Each side has a process of its own, one after the other,
-since threads of one runtime that wait for work would take time from another's.
+all-MiniLM-L6-v2, tokenizing included. Ours is the engine that `bertkit tune` chose on other
+sentences, as `--precision auto` takes it: packed batches or ONNX Runtime. Each side has a process
+of its own, one after the other, since threads of one runtime that wait for work would take time
+from another's.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,13 +22,17 @@ from benchmarks.embed import (
     MARGIN,
     NO_BF16,
     Numbers,
+    Side,
     minilm,
+    ours,
     peers,
     precisions,
     prepare,
     side,
 )
 from benchmarks.harness import Options, apart, bf16_here, milliseconds
+from bertkit.checkpoint.tuned import read_tuned
+from bertkit.recipes.tune import tune
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS, COUNT, WARM = 32, 200, 40
@@ -76,10 +83,27 @@ def main(options: Options) -> None:
 
 def prepared(place: str, seen: list[str]) -> None:
     prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"] + MARGIN, alone=True)
+    texts = Path(place, "tuned.txt")
+    texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
+    for precision in precisions():
+        folder = Path(place, "int8") if precision == "int8" else minilm()
+        copy = Path(shutil.copytree(folder, Path(place, f"tuned-{precision}")))
+        tune(copy, [texts], precision=precision, lowest=LOWEST_COSINE.get(precision, 1.0))
+
+
+def tuned(folder: Path, precision: Numbers) -> Side:
+    """Ours, as it was tuned."""
+    opened = ours(folder, "auto")
+    record = read_tuned(folder)
+    assert record is not None
+    return Side(opened.embed, f"{precision} by {record.said}", opened.fill)
 
 
 def times(name: str, precision: Numbers, queries: list[str], place: str) -> tuple[list[float], str]:
     """Milliseconds of each query, after some that do not count, and how it was computed."""
-    opened = side(name, precision, minilm(), Path(place))
+    if name == "bertkit":
+        opened = tuned(Path(place, f"tuned-{precision}"), precision)
+    else:
+        opened = side(name, precision, minilm(), Path(place))
     found = milliseconds(lambda query: opened.embed([query]), queries, warm=WARM)
     return found, f"{opened.settings.split(', at most')[0].split(', 32')[0]}, one text at a time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,14 +11,15 @@ import msgspec
 import pytest
 
 from bertkit.checkpoint import tuned
-from bertkit.checkpoint.tuned import FILE, Tuned, read_tuned, write_tuned
+from bertkit.checkpoint.tuned import FILE, Tuned, cell, read_tuned, write_tuned
 from bertkit.errors import CheckpointError
 from bertkit.pipelines import pipeline
 
 
 def made(**changes: object) -> Tuned:
     usual = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
-    here = {"processor": tuned.processor(), "cores": tuned.cores()}
+    here = {"processor": tuned.processor(), "cores": tuned.cores(), "versions": tuned.versions()}
+    here["weights"] = hashlib.sha256().hexdigest()  # of a folder without any
     return msgspec.convert({**here, **usual, **changes}, Tuned)
 
 
@@ -33,6 +35,39 @@ def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
         (True, 8),
         (False, 16),
     ]
+
+
+def test_weights_and_versions_are_of_the_record(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    mine = made(weights=tuned.weights_of(model))
+    write_tuned(model, mine)
+    assert read_tuned(model) == mine
+    assert capsys.readouterr().err == ""
+    write_tuned(model, made())
+    assert read_tuned(model) is None
+    assert "was found with other weights and is not used; `bertkit tune`" in capsys.readouterr().err
+    write_tuned(model, made(versions={**tuned.versions(), "torch": "0"}))
+    assert read_tuned(model) is None
+    assert "was found with other versions of torch and is not used" in capsys.readouterr().err
+
+
+def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
+    engines = {"1 short": "graph", "4 long": "graph", "64 short": "packed"}
+    found = made(engines=engines)
+    assert found.said == "ONNX Runtime for 1 short, 4 long, else packed batches"
+    assert made(engines={"1 short": "graph"}).said == "ONNX Runtime"
+    assert made().said == "packed batches"
+    for lengths, engine in (
+        ([5], "graph"),
+        ([100], "packed"),
+        ([100] * 6, "graph"),
+        ([5] * 80, "packed"),
+    ):
+        assert found.engine(lengths) == engine
+    names = {count: cell([5] * count) for count in (0, 1, 2, 3, 4, 15, 17, 999)}
+    assert "".join(name.split()[0][0] for name in names.values()) == "11144466"
 
 
 def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:

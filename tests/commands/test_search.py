@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
 
@@ -115,3 +117,28 @@ def test_refusals_are_one_sentence(
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "s").exists()
+
+
+def test_an_exported_model_searches_without_torch(
+    store: str, tiny: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    exported = str(tmp_path / "exported")
+    assert cli.run(["export", str(tiny), "--out", exported]) == 0
+    capsys.readouterr()
+    assert cli.run(["search", store, "b c", "--json"]) == 0
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    words = [sys.executable, "-c", WITHOUT_TORCH, "search", store, "b c", "--json"]
+    done = subprocess.run([*words, "--model", exported], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for one, other in zip(found, expected, strict=True):
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert one == other
+    # the check itself: the model's own folder needs torch
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 77
+    other = str(tmp_path / "other")
+    assert cli.run(["export", str(tiny), "--out", other, "--pooling", "cls"]) == 0
+    assert cli.run(["search", store, "b c", "--model", other]) == 2
+    assert "has other weights" in capsys.readouterr().err

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
 from bertkit.checkpoint.tuned import read_tuned
@@ -54,16 +59,141 @@ def test_the_fastest_is_what_auto_takes(
     exact = pipeline("embed", model)(["a b c"])
     assert capsys.readouterr().err == ""  # fp32 was asked for, and fp32 it is
     embed = pipeline("embed", model, precision="auto")
-    assert "fp32, 2,048 tokens a batch, 1 threads, as tuned" in capsys.readouterr().err
+    assert (
+        "fp32, 2,048 tokens a batch, 1 threads, packed batches, as tuned" in capsys.readouterr().err
+    )
     assert (embed.engine.max_batch_tokens, torch.get_num_threads()) == (2048, 1)
     np.testing.assert_array_equal(embed(["a b c"]), exact)
 
 
 def test_real_times(model: Path, texts: Path) -> None:
     said = tune(model, [texts])
+    for name, rates in said["tried"].pop("engines", {}).items():
+        assert said["engines"][name] == max(rates, key=rates.__getitem__)
     for what, found in said["tried"].items():
         assert said[what] == max(found, key=found.__getitem__)
         assert min(found.values()) > 0
+
+
+def _tuned_to_graph(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, cells: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Tune with a clock by which the graph is fastest, and with `cells` there alone."""
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    clock = {"fp32": 1.0, "graph": 0.5, 1: 0.25}
+    monkeypatch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
+    said = tune(model, [texts])
+    monkeypatch.undo()
+    if cells:
+        kept = json.loads((model / "tuned.json").read_text())
+        for name in kept[0]["engines"]:
+            kept[0]["engines"][name] = "graph" if name in cells else "packed"
+        (model / "tuned.json").write_text(json.dumps(kept))
+    return dict(said["engines"])
+
+
+def test_the_graph_is_taken_where_it_is_the_fastest(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _tuned_to_graph(model, texts, monkeypatch) == {"1 short": "graph", "4 short": "graph"}
+    exact = pipeline("embed", model)
+    capsys.readouterr()
+    embed = pipeline("embed", model, precision="auto")
+    assert "threads, ONNX Runtime, as tuned on this machine" in capsys.readouterr().err
+    ran: list[int] = []
+    engine = embed.engine
+    monkeypatch.setattr(
+        engine, "rows", lambda *given: ran.append(1) or type(engine).rows(engine, *given)
+    )
+    for texts_ in (["a b c"], ["a", "b c d", "e f"]):
+        np.testing.assert_allclose(embed(texts_), exact(texts_), atol=1e-5)
+    assert ran == []
+    many = ["a b", "c"] * 40  # which nobody timed
+    np.testing.assert_allclose(embed(many), exact(many), atol=1e-5)
+    assert ran == [1]
+    windows = ["a b c d e f g h " * 10]
+    found = embed(windows, long="window")
+    np.testing.assert_allclose(found, exact(windows, long="window"), atol=1e-5)
+    other = pipeline("embed", model, precision="auto", pooling="cls")  # no graph of that
+    np.testing.assert_array_equal(other(["a b"]), pipeline("embed", model, pooling="cls")(["a b"]))
+
+
+def test_a_tuned_folder_embeds_without_torch(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _tuned_to_graph(model, texts, monkeypatch, ("1 short",))
+    expected = pipeline("embed", model)(["a b c", "d"])
+    words = [sys.executable, "-c", WITHOUT_TORCH, "embed", str(model), "--precision", "auto"]
+    done = subprocess.run([*words, "a b c"], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ONNX Runtime for 1 short, else packed batches, as tuned" in done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), expected[0], atol=1e-5)
+    # of four texts its own engine is the faster: the check itself, as that needs torch
+    many = subprocess.run(
+        [*words[:5], *"dddd", *words[5:]], capture_output=True, check=False, text=True
+    )
+    assert many.returncode == 77, many.stderr
+    rows = [json.loads(line) for line in many.stdout.splitlines()]
+    np.testing.assert_allclose(rows, expected[[1, 1, 1, 1]], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"processor": "another"}, "was found on another machine and is not used"),
+        ({"versions": {"torch": "1.0", "onnxruntime": "1"}}, "with other versions of torch and"),
+        ({"weights": "0"}, "was found with other weights and is not used"),
+    ],
+)
+def test_what_was_found_elsewhere_is_not_used(
+    change: dict[str, Any],
+    said: str,
+    model: Path,
+    texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _tuned_to_graph(model, texts, monkeypatch)
+    path = model / "tuned.json"
+    path.write_text(json.dumps([{**json.loads(path.read_text())[0], **change}]))
+    capsys.readouterr()
+    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 0
+    told = capsys.readouterr().err
+    assert said in told
+    assert "ONNX Runtime" not in told
+    assert "precision: " in told
+
+
+def test_one_precision_and_those_that_are_not_there(model: Path, texts: Path) -> None:
+    assert list(tune(model, [texts], precision="fp32")["tried"]["precision"]) == ["fp32"]
+    with pytest.raises(ConfigError, match="precision: int8 is not to be had here, or costs"):
+        tune(model, [texts], precision="int8")
+
+
+def test_a_graph_that_was_changed_is_refused(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tuned_to_graph(model, texts, monkeypatch)
+    graph = model / "tuned" / "model.onnx"
+    graph.write_bytes(graph.read_bytes() + b"x")
+    capsys.readouterr()
+    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
+    assert "model.onnx: missing, or not what this folder was made with" in capsys.readouterr().err
+
+
+def test_without_onnx_runtime_ours_is_the_engine(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
+    )
+    assert tune(model, [texts])["engines"] == {}
+    told = capsys.readouterr().err
+    assert "engine: packed batches alone, for onnxruntime is not installed (pip install" in told
+    assert not (model / "tuned").exists()
 
 
 @pytest.mark.bf16

@@ -1,28 +1,48 @@
-"""What a model's folder remembers of the machines it was tuned on."""
+"""What a model's folder remembers of the machines it was tuned on: nothing here imports torch."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 import platform
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from bertkit.config import Count, Settings, with_new_names
+from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.memory import cores
 from bertkit.nn.precision import Inference
-from bertkit.storage import read_json, write_json
+from bertkit.storage import read_json, sha256, write_json
 
 FILE = "tuned.json"
+
+GRAPH = "tuned"
+"""The folder of the graph beside it, for ONNX Runtime."""
+
+EngineName = Literal["packed", "graph"]
+"""bertkit's own on packed batches, or ONNX Runtime."""
+
+COUNTS = (1, 4, 64)
+"""Texts that are timed together: one, few and many."""
+
+SHORT = 48
+"""Tokens of a text up to which it is short, on average."""
 
 MOST_TOKENS = 1 << 17
 """Of a batch."""
 
 
 class Tuned(Settings, frozen=True):
-    """What was fastest on one machine."""
+    """What was fastest on one machine, with the versions and the weights that it was timed with.
+
+    `engines` are by cells: how many texts, and whether they are short. Where none is named, it is
+    bertkit's own.
+    """
 
     RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens"}
 
@@ -32,10 +52,57 @@ class Tuned(Settings, frozen=True):
     max_batch_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
     threads: Count
     texts_per_second: float
+    engines: dict[str, EngineName] = msgspec.field(default_factory=dict)
+    pooling: str = "mean"
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    weights: str = ""
 
     def __post_init__(self) -> None:
         if self.threads > self.cores:
             raise ValueError(f"{self.threads} threads on {self.cores} cores")
+
+    def engine(self, lengths: Sequence[int]) -> EngineName:
+        """The fastest for texts of so many tokens."""
+        return self.engines.get(cell(lengths), "packed")
+
+    @property
+    def said(self) -> str:
+        """Which engine runs, in words."""
+        graph = [name for name, engine in self.engines.items() if engine == "graph"]
+        if not graph:
+            return "packed batches"
+        if len(graph) == len(self.engines):
+            return "ONNX Runtime"
+        return f"ONNX Runtime for {', '.join(graph)}, else packed batches"
+
+
+def cell(lengths: Sequence[int]) -> str:
+    """How many texts these are and how long, in words; of the counts the nearest."""
+    count = len(lengths)
+    many = min(COUNTS, key=lambda timed: abs(math.log(timed / max(count, 1))))
+    long = sum(lengths) > SHORT * count
+    return f"{many} {'long' if long else 'short'}"
+
+
+def versions() -> dict[str, str]:
+    """Of what computes, where it is installed."""
+    import importlib.metadata  # slow to import, and asked for by tuned models alone
+
+    found = {}
+    for name in ("torch", "onnxruntime"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def weights_of(folder: Path) -> str:
+    """A hash of the files of weights of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]):
+        digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def processor() -> str:
@@ -49,9 +116,24 @@ def processor() -> str:
 
 
 def read_tuned(folder: Path) -> Tuned | None:
-    """What was fastest on this machine, if it was tried. Raises: CheckpointError when damaged."""
-    here = processor(), cores()
-    return next((t for t in _all(folder) if (t.processor, t.cores) == here), None)
+    """What was fastest on this machine, if it was tried with these versions and weights; what is
+    not taken is said. Raises: CheckpointError when damaged."""
+    here, known = (processor(), cores()), _all(folder)
+    found = next((t for t in known if (t.processor, t.cores) == here), None)
+    if found is None:
+        why = "on another machine" if known else ""
+    elif found.versions != versions():
+        why = "with other versions of " + " and ".join(
+            name
+            for name in ("torch", "onnxruntime")
+            if found.versions.get(name) != versions().get(name)
+        )
+    else:
+        why = "" if found.weights == weights_of(folder) else "with other weights"
+    if why:
+        say(f"{folder / FILE}: was found {why} and is not used; `bertkit tune` finds it again")
+        return None
+    return found
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:

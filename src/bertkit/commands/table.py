@@ -56,7 +56,7 @@ COMMANDS = {
     "evaluate text": "recipes.perplexity:evaluate_text",
     "evaluate translation": "recipes.bleu:evaluate_translation",
     "evaluate words": "recipes.words:evaluate_words",
-    "predict": "commands.answer:predict",
+    "predict": "commands.predict:predict",
     "fill-mask": "commands.answer:fill_mask",
     "fill-gap": "commands.answer:fill_gap",
     "generate": "commands.answer:generate",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
+from bertkit.engine.exported import Beside
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.engine.quantize import Int8
@@ -54,6 +55,8 @@ class Engine:
             self.device = weight.device if device is None else torch.device(device)
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
+        self.beside: Beside | None = None
+        """A graph of the same model, for vectors of few texts."""
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 

@@ -31,7 +31,6 @@ from bertkit.engine.exported import (
     openvino_graph,
     padded,
 )
-from bertkit.engine.graph import build
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -117,6 +116,8 @@ def export(
     graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":
+        from bertkit.engine.graph import build  # needs onnx
+
         path.write_bytes(build(model, pooling, part).SerializeToString())
     else:
         _translated(graph, path, length)
@@ -127,16 +128,7 @@ def export(
             openvino.convert_model(path), folder / GRAPHS[kind][0], compress_to_fp16=False
         )
         path.unlink()
-    width = pooling.width(model.config.hidden)
-    record = Record(
-        kind,
-        hashes(folder, kind),
-        dimension=width,
-        length=length,
-        prompts=pooling.prompts,
-        **(about or {}),
-    )
-    write_json(folder / RECORD, msgspec.to_builtins(record))
+    write_record(folder, kind, pooling, pooling.width(model.config.hidden), length, about or {})
     distance = _distance(graph, folder, kind)
     if not distance <= TOLERANCE:
         raise CheckpointError(
@@ -144,6 +136,26 @@ def export(
             f"{TOLERANCE:.0e} is the most; the model cannot be exported"
         )
     return distance
+
+
+def write_record(
+    folder: Path,
+    kind: Literal["onnx", "openvino"],
+    pooling: Pooling,
+    width: int,
+    length: int,
+    about: Mapping[str, Any],
+) -> None:
+    """Say what a folder's graph is, beside it."""
+    record = Record(
+        kind,
+        hashes(folder, kind),
+        dimension=width,
+        length=length,
+        prompts=pooling.prompts,
+        **about,
+    )
+    write_json(folder / RECORD, msgspec.to_builtins(record))
 
 
 def _translated(graph: Rows, path: Path, length: int) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.storage import check_file, read_json, sha256
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
@@ -44,13 +46,23 @@ PART = 4096
 
 class Record(msgspec.Struct, frozen=True):
     """What a folder holds: which graph, the hashes of its files, and how texts are cut for it, and
-    what stands before them."""
+    what stands before them.
+
+    `fingerprint` is that by which a store knows the model and its pooling, `similarity` by what its
+    vectors are compared; with `normalize` who reads vectors gives them length 1. `labels` and
+    `settings` are those of the task whose head it has.
+    """
 
     kind: Literal["onnx", "openvino"]
     sha256: dict[str, str]
     dimension: Annotated[int, Meta(ge=1, le=WIDEST)]
     length: Annotated[int, Meta(ge=3)]
     prompts: Prompts = msgspec.field(default_factory=Prompts)
+    fingerprint: str = ""
+    similarity: str = "cosine"
+    normalize: bool = False
+    labels: tuple[str, ...] = ()
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def hashes(folder: Path, kind: str) -> dict[str, str]:
@@ -62,9 +74,12 @@ def hashes(folder: Path, kind: str) -> dict[str, str]:
 
 
 class Graph:
-    """A graph, opened. Raises: CheckpointError for a folder that is no export, or a changed one."""
+    """A graph, opened: its vectors, or another output with a row for a text.
 
-    def __init__(self, folder: Path, precision: Numbers = "fp32") -> None:
+    Raises: CheckpointError for a folder that is no export, or a changed one.
+    """
+
+    def __init__(self, folder: Path, precision: Numbers = "fp32", output: str = VECTORS) -> None:
         try:
             record = read_json(folder / RECORD, CheckpointError, "export again")
             self.record = msgspec.convert(record, type=Record)
@@ -81,21 +96,41 @@ class Graph:
                     f"{folder / name}: missing, or not what this folder was made with; export again"
                 )
         path = folder / names[0]
-        if self.record.kind == "onnx" and precision != "fp32":
+        if self.record.kind == "onnx" and precision == "bf16":
             raise ConfigError(
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
         with _usable(path):
             self._run = (
-                onnx_graph(path) if self.record.kind == "onnx" else openvino_graph(path, precision)
+                onnx_graph(path, output)
+                if self.record.kind == "onnx"
+                else openvino_graph(path, precision, output)
             )
         self._path = path
+        self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
+
+    def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """A vector for each text, shortest first, so that little is padding. Shapes: (S, D)."""
+        order = sorted(range(len(encodings)), key=lambda place: len(encodings[place]))
+        vectors = np.empty((len(encodings), self.width), np.float32)
+        start = 0
+        while start < len(order):
+            end = start + 1
+            while end < len(order) and (
+                (end + 1 - start) * len(encodings[order[end]]) <= MAX_BATCH_TOKENS
+            ):
+                end += 1
+            places = order[start:end]
+            read = [encodings[place] for place in places]
+            vectors[places] = self.run(padded([e.ids for e in read], [e.types for e in read]))
+            start = end
+        return vectors
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """A vector for each row. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
         with _usable(self._path):
             vectors = self._run(inputs)
-        shape = len(inputs["input_ids"]), self.record.dimension
+        shape = len(inputs["input_ids"]), self.width
         if vectors.shape != shape:
             raise CheckpointError(
                 f"{self._path}: makes numbers of shape {vectors.shape}, and {RECORD} says {shape}; "
@@ -115,6 +150,24 @@ def _usable(path: Path) -> Iterator[None]:
         ) from None
 
 
+class Beside:
+    """A graph beside an engine, opened when it is first the faster of the two: `faster` says so of
+    the tokens of texts. Its vectors are of one pooling, and of any length."""
+
+    def __init__(self, folder: Path, faster: Callable[[Sequence[int]], bool], pooling: str) -> None:
+        self.folder, self.faster, self.pooling = folder, faster, pooling
+
+    @cached_property
+    def graph(self) -> Graph:
+        return Graph(self.folder)
+
+    def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
+        """A vector for each text; None where the engine is faster. Shapes: (S, D)."""
+        if not self.faster([len(encoding) for encoding in encodings]):
+            return None
+        return self.graph.rows(encodings)
+
+
 class Exported:
     """Texts -> float32 vectors (S, D), by an exported folder."""
 
@@ -124,6 +177,7 @@ class Exported:
         self.kind = self.graph.record.kind
         self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
         self.prompt = Prompter(self.graph.record.prompts)
+        self.normalize = self.graph.record.normalize
 
     def __call__(
         self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
@@ -150,26 +204,14 @@ class Exported:
             encodings, _ = encode(
                 self.tokenizer, part, length=self.length, long=long, prompts=prompts
             )
-            rows = self._run([e.ids for e in encodings], [e.types for e in encodings])
-            yield rows, [e.truncated for e in encodings]
+            yield self.vectors(encodings), [e.truncated for e in encodings]
 
-    def _run(
-        self, ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
-    ) -> NDArray[np.float32]:
-        """Shortest first, so that little is padding. Shapes: (S, D)."""
-        order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
-        vectors = np.empty((len(ids), self.dimension), np.float32)
-        start = 0
-        while start < len(order):
-            end = start + 1
-            while end < len(order) and (end + 1 - start) * len(ids[order[end]]) <= MAX_BATCH_TOKENS:
-                end += 1
-            places = order[start:end]
-            vectors[places] = self.graph.run(
-                padded([ids[p] for p in places], [types[p] for p in places])
-            )
-            start = end
-        return vectors
+    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """A vector for each text as the model reads it. Shapes: (S, D)."""
+        rows = self.graph.rows(encodings)
+        if self.normalize:
+            rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return rows
 
 
 def padded(

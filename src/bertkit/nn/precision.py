@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from bertkit.errors import DeviceError
+
+if TYPE_CHECKING:  # names of precisions need no torch, nor do those who say one
+    import torch
+    from torch import Tensor
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -38,6 +39,8 @@ def has_bf16(device: str) -> bool:
     A processor that oneDNN is told to take for an older one (ONEDNN_MAX_CPU_ISA) does not.
     """
     if device.startswith("cuda"):
+        import torch
+
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_BF16:
         return False
@@ -55,6 +58,8 @@ def gains_by_bf16(device: str) -> bool:
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
     """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated."""
+    import torch
+
     if precision == "fp32" or (precision == "auto" and not gains_by_bf16(device)):
         return torch.float32
     if not has_bf16(device):
@@ -70,6 +75,8 @@ def resolve_device(name: str, setting: str = "device") -> str:
 
     Raises: DeviceError naming the setting when it cannot be used.
     """
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -87,6 +94,8 @@ def add_up(total: Tensor | None, more: Tensor) -> Tensor:
 
     In bf16 the later parts of a long sum vanish, each too small beside the sum so far.
     """
+    import torch
+
     if total is None:
         return more
     total = total.to(torch.promote_types(total.dtype, torch.float32))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,46 +11,31 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.int8 import read_int8
-from bertkit.checkpoint.tuned import read_tuned
+from bertkit.checkpoint.tuned import GRAPH, read_tuned
 from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
+from bertkit.engine.exported import Beside
 from bertkit.engine.quantize import Int8
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
+from bertkit.tasks.answering import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, averaged, encode
-
-PART = 4096
-"""Texts tokenized at a time, so that many need little memory."""
 
 NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
 
-STREAM = 256
-"""Items of a stream read before the first of them is answered."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a model reads for one item, in one sequence or several, and what it is asked."""
-
-    features: Sequence[Feature]
-    item: Any = None
-    more: int = 0
-    """What it costs beside reading: as much as so many tokens."""
-    answer_bytes: int = 0
-    """How much memory its answer takes, where that is much for its tokens."""
-
-    @property
-    def tokens(self) -> int:
-        """Those that are read, and `more`."""
-        return sum(len(feature.encoding) for feature in self.features) + self.more
-
-    @property
-    def truncated(self) -> bool:
-        return any(feature.encoding.truncated for feature in self.features)
+__all__ = [
+    "NUMBER",
+    "PART",
+    "STREAM",
+    "ModelPipeline",
+    "Pipeline",
+    "Work",
+    "batched",
+    "inference_device",
+    "open_engine",
+]
 
 
 class Pipeline(Protocol):
@@ -97,7 +80,7 @@ def open_engine(
     included; where it was not asked, bf16 if the processor has it. Which it is, is said.
     """
     int8: Int8 | None = None
-    max_batch_tokens = MAX_BATCH_TOKENS
+    max_batch_tokens, tuned = MAX_BATCH_TOKENS, None
     if precision == "auto":
         kind = torch.device(device or next(loaded.model.parameters()).device).type
         tuned = read_tuned(loaded.folder) if kind == "cpu" else None
@@ -106,7 +89,7 @@ def open_engine(
             torch.set_num_threads(tuned.threads)
             say(
                 f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {tuned.threads} "
-                "threads, as tuned on this machine"
+                f"threads, {tuned.said}, as tuned on this machine"
             )
         else:
             say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
@@ -116,7 +99,7 @@ def open_engine(
     elif precision == "int8":
         int8, _ = read_int8(loaded.folder, loaded.fingerprint())
         precision = "auto"
-    return Engine(
+    engine = Engine(
         loaded.model,
         precision=precision,
         max_batch_tokens=max_batch_tokens,
@@ -124,6 +107,13 @@ def open_engine(
         int8=int8,
         device=device,
     )
+    if tuned is not None and "graph" in tuned.engines.values() and not batch_invariant:
+        engine.beside = Beside(
+            loaded.folder / GRAPH,
+            lambda lengths: tuned.engine(lengths) == "graph",
+            tuned.pooling,
+        )
+    return engine
 
 
 class ModelPipeline:
@@ -170,10 +160,3 @@ class ModelPipeline:
         encodings = [f.encoding for work in works for f in work.features]
         owner = [place for place, work in enumerate(works) for _ in work.features]
         return averaged(self.engine.rows(encodings, read), encodings, owner)
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last shorter (itertools.batched, which Python 3.11 lacks)."""
-    rest = iter(items)
-    while part := list(itertools.islice(rest, size)):
-        yield part

@@ -17,7 +17,9 @@ from bertkit.errors import ConfigError
 from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import NUMBER, PART, ModelPipeline, Work, batched
-from bertkit.text.long import Long
+from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
+from bertkit.text.long import Long, averaged
 from bertkit.text.prompts import Prompter
 
 
@@ -90,9 +92,21 @@ class Embed(ModelPipeline):
         works = self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
         return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
 
+    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        """A vector for each text as the model reads it. Shapes: (S, D)."""
+        return self.run([Work([Feature(encoding, 0)]) for encoding in encodings])
+
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        vectors = self._rows(works, self.pooling)
+        encodings = [feature.encoding for work in works for feature in work.features]
+        beside, rows = self.engine.beside, None
+        if beside is not None and beside.pooling == self.pooling.mode:
+            rows = beside.rows(encodings)
+        if rows is None:
+            vectors = self._rows(works, self.pooling)
+        else:
+            owner = [place for place, work in enumerate(works) for _ in work.features]
+            vectors = averaged(rows, encodings, owner)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

@@ -13,9 +13,7 @@ from bertkit.config import flat
 from bertkit.data.given import of_dataset
 from bertkit.data.labels import number
 from bertkit.errors import DataError
-
-PREDICTED = "predicted_"
-"""Begins the name of a column of answers where the rows have one that is called so."""
+from bertkit.tasks.answering import PREDICTED
 
 
 def frame(answers: Any, rows: Any = None) -> Any:

@@ -2,127 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from bertkit.checkpoint.folder import Loaded
-from bertkit.data.given import is_rows
 from bertkit.engine.engine import Engine
-from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import PART, STREAM, ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.tasks import Task
-from bertkit.tasks.examples import take
-from bertkit.tasks.task import Item, Reading, by_example, group
-from bertkit.text.long import Long
+from bertkit.tasks.answering import Answering
+from bertkit.tasks.task import Feature, Outputs
 
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Answer(ModelPipeline, Generic[A]):
-    """A fine-tuned model that answers: one item gives one answer, a list a list, in its order,
-    and any other iterable a stream of answers."""
+class Answer(ModelPipeline, Answering[A]):
+    """A fine-tuned model that answers (`Answering`)."""
 
     def __init__(
         self, task: Task[Any, A], loaded: Loaded, engine: Engine | Inference = "fp32"
     ) -> None:
         super().__init__(loaded, engine)
-        self.task, self.policies = task, task.long
+        self.task, self.policies, self.length = task, task.long, loaded.length
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:
         return f"<Answer to {self.task.name} of {self.loaded!r}>"
 
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
-        self, items: Item, *, long: Long | None = ...
-    ) -> A: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, items: list[str] | list[Item], *, long: Long | None = ...
-    ) -> list[A]: ...
-    @overload
-    def __call__(self, items: Iterable[Item], *, long: Long | None = ...) -> Iterator[A]: ...
-    @overload
-    def __call__(
-        self, items: Any, *, long: Long | None = ..., reading: Reading | None = ...
-    ) -> list[A]: ...
-    def __call__(
-        self, items: Any, *, long: Long | None = None, reading: Reading | None = None
-    ) -> A | list[A] | Iterator[A]:
-        """Answers to one text, to many, to a stream, or to the rows of a program.
-
-        Rows are a DataFrame, one of its columns, a Dataset, dicts, or a file as a `Path`; `reading`
-        names their columns. `long` says what to do with texts longer than the model; by default
-        what the task does.
-        Raises: DataError for a text that cannot be answered about, ConfigError for a policy that
-        the task has not.
-        """
-        if isinstance(items, str | tuple):
-            return self.answers([self._example(items)], long=long)[0]
-        if is_rows(items) or isinstance(items, Sequence):
-            return self.answers(self.examples(items, reading), long=long)
-        return self._stream(items, long)
-
-    def examples(self, items: Any, reading: Reading | None = None) -> Sequence[Any]:
-        """The task's own examples of texts or rows. Raises: DataError."""
-        if is_rows(items):
-            return take(type(self.task), items, reading, "rows", labelled=False).examples
-        examples = []
-        for number, item in enumerate(items):
-            try:
-                examples.append(self._example(item))
-            except DataError as error:
-                raise DataError(f"rows[{number}]: {error}") from None
-        return examples
-
-    def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
-        """Answers to the task's own examples, in their order."""
-        long = self._policy(long)
-        answers: list[A] = []
-        for start in range(0, len(examples), PART):
-            answers += self.run(self._works(examples[start : start + PART], long))
-        return answers
-
-    def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
-        """Raises: DataError, ConfigError as a call does."""
-        return self._works([self._example(item) for item in items], self._policy(long))
-
-    def run(self, works: Sequence[Work]) -> list[A]:
-        """An answer for each."""
-        groups = [work.features for work in works]
-        outputs = self.task.run(self.engine, [feature for own in groups for feature in own])
-        examples = [work.item for work in works]
-        return self.task.answers(by_example(examples, groups, outputs), self.head)
-
-    def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
-        features = self.task.features(
-            examples, self.tokenizer, self.loaded.length, long=long, labelled=False
-        )
-        return [Work(parts, item) for parts, item in zip(group(features), examples, strict=True)]
-
-    def _policy(self, long: Long | None) -> Long:
-        long = long or self.task.long[0]
-        if long not in self.task.long:
-            known = ", ".join(self.task.long)
-            raise ConfigError(f"long: {self.task.name} knows {known}, and not {long!r}")
-        return long
-
-    def _example(self, item: object) -> Any:
-        match item:
-            case str(text):
-                return self.task.example(text, ())
-            case (str(text), str(other)):
-                return self.task.example(text, (other,))
-            case (str(text), [*others]) if all(isinstance(other, str) for other in others):
-                return self.task.example(text, [str(other) for other in others])
-        raise DataError(
-            f"{str(item)[:60]}: {type(item).__name__} is nothing to ask about; give a text, or a "
-            "tuple of a text and what goes with it"
-        )
-
-    def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
-        for part in batched(items, STREAM):
-            yield from self.answers([self._example(item) for item in part], long=long)
+    def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
+        return self.task.run(self.engine, features)

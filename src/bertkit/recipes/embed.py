@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.checkpoint.tuned import FILE as TUNED
+from bertkit.checkpoint.tuned import GRAPH, Tuned, read_tuned
 from bertkit.console import lines, progress, say
 from bertkit.data.given import texts_of
 from bertkit.data.paths import is_table
@@ -16,6 +19,7 @@ from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import limit_onednn_cache
 from bertkit.storage import refuse_used, writing
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
@@ -162,6 +166,11 @@ def _opened(
     device: str,
 ) -> Embed | Exported:
     exported = (Path(model) / RECORD).exists()
+    settled = pooling is None and not invariant and device in ("auto", "cpu")
+    if precision == "auto" and settled and backend is None and not GPU.exists():
+        tuned = read_tuned(Path(model)) if (Path(model) / TUNED).exists() else None
+        if tuned is not None and "graph" in tuned.engines.values():
+            return TunedEmbed(Path(model), tuned)
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
         from bertkit.pipelines import Embed, inference_device, open_engine
@@ -180,6 +189,40 @@ def _opened(
             "pooling, invariant, device: an exported graph has its own; leave them out"
         )
     return graph
+
+
+class TunedEmbed(Exported):
+    """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
+
+    def __init__(self, folder: Path, tuned: Tuned) -> None:
+        super().__init__(folder / GRAPH)
+        self.folder, self.tuned = folder, tuned
+        say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
+
+    @cached_property
+    def packed(self) -> Embed:
+        from bertkit.checkpoint.folder import load
+        from bertkit.pipelines import Embed
+
+        packed = Embed(load(self.folder), "auto")
+        packed.prompt.usual = self.prompt.usual
+        return packed
+
+    def stream(
+        self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
+    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
+        if long == "window":
+            return self.packed.stream(texts, long=long, prompt=prompt)
+        return super().stream(texts, long=long, prompt=prompt)
+
+    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+        if self.tuned.engine([len(encoding) for encoding in encodings]) == "graph":
+            return super().vectors(encodings)
+        return self.packed.vectors(encodings)
+
+
+GPU = Path("/proc/driver/nvidia")
+"""There where a GPU may be the faster device."""
 
 
 def _header(file: BinaryIO, count: int, width: int) -> int:

@@ -10,6 +10,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Embed, answering
+from bertkit.retrieval.search import fingerprint
 from bertkit.storage import new_folder, refuse_used
 from bertkit.tasks import Task
 
@@ -60,10 +61,11 @@ def export(
     from bertkit.engine.graph import unfit
 
     loaded = model if isinstance(model, Loaded) else load(model)
-    head = None
+    head, of_task = None, {}
     if task is not None:
         answers = answering(loaded, task)
         loaded, head = answers.loaded, answers.task.head
+        of_task = {"labels": answers.task.labels, "settings": answers.task.settings()}
     embed = Embed(loaded, pooling=pooling)
     if format != "onnx":
         operators = "standard"
@@ -84,6 +86,11 @@ def export(
             kind=format,
             head=head,
             operators=operators,
+            about={
+                "fingerprint": fingerprint(embed),
+                "similarity": embed.pooling.similarity,
+                **of_task,
+            },
         )
     return {
         "format": format,

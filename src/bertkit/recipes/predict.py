@@ -4,24 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertkit.checkpoint.folder import Loaded
 from bertkit.config import with_keywords
 from bertkit.data.given import KINDS, is_rows
 from bertkit.data.paths import is_table
-from bertkit.errors import DataError
+from bertkit.engine.exported import RECORD
+from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Answer, answering
-from bertkit.pipelines.base import STREAM
 from bertkit.recipes.predict_file import answered
 from bertkit.tasks import Task
+from bertkit.tasks.answering import STREAM, Answering
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
 
+if TYPE_CHECKING:  # an exported model needs no torch
+    from bertkit.checkpoint.folder import Loaded
+
+
+def opened(
+    model: str | Path | Loaded,
+    task: str | type[Task[Any, Any]] | None = None,
+    precision: Inference = "fp32",
+) -> Answering[Any]:
+    """A fine-tuned folder ready to answer, or what `bertkit export --task` made of one.
+
+    Raises: as `pipelines.answering` does, ConfigError for settings that an exported graph has not.
+    """
+    if isinstance(model, str | Path) and (Path(model) / RECORD).exists():
+        if precision == "int8":
+            raise ConfigError("precision: an exported graph has no integers; leave it out")
+        from bertkit.tasks.exported import ExportedAnswer
+
+        return ExportedAnswer(Path(model), task, precision)
+    from bertkit.pipelines import answering
+
+    return answering(model, task, precision=precision)
+
 
 def predict(
-    model: str | Path | Loaded | Answer[Any],
+    model: str | Path | Loaded | Answering[Any],
     rows: Any,
     /,
     *,
@@ -39,7 +61,7 @@ def predict(
     `long` says otherwise.
     Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
-    answer = model if isinstance(model, Answer) else answering(model, task, precision=precision)
+    answer = model if isinstance(model, Answering) else opened(model, task, precision)
     (named,) = with_keywords("predict", {Reading: reading}, columns)
     if isinstance(rows, str) and is_table(rows):
         raise DataError(f"{rows}: a file, and not a text; give its Path for its rows")

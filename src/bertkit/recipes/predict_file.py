@@ -16,10 +16,8 @@ from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, numbered
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
-from bertkit.pipelines import Answer
-from bertkit.pipelines.base import PART, STREAM, batched
-from bertkit.pipelines.frame import PREDICTED
 from bertkit.storage import refuse_used, writing
+from bertkit.tasks.answering import PART, PREDICTED, STREAM, Answering, batched
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
@@ -37,7 +35,7 @@ def check_out(out: Path) -> None:
 
 
 def answered_file(
-    answer: Answer[Any],
+    answer: Answering[Any],
     file: Path,
     reading: Reading,
     *,
@@ -57,7 +55,11 @@ def answered_file(
 
 
 def answered(
-    answer: Answer[Any], examples: Sequence[Any], *, long: Long | None = None, watched: bool = True
+    answer: Answering[Any],
+    examples: Sequence[Any],
+    *,
+    long: Long | None = None,
+    watched: bool = True,
 ) -> Iterator[Any]:
     """An answer for each example as it comes; long ones are cut, and counted, as those of files."""
     long = long or answer.task.long_of_files()
@@ -76,7 +78,7 @@ def answered(
 
 
 def answered_texts(
-    answer: Answer[Any], texts: Iterable[str], pair: Sequence[str], *, long: Long | None = None
+    answer: Answering[Any], texts: Iterable[str], pair: Sequence[str], *, long: Long | None = None
 ) -> Iterator[tuple[Row, Any]]:
     """Each text as a row, with its answer."""
     beside = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}

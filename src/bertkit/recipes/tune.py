@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -14,9 +17,21 @@ import torch
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
-from bertkit.checkpoint.tuned import Tuned, processor, write_tuned
+from bertkit.checkpoint.int8 import read_int8
+from bertkit.checkpoint.tuned import (
+    COUNTS,
+    GRAPH,
+    EngineName,
+    Tuned,
+    cell,
+    processor,
+    versions,
+    weights_of,
+    write_tuned,
+)
 from bertkit.console import say
 from bertkit.data.local_text import documents
+from bertkit.engine.exported import GRAPHS, Graph
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import cores
@@ -24,6 +39,8 @@ from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
 from bertkit.recipes.quantize import LOWEST, read_texts
+from bertkit.retrieval.search import fingerprint
+from bertkit.storage import new_folder
 
 TEXTS = 512
 """As many are embedded, over and over."""
@@ -38,11 +55,18 @@ C = TypeVar("C")
 
 
 def tune(
-    model: str | Path, texts: Sequence[Path] | None = None, /, *, lowest: float = LOWEST
+    model: str | Path,
+    texts: Sequence[Path] | None = None,
+    /,
+    *,
+    lowest: float = LOWEST,
+    precision: Inference = "auto",
 ) -> dict[str, Any]:
     """What a model is fastest with on this machine, for --precision auto.
 
-    Precisions are timed, then tokens of a batch, then threads. `precision="auto"` takes it from
+    Precisions are timed, then tokens of a batch, then threads, and then bertkit's own engine beside
+    a graph for ONNX Runtime, where that is installed and the model is made of layers like BERT's:
+    with one text, with few and with many, short and long. `precision="auto"` takes it from
     then on, on this machine. `texts` are files of texts like those to come, for the answer depends
     on their length; by default English that is there already. A precision is left out if a vector
     has a cosine below `lowest` to its fp32 one. Returns: the choice, and the texts per second of
@@ -53,6 +77,7 @@ def tune(
         model: A model folder, which remembers it.
         texts: .txt files, a text a line, or .jsonl: texts like those to come. By default English.
         lowest: A precision is left out if a vector has a lower cosine to its fp32 one.
+        precision: The one to find the fastest of; auto is any.
     """
     loaded = load(model)
     if not os.access(loaded.folder, os.W_OK):
@@ -61,7 +86,7 @@ def tune(
     if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
-    tried: dict[str, dict[Any, float]] = {}
+    tried: dict[str, dict[Any, Any]] = {}
 
     def fastest(setting: str, choices: Mapping[C, Callable[[], object]]) -> C:
         tried[setting] = rates = {c: len(works) / s for c, s in _seconds(choices).items()}
@@ -73,6 +98,13 @@ def tune(
         return {choice: partial(embed.run, works) for choice, embed in choices.items()}
 
     precisions = _precisions(loaded, works, lowest)
+    if precision != "auto":
+        if precision not in precisions:
+            raise ConfigError(
+                f"precision: {precision} is not to be had here, or costs too much (--lowest); "
+                f"choose {' or '.join(precisions)}, or auto"
+            )
+        precisions = {precision: precisions[precision]}
     precision = fastest("precision", runs(precisions))
     chosen = precisions[precision].engine
     sizes = {size: Embed(loaded, chosen.with_max_batch_tokens(size)) for size in BUDGETS}
@@ -80,6 +112,8 @@ def tune(
     run = partial(sizes[max_batch_tokens].run, works)
     counts = sorted({min(2**power, cores()) for power in range(12)})
     threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
+    packed = sizes[max_batch_tokens]
+    engines = _engines(loaded, packed, precision, works, lowest, threads, tried)
     choice = Tuned(
         processor=processor(),
         cores=cores(),
@@ -87,14 +121,108 @@ def tune(
         max_batch_tokens=max_batch_tokens,
         threads=threads,
         texts_per_second=tried["threads"][threads],
+        engines=engines,
+        pooling=packed.pooling.mode,
+        versions=versions(),
+        weights=weights_of(loaded.folder),
     )
     write_tuned(loaded.folder, choice)
     return {
         "precision": precision,
         "max_batch_tokens": max_batch_tokens,
         "threads": threads,
+        "engines": engines,
         "tried": tried,
     }
+
+
+def _engines(
+    loaded: Loaded,
+    packed: Embed,
+    precision: Inference,
+    works: Sequence[Work],
+    lowest: float,
+    threads: int,
+    tried: dict[str, dict[Any, Any]],
+) -> dict[str, EngineName]:
+    """The fastest engine for one text, for few and for many, short and long; the graph is kept in
+    the folder where it is one of them."""
+    out = loaded.folder / GRAPH
+    if out.exists():
+        shutil.rmtree(out)
+    if reason := _no_graph(loaded, precision):
+        say(f"engine: packed batches alone, for {reason}")
+        return {}
+    _write_graph(loaded, packed, precision, out)
+    graph = Graph(out)
+    encodings = [work.features[0].encoding for work in works]
+    nearest = cosines(graph.rows(encodings), packed.run(works)).min()
+    if nearest < lowest:
+        say(f"engine: packed batches alone, for a graph's lowest cosine is {nearest:.4f}")
+        shutil.rmtree(out)
+        return {}
+    order = sorted(works, key=lambda work: work.tokens)
+    chosen: dict[str, EngineName] = {}
+    for half in (order[: len(order) // 2 + 1], order[len(order) // 2 :]):
+        part = half[:: max(1, len(half) // COUNTS[-1])]
+        mean = sum(work.tokens for work in part) // len(part)
+        for count in (count for count in COUNTS if count <= len(part)):
+            name = cell([mean] * count)
+            if name in chosen:
+                continue
+            asked = [part[n : n + count] for n in range(0, len(part) - count + 1, count)]
+            read = [[work.features[0].encoding for work in some] for some in asked]
+            own = partial(_each, packed.run, asked)
+            calls: dict[EngineName, Callable[[], object]] = {
+                "packed": partial(_with_threads, threads, own),
+                "graph": partial(_each, graph.rows, read),
+            }
+            seconds = _seconds(calls)
+            rates = {engine: len(asked) * count / s for engine, s in seconds.items()}
+            tried.setdefault("engines", {})[name] = rates
+            say(f"engine, {name}: " + ", ".join(f"{e} {r:,.0f} texts/s" for e, r in rates.items()))
+            chosen[name] = max(rates, key=lambda engine: rates[engine])
+    if "graph" not in chosen.values():
+        shutil.rmtree(out)
+    return chosen
+
+
+def _each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
+    for part in parts:
+        call(part)
+
+
+def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
+    """None, or why there is no graph to be timed."""
+    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} is not installed (pip install 'bertkit[export]')"
+    if precision == "bf16":
+        return "ONNX Runtime computes no bf16 here"
+    from bertkit.engine.graph import unfit
+
+    return unfit(loaded.model)
+
+
+def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
+    """Write the graph of a model whose vectors are not normalized yet, as an exported folder."""
+    from bertkit.engine.export import write_record
+    from bertkit.engine.graph import build
+
+    int8 = None
+    if precision == "int8":
+        int8, _ = read_int8(loaded.folder, loaded.fingerprint())
+    pooling = replace(packed.pooling, normalize=False)
+    with new_folder(out) as partial_folder:
+        graph = build(loaded.model, pooling, int8=int8)
+        (partial_folder / GRAPHS["onnx"][0]).write_bytes(graph.SerializeToString())
+        loaded.tokenizer.save(partial_folder, segments=loaded.model.config.token_types > 1)
+        about = {
+            "fingerprint": fingerprint(packed),
+            "similarity": pooling.similarity,
+            "normalize": packed.pooling.normalize,
+        }
+        write_record(partial_folder, "onnx", pooling, packed.dimension, loaded.length, about)
 
 
 def _precisions(loaded: Loaded, works: Sequence[Work], lowest: float) -> dict[Inference, Embed]:

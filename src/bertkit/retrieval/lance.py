@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,6 @@ import lancedb
 import msgspec
 import numpy as np
 import pyarrow as pa
-import torch
 from lancedb.index import FTS
 from lancedb.query import MatchQuery
 from numpy.typing import NDArray
@@ -161,8 +161,7 @@ class LanceStore(Store):
         vector: NDArray[np.float32],
         count: int,
     ) -> list[Hit]:
-        # by torch, as the model: threads of numpy's own would get in the way of the model's
-        scores = (torch.from_numpy(vectors) @ torch.from_numpy(vector)).numpy()
+        scores = _products(vectors, vector)
         best = np.argsort(-scores, kind="stable")[:count]
         with readable(self.place):
             taken = self.table.take_row_ids(ids[best].tolist()).with_row_id()
@@ -216,6 +215,17 @@ def _schema(spec: Spec) -> pa.Schema:
     fields = [(f"field{i}", kinds[kind]) for i, kind in enumerate(spec.fields.values())]
     vector = ("vector", pa.list_(pa.float32(), spec.dimension))
     return pa.schema([*_COLUMNS.items(), *fields, vector])
+
+
+def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """By torch where the model computes with it: threads of numpy's own would get in the way of the
+    model's. Shapes: (P, D), (D,) -> (P,)."""
+    if "torch" not in sys.modules:
+        return vectors @ vector
+    import torch
+
+    products: NDArray[np.float32] = (torch.from_numpy(vectors) @ torch.from_numpy(vector)).numpy()
+    return products
 
 
 def _among(ids: Sequence[str]) -> str:

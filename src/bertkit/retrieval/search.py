@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.passages import BETWEEN
 from bertkit.data.sentences import split
+from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
-from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, Work, pipeline
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.store import Hit, Similarity, Store, conditions
-from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
+
+if TYPE_CHECKING:  # an exported model needs no torch
+    from bertkit.checkpoint.folder import Loaded
+    from bertkit.pipelines import Embed
 
 CANDIDATES = 100
 """Passages of each list where two are joined, and documents whose best passage is read again."""
@@ -34,9 +36,9 @@ FUSION = 60
 
 def similarity_of(loaded: Loaded) -> Similarity:
     """By what a store compares a model's vectors. Raises: ConfigError for what no store can."""
-    pooling = loaded.pooling or Pooling()
-    similarity = pooling.similarity
-    if similarity == "cosine" or (pooling.normalize and similarity in ("dot", "euclidean")):
+    similarity = "cosine" if loaded.pooling is None else loaded.pooling.similarity
+    normalized = loaded.pooling is not None and loaded.pooling.normalize
+    if similarity == "cosine" or (normalized and similarity in ("dot", "euclidean")):
         return "cosine"  # of vectors of length 1 all three find the same
     if similarity == "dot":
         return "dot"
@@ -49,25 +51,49 @@ def similarity_of(loaded: Loaded) -> Similarity:
 def embedder(loaded: Loaded, precision: Inference, similarity: Similarity, prompt: str) -> Embed:
     """A model whose vectors are compared by their dot product, which is the cosine where they have
     length 1; `prompt` stands before its texts."""
+    from bertkit.pipelines import Embed
+
     embed = Embed(loaded, precision, normalize=similarity == "cosine")
     embed.prompt.usual = prompt
     return embed
 
 
-def fingerprint(embed: Embed) -> str:
+def _open(
+    model: str | Path | Loaded, precision: Inference, similarity: Similarity, prompt: str
+) -> Embed | Exported:
+    """The same of a folder, or of what `bertkit export` made of one, which needs no torch."""
+    if isinstance(model, str | Path):
+        if (Path(model) / RECORD).exists():
+            if precision == "int8":
+                raise ConfigError("precision: an exported graph has no integers; leave it out")
+            exported = Exported(model, precision)
+            exported.normalize = similarity == "cosine"
+            exported.prompt.usual = prompt
+            return exported
+        from bertkit.checkpoint.folder import load
+
+        model = load(model)
+    return embedder(model, precision, similarity, prompt)
+
+
+def fingerprint(embed: Embed | Exported) -> str:
     """A hash of all that decides a text's vector, its prompt and precision aside."""
+    if isinstance(embed, Exported):
+        return embed.graph.record.fingerprint
     return f"{embed.loaded.fingerprint()}-{embed.pooling.mode}"
 
 
 def name_of(model: str | Path | Loaded) -> str:
     """The name by which the same model is opened again, from any folder."""
-    if isinstance(model, Loaded):
+    if not isinstance(model, str | Path):
         model = model.folder
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
 def model_of(store: Store) -> Loaded:
     """The model that a store was made with. Raises: SearchError where it does not open."""
+    from bertkit.checkpoint.folder import load  # here: it takes torch, which an exported model needs not
+
     try:
         return load(store.spec.model)
     except BertkitError as error:
@@ -95,17 +121,19 @@ class Searcher:
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         spec = self.store.spec
-        if model is None:
-            model = model_of(self.store)
-        loaded = model if isinstance(model, Loaded) else load(model)
-        self.embed = embedder(loaded, precision, spec.similarity, spec.query_prompt)
+        model = model_of(self.store) if model is None else model
+        self.embed = _open(model, precision, spec.similarity, spec.query_prompt)
         if fingerprint(self.embed) != spec.fingerprint:
             raise SearchError(
                 f"{self.store.place}: was made with the model {spec.model}, and "
-                f"{self.embed.loaded.folder} has other weights; name the right one (--model), or "
+                f"{name_of(model)} has other weights; name the right one (--model), or "
                 "index again into a new store"
             )
-        self.rerank = None if rerank is None else pipeline("rerank", rerank, precision=precision)
+        self.rerank = None
+        if rerank is not None:
+            from bertkit.pipelines import pipeline
+
+            self.rerank = pipeline("rerank", rerank, precision=precision)
 
     def __call__(
         self,
@@ -190,7 +218,7 @@ class Searcher:
         encodings, _ = encode(
             self.embed.tokenizer, texts, length=self.embed.length, long="truncate", prompts=prompts
         )
-        vectors = self.embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
+        vectors = self.embed.vectors(encodings)
         scores = iter((vectors @ vector).tolist())
         best = [max(own, key=lambda _: next(scores)) for own in by_hit]
         return [

@@ -190,8 +190,9 @@ class SearchPipeline:
 
     def __init__(self, store: str, precision: Inference) -> None:
         self.searcher = Searcher(store, precision=precision)
-        self.policies = self.searcher.embed.policies
-        self.loaded = self.searcher.embed.loaded
+        embed = self.searcher.embed
+        assert isinstance(embed, Embed)  # a store is made with a model
+        self.embed, self.policies, self.loaded = embed, embed.policies, embed.loaded
 
     def prepare(
         self,
@@ -206,7 +207,7 @@ class SearchPipeline:
         """Raises: ConfigError for a condition on a field that the store has not."""
         conditions(where, self.searcher.store.spec.fields)
         options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
-        works = self.searcher.embed.prepare(queries, long=long)
+        works = self.embed.prepare(queries, long=long)
         return [
             replace(work, item=(query, options)) for query, work in zip(queries, works, strict=True)
         ]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
+
+F = TypeVar("F", bound=np.floating)
 
 BINS = 15
 """Of confidence, as in Guo et al. 2017."""
@@ -47,14 +51,14 @@ def fit_temperature(probabilities: NDArray[np.float64], targets: NDArray[np.int6
     for _ in range(60):
         middle = (low + high) / 2
         # the slope of the negative log-likelihood, which is convex in the inverse temperature
-        slope = (_softmax(logits * np.exp(middle)) * logits).sum() - told
+        slope = (softmax(logits * np.exp(middle)) * logits).sum() - told
         low, high = (middle, high) if slope < 0 else (low, middle)
     return float(np.exp(-(low + high) / 2))
 
 
 def tempered(probabilities: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
     """Probabilities with their logits divided by a temperature. Shapes: (N, L) -> (N, L)."""
-    return _softmax(_logits(probabilities) / temperature)
+    return softmax(_logits(probabilities) / temperature)
 
 
 def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
@@ -68,10 +72,11 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_])
     return float(np.abs(off).sum() / len(confidence))
 
 
+def softmax(logits: NDArray[F]) -> NDArray[F]:
+    """Probabilities of labels. Shapes: (N, L) -> (N, L)."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True), logits.dtype)
+
+
 def _logits(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.log(np.maximum(probabilities, 1e-30))
-
-
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bertkit import metrics
-from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.data.columns import choose_columns
 from bertkit.data.labels import natural, number, several
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
-from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.calibration import (
     best_threshold,
     calibration_error,
     fit_temperature,
+    softmax,
     tempered,
 )
 from bertkit.tasks.confusion import LabelPair
@@ -33,6 +29,12 @@ from bertkit.tasks.labelled import Example, LabelAnswer, LabelsAnswer, Options, 
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # it answers without torch
+    from torch import Tensor, nn
+
+    from bertkit.batch import Batch
+    from bertkit.objectives.loss import Loss, Totals
 
 
 class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
@@ -129,6 +131,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             )
         task = cls(labels, options)
         if options.class_weights == "balanced":
+            import torch
+
             held = np.array([counts[label] for label in labels])
             weights = (
                 np.maximum(len(train) - held, 1) / held
@@ -238,6 +242,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """One for each example; without `both_orders` a feature, such as a window, is one."""
+        import torch
+
         if self.options.both_orders:
             features = [f for _, f in sorted({f.example: f for f in features}.items())]
         whole = not (self.options.regression or self.options.multi_label)
@@ -250,6 +256,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Cross-entropy, binary cross-entropies or squared error, averaged over the step."""
+        from torch.nn import functional as F
+
+        from bertkit.objectives.loss import Loss
+
         targets = batch.targets[self.head]
         if self.options.both_orders:
             assert batch.example is not None
@@ -278,11 +288,11 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         features = [feature for item in outputs for feature in item.features]
         owner = [place for place, item in enumerate(outputs) for _ in item.features]
         rows = np.concatenate([rows for item in outputs for rows in item.outputs])
-        scores = torch.from_numpy(averaged(rows, [f.encoding for f in features], owner)) * orders
+        scores = averaged(rows, [f.encoding for f in features], owner) * np.float32(orders)
         if self.options.multi_label:
-            scores = torch.sigmoid(scores)
+            scores = np.exp(-np.logaddexp(0, -scores))  # the sigmoid
         elif not self.options.regression:
-            scores = torch.softmax(scores / (self.options.temperature or 1.0), -1)
+            scores = softmax(scores / np.float32(self.options.temperature or 1.0))
         cut = [len(item.features) == orders and item.truncated for item in outputs]
         return list(map(self._answer, scores.tolist(), cut))
 

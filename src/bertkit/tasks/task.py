@@ -11,28 +11,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from bertkit.batch import Batch
 from bertkit.config import Settings, decode, plain
-from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models import model as models
-from bertkit.models.model import Model
-from bertkit.models.transformer import Transformer
-from bertkit.nn.pool import Pooling
-from bertkit.objectives.distill import TEACHER_OUTPUTS
-from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.confusion import LabelPair
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
+    from torch import Tensor, nn
+
+    from bertkit.batch import Batch
+    from bertkit.engine.engine import Engine
+    from bertkit.models.model import Model
+    from bertkit.models.transformer import Transformer
+    from bertkit.nn.pool import Pooling
+    from bertkit.objectives.loss import Loss, Totals
 
 Outputs = NDArray[np.float32]
 """What the head says of one feature: (L,) for a sequence, (T, L) for its tokens or places."""
@@ -249,6 +249,8 @@ class Task(ABC, Generic[E, A]):
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
+        from bertkit.models import model as models
+
         return models.head(self.head, encoder, self.labels)
 
     def check(self, examples: Sequence[E]) -> None:
@@ -275,6 +277,11 @@ class Task(ABC, Generic[E, A]):
 
     def batch(self, features: Sequence[Feature]) -> Batch:
         """Features as one batch, shortest first; with targets if they have them."""
+        import torch
+
+        from bertkit.batch import Batch
+        from bertkit.objectives.distill import TEACHER_OUTPUTS
+
         features = sorted(features, key=lambda feature: len(feature.encoding))
         chosen = [f.token_indices for f in features if f.token_indices is not None]
         targets, example = {}, None

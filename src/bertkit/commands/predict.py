@@ -1,0 +1,84 @@
+"""The command that asks a fine-tuned model; an exported one needs no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.console import lines, say
+from bertkit.data.paths import is_table
+from bertkit.errors import ConfigError
+from bertkit.nn.precision import Inference
+from bertkit.recipes.predict import opened
+from bertkit.recipes.predict_file import (
+    Row,
+    answered_file,
+    answered_texts,
+    check_out,
+    refuse_tabs,
+    write_answers,
+)
+from bertkit.tasks.task import Reading
+from bertkit.text.long import Long
+
+
+def predict(
+    model: str,
+    text: list[str] | None = None,
+    /,
+    *,
+    pair: list[str] | None = None,
+    file: Path | None = None,
+    out: Path | None = None,
+    task: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    header: bool | None = None,
+    separator: str | None = None,
+    long: Long | None = None,
+    precision: Inference = "fp32",
+) -> Iterator[Any]:
+    """Answers to texts, from any fine-tuned model.
+
+    Args:
+        model: A fine-tuned model folder or hub id, or a folder of `bertkit export --task classify`.
+        text: By default the lines of stdin.
+        pair: What goes with the text: the second of a pair, a question's context, each choice.
+        file: Examples as for training, without their labels; - is stdin. Which column is what is
+            said.
+        out: A .csv, .tsv or .jsonl file, to be made, with the columns of the input and the answers.
+        task: module:Class, for a task from outside the package.
+        text_column: With --file: column of the text.
+        pair_column: With --file: column of the second text.
+        header: With --file: whether the first line names the columns.
+        separator: With --file: what divides columns; by default a tab, or in .csv a comma or
+            semicolon.
+        long: What to do with texts longer than the model; by default what the task does, and those
+            of a file are cut.
+        precision: Of the numbers the model computes with.
+    """
+    if file is not None and (text or pair):
+        raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
+    reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
+    if file is None and reading != Reading():
+        raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
+    for one in text or ():
+        if is_table(one):
+            raise ConfigError(f"{one}: a file, and not a text; its rows are answered with --file")
+    if out is not None:
+        check_out(out)
+    answer = opened(model, task, precision)
+    if file is not None:
+        watched = out is not None or not sys.stdout.isatty()  # lines would break the bar
+        rows, answers = answered_file(answer, file, reading, long=long, watched=watched)
+        if out is not None and out.suffix == ".tsv":
+            refuse_tabs(rows)
+        answered: Iterator[tuple[Row, Any]] = zip(rows, answers, strict=True)
+    else:
+        answered = answered_texts(answer, text or lines(), pair or (), long=long)
+    if out is None:
+        yield from (one for _, one in answered)
+    else:
+        say(f"{out}: {write_answers(out, answered):,} rows")
