@@ -36,7 +36,6 @@ HOMES: dict[str, str] = {
     "data/collate.py": "data/test_segments.py",
     "recipes/average.py": "recipes/test_translate.py",
     "recipes/bleu.py": "recipes/test_translate.py",
-    "tasks/answering.py": "pipelines/test_task.py",
     "tasks/labelled.py": "tasks/test_classify.py",
     "tasks/language.py": "tasks/test_seq2seq.py",
     "training/reference.py": "tasks/test_dpo.py",

@@ -29,6 +29,7 @@ def test_what_is_not_installed_is_named(
 def test_a_graph_that_fails_leaves_nothing(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("onnx", reason="pip install 'bertkit[export]'")
     monkeypatch.setattr(recipe, "NEEDS", {"onnx": ()})
 
     def fails(*_: Any, **__: Any) -> float:

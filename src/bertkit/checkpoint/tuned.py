@@ -88,13 +88,13 @@ def versions() -> dict[str, str]:
     """Of what computes, where it is installed."""
     import importlib.metadata  # slow to import, and asked for by tuned models alone
 
-    found = {}
+    installed = {}
     for name in ("torch", "onnxruntime"):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def weights_of(folder: Path) -> str:
@@ -119,21 +119,21 @@ def read_tuned(folder: Path) -> Tuned | None:
     """What was fastest on this machine, if it was tried with these versions and weights; what is
     not taken is said. Raises: CheckpointError when damaged."""
     here, known = (processor(), cores()), _all(folder)
-    found = next((t for t in known if (t.processor, t.cores) == here), None)
-    if found is None:
+    record = next((t for t in known if (t.processor, t.cores) == here), None)
+    if record is None:
         why = "on another machine" if known else ""
-    elif found.versions != versions():
+    elif record.versions != versions():
         why = "with other versions of " + " and ".join(
             name
             for name in ("torch", "onnxruntime")
-            if found.versions.get(name) != versions().get(name)
+            if record.versions.get(name) != versions().get(name)
         )
     else:
-        why = "" if found.weights == weights_of(folder) else "with other weights"
+        why = "" if record.weights == weights_of(folder) else "with other weights"
     if why:
         say(f"{folder / FILE}: was found {why} and is not used; `bertkit tune` finds it again")
         return None
-    return found
+    return record
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.console import say
+from bertkit.engine import export as exporting
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Embed, answering
 from bertkit.retrieval.search import fingerprint
@@ -57,8 +58,7 @@ def export(
             f"format: {format} needs {', '.join(missing)}, which is not installed: "
             "pip install 'bertkit[export]'"
         )
-    from bertkit.engine import export as exporting
-    from bertkit.engine.graph import unfit
+    from bertkit.engine.graph import unfit  # needs onnx
 
     loaded = model if isinstance(model, Loaded) else load(model)
     head, of_task = None, {}
