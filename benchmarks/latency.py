@@ -88,7 +88,7 @@ def prepared(place: str, seen: list[str]) -> None:
     for precision in precisions():
         folder = Path(place, "int8") if precision == "int8" else minilm()
         copy = Path(shutil.copytree(folder, Path(place, f"tuned-{precision}")))
-        tune(copy, [texts], precision=precision, lowest=LOWEST_COSINE.get(precision, 1.0))
+        tune(copy, [texts], precision=precision, lowest=LOWEST_COSINE.get(precision, 0.9999))
 
 
 def tuned(folder: Path, precision: Numbers) -> Side:
