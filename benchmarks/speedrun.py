@@ -20,24 +20,19 @@ Needs BERTKIT_DATA. What was measured is not measured again; --fresh does.
 
 from __future__ import annotations
 
-import math
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from benchmarks import kept
 from benchmarks.embed import minilm
-from benchmarks.harness import Options, bf16_here, once
-from bertkit.checkpoint.folder import load
+from benchmarks.harness import once
 from bertkit.console import quietly
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus

@@ -92,7 +92,9 @@ def name_of(model: str | Path | Loaded) -> str:
 
 def model_of(store: Store) -> Loaded:
     """The model that a store was made with. Raises: SearchError where it does not open."""
-    from bertkit.checkpoint.folder import load  # here: it takes torch, which an exported model needs not
+    from bertkit.checkpoint.folder import (
+        load,
+    )  # here: it takes torch, which an exported model needs not
 
     try:
         return load(store.spec.model)
