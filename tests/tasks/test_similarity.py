@@ -193,12 +193,12 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(
             module.dropout = 0.0
     found = []
     for budget in (10**6, 30):
-        monkeypatch.setattr(similarity, "MAX_BATCH_TOKENS", budget)
+        monkeypatch.setattr(contrastive, "MAX_BATCH_TOKENS", budget)
         model.zero_grad()
         loss = task.loss(model, batch, totals([batch])).total
         loss.backward()
         found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-    assert len(similarity._parts(batch)) > 2
+    assert len(contrastive._parts(batch)) > 2
     for name, grad in found[0].items():
         torch.testing.assert_close(found[1][name], grad, atol=1e-6, rtol=1e-4, msg=name)
 

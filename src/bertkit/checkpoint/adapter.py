@@ -18,7 +18,7 @@ from bertkit.checkpoint.weights import INDEX, read_file, standard_names, write_t
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
-from bertkit.models.model import HEADS, Model
+from bertkit.models.model import Model
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -194,7 +194,7 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach() for name, p in model.named_parameters()}
     # heads make the class of transformers one whose names have the prefix
-    bare = not any(head in HEADS for head in model.heads)
+    bare = not any(head in family.heads for head in model.heads)
     tensors: dict[str, Tensor] = {}
     layers = adapters(model)
     for name, layer in layers.items():
@@ -211,7 +211,7 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
     own = family.write({name: weights[name] for name in of_heads}, model.config)
     head, one = next(iter(model.heads), None), next(iter(layers.values()))
     kind = KINDS.get(str(head))
-    architecture = family.architectures.get(frozenset(h for h in model.heads if h in HEADS))
+    architecture = family.architectures.get(frozenset(h for h in model.heads if h in family.heads))
     write_json(
         folder / CONFIG,
         {

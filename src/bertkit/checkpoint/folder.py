@@ -35,7 +35,7 @@ from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, LSTM, OTHERS, Family, family_of
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flat import flat
-from bertkit.models.model import HEADS, LABELLED, HeadMaker, Model, empty
+from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
 from bertkit.text.tokenizer import Tokenizer
@@ -163,7 +163,7 @@ def load(
         raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
     if outputs == saved_labels:
         _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
-    model = empty(config, wanted, labels=outputs, decoder=decoder)
+    model = empty(config, wanted, labels=outputs, decoder=decoder, pooling=pooling)
     for head in wanted:
         named = head in LABELLED or head not in HEADS
         if head not in saved_heads or (named and outputs != saved_labels):  # on the old pooler
@@ -213,7 +213,7 @@ def _check_names(
     for head in () if isinstance(heads, Mapping) else heads:
         if head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
-        if head not in family.heads:
+        if head not in (*family.heads, *OURS):
             known = ", ".join(family.heads)
             raise CheckpointError(
                 f"{folder}: a {family.name} model has no {head} head here; it has {known}"
@@ -335,7 +335,7 @@ def _config_json(
     length: int | None,
 ) -> dict[str, Any]:
     heads, decoder = tuple(model.heads), model.decoder
-    known = frozenset(head for head in heads if head in HEADS)
+    known = frozenset(head for head in heads if head in HEADS and head not in OURS)
     if known not in family.architectures:
         raise CheckpointError(
             f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
@@ -450,7 +450,8 @@ def _check_labels(
 ) -> None:
     """Raises: CheckpointError when a head has another number of outputs than there are labels."""
     for head in (head for head in heads if head in LABELLED):
-        outputs = len(weights[str(family.heads[head]["out.weight"])])
+        own = {"out.weight": f"heads.{head}.out.weight"}
+        outputs = len(weights.get(str(family.heads.get(head, own)["out.weight"]), ()))
         if outputs != len(labels):
             raise CheckpointError(
                 f"{path}: id2label names {len(labels):,} labels, and the {head} "

@@ -25,6 +25,7 @@ from bertkit.models.heads import CausalClassifier, Classifier, LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import CrossAttention
+from bertkit.nn.pool import Pool
 
 PEAKS = {
     "B200": 2250e12,
@@ -134,7 +135,7 @@ def _row(head: nn.Module) -> str:
     match head:
         case LanguageModelHead() | Tagger():
             return "place"
-        case Classifier() | CausalClassifier() | Pooler():
+        case Classifier() | CausalClassifier() | Pooler() | Pool():
             return "sequence"
     return "token"
 

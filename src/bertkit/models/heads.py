@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.pool import POOLINGS, last
+from bertkit.nn.pool import POOLINGS, Dense, Pool, Pooling, last
 
 
 class LanguageModelHead(nn.Module):
@@ -178,6 +179,33 @@ class CausalClassifier(nn.Module):
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         out: Tensor = self.out(self.dropout(last(states, batch)))
+        return out
+
+
+class VectorClassifier(Pool):
+    """Numbers for each sequence, from its vector: a linear layer. Shapes: (N, D) -> (S, L).
+
+    Source: Tunstall et al. 2022, section 3, whose head is a logistic regression on the vectors.
+    """
+
+    def __init__(self, pooling: Pooling, hidden: int, labels: int) -> None:
+        dense = pooling.dense
+        if dense is not None:  # one to learn, of the same shape
+            bias, width = dense.linear.bias is not None, dense.linear.out_features
+            dense = Dense(hidden, width, dense.activation, bias=bias)
+        super().__init__(replace(pooling, dense=dense))
+        self.out = nn.Linear(pooling.width(hidden), labels)
+
+    @property
+    def labels(self) -> int:
+        return self.out.out_features
+
+    def vectors(self, states: Tensor, batch: Batch) -> Tensor:
+        """Shapes: (N, D) -> (S, D or W)."""
+        return super().forward(states, batch)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(self.vectors(states, batch).to(self.out.weight.dtype))
         return out
 
 

@@ -21,18 +21,26 @@ from bertkit.models.heads import (
     ReplacedTokens,
     Span,
     Tagger,
+    VectorClassifier,
 )
 from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder
 from bertkit.models.transformer import Transformer
 from bertkit.nn.init import initialize
+from bertkit.nn.pool import Pooling
 
-HEADS = ("mlm", "lm", "nsp", "sop", "rtd", "pooler", "classify", "choose", "answer", "tag", "crf")
+HEADS = (
+    *("mlm", "lm", "nsp", "sop", "rtd", "pooler"),
+    *("classify", "choose", "answer", "tag", "crf", "vector"),
+)
 """The heads bertkit knows by name: masked words, the next word, next sentence, sentence order,
 replaced tokens, a pooled [CLS]; labels (or one number) of a text or pair, a score of a choice, the
-span of an answer, labels of words, and those with a CRF over them."""
+span of an answer, labels of words, and those with a CRF over them; labels by a text's vector."""
 
-LABELLED = ("classify", "tag", "crf")
+LABELLED = ("classify", "tag", "crf", "vector")
 """Those whose outputs have names."""
+
+OURS = ("vector",)
+"""Those that no family has, and whose weights keep our names in any folder."""
 
 OF_SEQUENCES = ("classify", "choose")
 """Those that give a sequence's label or score: of a causal model from its last token."""
@@ -153,11 +161,12 @@ def empty(
     *,
     labels: Sequence[str] = (),
     decoder: TransformerConfig | None = None,
+    pooling: Pooling | None = None,
 ) -> Model:
-    """The same model without storage, to be filled from a checkpoint."""
+    """The same model without storage, to be filled from a checkpoint; `pooling` is its folder's."""
     with torch.device("meta"):
         encoder, top = _stacks(config, decoder)
-        return Model(encoder, _heads(heads, top or encoder, labels), top)
+        return Model(encoder, _heads(heads, top or encoder, labels, pooling), top)
 
 
 def _stacks(
@@ -200,16 +209,25 @@ def _heads(
     heads: Iterable[str] | Mapping[str, HeadMaker],
     encoder: Encoder | Decoder,
     labels: Sequence[str],
+    pooling: Pooling | None = None,
 ) -> dict[str, nn.Module]:
     makers = heads if isinstance(heads, Mapping) else {}
     return {
-        name: makers[name](encoder) if name in makers else head(name, encoder, labels)
+        name: makers[name](encoder) if name in makers else head(name, encoder, labels, pooling)
         for name in heads
     }
 
 
-def head(name: str, encoder: Encoder | Decoder, labels: Sequence[str] = ()) -> nn.Module:
-    """A head of `HEADS` for this encoder. Raises: ConfigError for another name."""
+def head(
+    name: str,
+    encoder: Encoder | Decoder,
+    labels: Sequence[str] = (),
+    pooling: Pooling | None = None,
+) -> nn.Module:
+    """A head of `HEADS` for this encoder; `pooling` is how vectors are made, by default the mean.
+
+    Raises: ConfigError for another name.
+    """
     config = encoder.config
     if name in LABELLED and not labels:
         raise ConfigError(f"heads: {name} needs the names of its labels")
@@ -242,4 +260,6 @@ def head(name: str, encoder: Encoder | Decoder, labels: Sequence[str] = ()) -> n
             return Tagger(config, len(labels))
         case "crf":
             return CRFTagger(config, labels)
+        case "vector":
+            return VectorClassifier(pooling or Pooling(), config.hidden, len(labels))
     raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")

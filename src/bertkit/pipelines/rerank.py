@@ -12,7 +12,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
-from bertkit.tasks.classify import PROBLEMS, reads_pairs
+from bertkit.tasks.labelled import PROBLEMS, reads_pairs
 from bertkit.text.long import Long
 
 

@@ -225,6 +225,12 @@ def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]
             f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "
             "each choice, read alone behind its text."
         ]
+    if options.get("contrastive"):
+        lines = [
+            "`bertkit embed` makes its vectors, and so does `SentenceTransformer`, which opens this "
+            "folder; the linear layer that gives labels is `heads.vector.out` in its weights, and "
+            "reads them before they are normalized."
+        ]
     if options.get("both_orders"):
         lines = [
             f"In transformers, `{AUTO[name]}` opens this folder and gives the logits of a pair in "

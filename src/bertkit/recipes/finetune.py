@@ -42,7 +42,7 @@ from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows
 from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
-from bertkit.tasks.task import Feature, Reading, Task, group
+from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import SCORES, Epochs, check_metric, grown
 from bertkit.training.loop import steps
@@ -181,7 +181,7 @@ def finetune(
         objective = teacher.objective(fitted, network)
         network = objective.learner.to(device)
 
-    units = [[f] for f in features] if fitted.batching == "sequence" else group(features)
+    units = fitted.units(features, settings.seed)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
     state = _state(settings, network, dtype, loaded.family)
@@ -193,12 +193,13 @@ def finetune(
         features, dev_features = with_start(
             run, fitted, features, dev_features, start=start, max_batch_tokens=max_batch_tokens
         )
-        units = group(features)
+        units = fitted.units(features, settings.seed)
     epochs = Epochs(
         run,
         fitted,
         loaded,
         length,
+        features,
         dev.examples,
         dev_features,
         max_batch_tokens,

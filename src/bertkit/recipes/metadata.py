@@ -34,7 +34,8 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
 
     name = run["task"]["name"]
     scores = {n: v for n, v in run["dev"].items() if n != "epoch" and isinstance(v, int | float)}
-    library = "sentence-transformers" if name == "similarity" else "transformers"
+    of_vectors = name == "similarity" or run["task"]["options"].get("contrastive")
+    library = "sentence-transformers" if of_vectors else "transformers"
     pipeline = PIPELINES.get(name)
     results = None
     if pipeline is not None:

@@ -25,8 +25,18 @@ from bertkit.tasks.calibration import (
     tempered,
 )
 from bertkit.tasks.confusion import LabelPair
-from bertkit.tasks.labelled import Example, LabelAnswer, LabelsAnswer, Options, examples
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.contrastive import Contrastive, check_rows, contrastive_loss
+from bertkit.tasks.labelled import (
+    PROBLEMS,
+    Example,
+    LabelAnswer,
+    LabelsAnswer,
+    Options,
+    examples,
+    label_of,
+    reads_pairs,
+)
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.long import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -37,7 +47,7 @@ if TYPE_CHECKING:  # it answers without torch
     from bertkit.objectives.loss import Loss, Totals
 
 
-class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
+class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     """Labels of texts or pairs, or a number: softmax, sigmoids for several, or a regression."""
 
     name = "classify"
@@ -50,8 +60,6 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         super().__init__(labels, options)
         self.index = {label: place for place, label in enumerate(self.labels)}
-        self.weights: Tensor | None = None
-        """(L,), of the classes in the loss; with several labels, of the texts that have each."""
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -60,7 +68,9 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         return "f1_micro" if self.options.multi_label else "accuracy"
 
     @property
-    def batching(self) -> Literal["sequence", "example"]:  # type: ignore[override]
+    def batching(self) -> Literal["sequence", "example", "step"]:  # type: ignore[override]
+        if self.options.contrastive:
+            return "step"
         return "example" if self.options.both_orders else "sequence"
 
     @classmethod
@@ -94,7 +104,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         Raises: DataError for fewer than two labels.
         """
         assert isinstance(options, Options)
-        written = {_label(example) for example in train}
+        written = {label_of(example) for example in train}
         multi = options.multi_label
         if multi is None:
             multi = all(label.startswith("[") for label in written)
@@ -115,6 +125,11 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         options = msgspec.structs.replace(
             options, pairs=pairs, regression=regression, multi_label=multi
         )
+        if options.contrastive and (regression or multi or pairs):
+            kind = "numbers" if regression else "several labels" if multi else "pairs of texts"
+            raise DataError(
+                f"contrastive: is for single texts of one label, and the rows have {kind}"
+            )
         if regression:
             return cls(("score",), options)
         task = cls((), options)
@@ -124,6 +139,8 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             only = f"only one label, {labels[0]!r}" if labels else "no labels"
             rows = train[0].where.rpartition(":")[0] or "train"
             raise DataError(f"{rows}: {only}: there is nothing to learn")
+        if options.contrastive:
+            check_rows(counts, train[0].where.rpartition(":")[0] or "train")
         if options.thresholds and len(options.thresholds) != len(labels):
             raise DataError(
                 f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
@@ -172,7 +189,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def labels_of(self, example: Example) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
-        label = _label(example)
+        label = label_of(example)
         if not self.options.multi_label:
             return [label]
         return several(label, example.where)
@@ -180,7 +197,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
     def target(self, example: Example) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""
         if self.options.regression:
-            quantity = number(_label(example))
+            quantity = number(label_of(example))
             if quantity is None:
                 raise DataError(f"{example.where}: label {example.label!r} is not a number")
             return quantity
@@ -261,6 +278,10 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         from bertkit.objectives.loss import Loss
 
         targets = batch.targets[self.head]
+        if self.options.contrastive:
+            assert batch.example is not None
+            loss = contrastive_loss(outputs, targets, batch.example)
+            return Loss(loss, {self.head: loss.detach()})
         if self.options.both_orders:
             assert batch.example is not None
             both = outputs.new_zeros(len(targets), outputs.shape[1])
@@ -357,7 +378,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
         """accuracy, F1 and Matthews; F1s of several labels; or Pearson and Spearman."""
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
-            return metrics.regression(numbers, [float(_label(e)) for e in examples])
+            return metrics.regression(numbers, [float(label_of(e)) for e in examples])
         actual = [self.labels_of(example) for example in examples]
         if self.options.multi_label:
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
@@ -389,7 +410,7 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
 
     def error_record(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> ErrorRecord:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
-        label = _label(example)
+        label = label_of(example)
         if self.options.regression:
             assert isinstance(answer, LabelAnswer)
             off = abs(answer.score - float(label))
@@ -401,29 +422,6 @@ class Classify(Task[Example, LabelAnswer | LabelsAnswer]):
             return ErrorRecord(shown, ", ".join(labels), ", ".join(answer.labels), severity)
         severity = 0.0 if answer.label == label else 1.0 - answer.scores[label]
         return ErrorRecord(shown, label, f"{answer.label} ({answer.score:.2f})", severity)
-
-
-PROBLEMS = {
-    "regression": "regression",
-    "multi_label": "multi_label_classification",
-    "single": "single_label_classification",
-}
-"""Our kinds -> the `problem_type` of transformers."""
-
-
-def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
-    """Whether a folder's classifier was learned from pairs; None where config.json says nothing."""
-    match settings.get("bertkit"):
-        case {"task": {"options": {"pairs": bool(pairs)}}}:
-            return pairs
-    return None
-
-
-def _label(example: Example) -> str:
-    """Raises: DataError where there is none."""
-    if example.label is None:
-        raise DataError(f"{example.where}: no label; give one or remove the row")
-    return example.label
 
 
 __all__ = [

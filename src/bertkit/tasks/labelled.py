@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -44,6 +45,29 @@ def examples(table: Table, roles: Roles) -> list[Example]:
     return each_of(read, zip(table.rows, table.lines, strict=True))
 
 
+PROBLEMS = {
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+    "single": "single_label_classification",
+}
+"""Our kinds -> the `problem_type` of transformers."""
+
+
+def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
+    """Whether a folder's classifier was learned from pairs; None where config.json says nothing."""
+    match settings.get("bertkit"):
+        case {"task": {"options": {"pairs": bool(pairs)}}}:
+            return pairs
+    return None
+
+
+def label_of(example: Example) -> str:
+    """Raises: DataError where there is none."""
+    if example.label is None:
+        raise DataError(f"{example.where}: no label; give one or remove the row")
+    return example.label
+
+
 class Options(Settings, frozen=True):
     """What the rows and their labels are."""
 
@@ -67,6 +91,9 @@ class Options(Settings, frozen=True):
     both_orders: bool = False
     """Read a pair in both orders and add what the head says of each: for pairs of which neither
     text comes first, such as similarity. Radford et al. 2018, section 3.3."""
+    contrastive: bool = False
+    """For few rows: learn vectors from pairs of texts, near each other where the label is the same,
+    then a linear layer on them (SetFit, Tunstall et al. 2022)."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced weighs each class by the inverse of how often it occurs; with several labels, the
     texts that have a label as much as those that do not."""

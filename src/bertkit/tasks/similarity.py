@@ -14,10 +14,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from bertkit import metrics
-from bertkit.batch import Batch, Packed, cut_by_tokens
+from bertkit.batch import Batch
 from bertkit.config import Count, Settings
 from bertkit.console import say
 from bertkit.data.columns import LABELS, PAIRS, TEXTS, Columns
@@ -27,13 +26,11 @@ from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.contrastive import of_step
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
-
-MAX_BATCH_TOKENS = 8192
-"""Tokens whose states are in memory while a step learns; the rest is computed twice."""
 
 ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
 NEGATIVE = "negative"
@@ -286,17 +283,8 @@ class Similarity(Task[Example, SimilarityAnswer]):
         return torch.tensor([(f.target[0], f.target[1] or 0.0) for f in features])
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """Each sequence's vector. Shapes: (S, D).
-
-        What does not fit the budget while learning is computed part by part, and again for its
-        gradient, so that a step can be as large as its loss wants (Gao et al. 2021, GradCache).
-        """
-        parts = _parts(batch) if model.training else [batch]
-        if len(parts) == 1:
-            return super().outputs(model, batch)
-        ask = super().outputs
-        vectors = [checkpoint(ask, model, part, use_reentrant=False) for part in parts]
-        return torch.cat(vectors)
+        """Each sequence's vector. Shapes: (S, D)."""
+        return of_step(super().outputs, model, batch)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """The mean over examples, and over the `dimensions` that vectors may be cut to."""
@@ -385,16 +373,6 @@ def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]
         own = scores[np.arange(len(scores)), np.arange(start, start + len(scores))]
         ranks += (scores >= own[:, None]).sum(1).tolist()
     return ranks
-
-
-def _parts(batch: Batch) -> list[Batch]:
-    """The batch's sequences in parts of at most the budget."""
-    layout, parts = batch.layout, []
-    for part in cut_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
-        start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
-        own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
-        parts.append(Batch(batch.ids[start:end], batch.types[start:end], own))
-    return parts
 
 
 def _number(text: str, where: str) -> float:

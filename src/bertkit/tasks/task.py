@@ -328,6 +328,14 @@ class Task(ABC, Generic[E, A]):
         """What is done with long texts where a whole file is read: they are cut, and it is said."""
         return "truncate" if "truncate" in cls.long else cls.long[0]
 
+    def units(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
+        """What is learned from together: each sequence, or those of an example. `seed` is for
+        those that are drawn."""
+        return [[f] for f in features] if self.batching == "sequence" else group(features)
+
+    def fit_head(self, model: Model, features: Sequence[Feature], max_batch_tokens: int) -> None:
+        """Fit what steps do not learn, to the features of train, before an epoch is scored."""
+
     # ---- what it answers
 
     @abstractmethod

@@ -44,6 +44,7 @@ class Epochs:
     """Scores after each epoch, those before a resumption included.
 
     `loaded` is the model as it was opened, with all its heads; the folder holds the task's alone.
+    `learned` are the features of train, `examples` and `features` those of dev.
     """
 
     def __init__(
@@ -52,13 +53,15 @@ class Epochs:
         task: Task[Any, Any],
         loaded: Loaded,
         length: int,
+        learned: Sequence[Feature],
         examples: Sequence[Any],
         features: Sequence[Feature],
         max_batch_tokens: int,
         metric: str | None = None,
     ) -> None:
         self.run, self.task, self.loaded, self.length = run, task, loaded, length
-        self.examples, self.features, self.max_batch_tokens = examples, features, max_batch_tokens
+        self.examples, self.features, self.learned = examples, features, learned
+        self.max_batch_tokens = max_batch_tokens
         self.metric = metric or task.metric
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
         self.records = [r for r in scored if self._named(r["scores"]) in r["scores"]]
@@ -69,6 +72,7 @@ class Epochs:
     def score(self, step: int, number: int) -> dict[str, float]:
         """Score the epoch that ends with `step`; the best so far becomes the run's model."""
         whole = self.run.state.masters.whole()
+        self.task.fit_head(whole, self.learned, self.max_batch_tokens)
         task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
         if task.chosen_on(self.task):

@@ -52,6 +52,8 @@ class TaskTeacher:
                 f"teacher: {task.name} learns from where a model began, and from no teacher; name "
                 "one that another task tuned"
             )
+        if getattr(task.options, "contrastive", False):
+            raise ConfigError("contrastive: learns from pairs, and from no teacher; leave it out")
         if task.labels != self.task.labels:
             raise ConfigError(
                 f"train: its labels are {', '.join(task.labels)}, the teacher answers "
