@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-history bench-scale gpu-check bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale gpu-check bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench-characters: install ## a GPT of characters, against nanoGPT's recipe
 
 bench-prompts: install ## labels of SST-2 that SmolLM2 gives by prompts
 	$(BIN)/python -m benchmarks prompts $(OPTIONS)
+
+bench-few: install ## 8, 16 and 64 rows a label: by pairs, plain, frozen (SST-2, TREC; hours)
+	$(BIN)/python -m benchmarks few $(OPTIONS)
 
 bench-history: install ## an LSTM, attention and a Transformer at one budget; training against joeynmt (an hour)
 	$(BIN)/python -m benchmarks history $(OPTIONS)

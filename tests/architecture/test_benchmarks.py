@@ -210,9 +210,9 @@ def test_kept_results_agree_with_themselves(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(kept.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
 def test_kept_runs_are_read(path: Path) -> None:
-    from benchmarks import families
+    from benchmarks import families, few
 
-    read = {"finetune": finetune, "distill": distill, "families": families}
+    read = {"finetune": finetune, "distill": distill, "families": families, "few": few}
     assert read[path.stem.removesuffix("-speed")].read_log(path)  # type: ignore[attr-defined]
 
 

@@ -34,6 +34,7 @@ def test_every_head_answers(head: str) -> None:
         "tag": (2, 3),
         "crf": (2, 3),
         "rtd": (12,),
+        "vector": (3, 3),
     }
     assert model(batch)[head].shape == shapes[head]
 

@@ -29,7 +29,7 @@ from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.tasks import similarity
+from bertkit.tasks import contrastive
 from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts

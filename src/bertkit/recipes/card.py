@@ -227,9 +227,9 @@ def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]
         ]
     if options.get("contrastive"):
         lines = [
-            "`bertkit embed` makes its vectors, and so does `SentenceTransformer`, which opens this "
-            "folder; the linear layer that gives labels is `heads.vector.out` in its weights, and "
-            "reads them before they are normalized."
+            "`bertkit embed` makes its vectors, and `SentenceTransformer` opens this folder and "
+            "makes the same. The linear layer that gives labels from them, as they are before they "
+            "are normalized, is `heads.vector.out` in its weights."
         ]
     if options.get("both_orders"):
         lines = [

@@ -58,7 +58,6 @@ BY_HEAD = {
     "answer": "answer",
     "tag": "tag",
     "crf": "tag",
-    "vector": "classify",
 }
 """The task of a folder that names none, by its head."""
 

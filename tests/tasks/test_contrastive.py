@@ -1,0 +1,247 @@
+"""Labels from few rows: the pairs, the loss, the head, and the folder that comes of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from tests.factories import tiny_folder, tiny_model
+from torch.nn import functional as F
+
+import bertkit
+from bertkit import cli
+from bertkit.checkpoint.folder import load, resave, save
+from bertkit.errors import BertkitError, CheckpointError
+from bertkit.families import BERT, FAMILIES
+from bertkit.nn.pool import Dense, Pooling
+from bertkit.pipelines.embed import Embed
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks import contrastive
+from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.contrastive import contrastive_loss, draw_pairs, fit_logistic
+from bertkit.text.train import train
+
+COLORS, FOODS = ["red", "blue", "green", "black"], ["bread", "rice", "soup", "cake"]
+TEXTS = [(f"a {word} thing", "color") for word in COLORS]
+TEXTS += [(f"some {word} now", "food") for word in FOODS]
+ROWS = [Example(text, None, label, f"train.tsv:{n}") for n, (text, label) in enumerate(TEXTS, 2)]
+SETTINGS = Finetune(
+    epochs=3, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0, device="cpu"
+)
+SOME_LABELS = some.lists(some.integers(2, 9), min_size=2, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = train([" ".join(text for text, _ in TEXTS) * 5], kind="wordpiece", size=120)
+    return tiny_folder(tmp_path_factory.mktemp("contrastive") / "base", tokenizer, "mlm")
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("contrastive") / "tuned"
+    finetune("classify", base, train=ROWS, dev=ROWS, out=out, settings=SETTINGS, contrastive=True)
+    return out
+
+
+# ---- pairs
+
+
+@given(sizes=SOME_LABELS, seed=some.integers(0, 2**32), data=some.data())
+def test_pairs_are_balanced_and_begin_with_every_row_as_often(
+    sizes: list[int], seed: int, data: some.DataObject
+) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    labels = np.array(data.draw(some.permutations(labels.tolist())))
+    pairs = draw_pairs(labels, seed)
+    first, second = pairs.T
+    same = labels[first] == labels[second]
+    assert same.tolist() == [True, False] * (len(pairs) // 2)
+    assert (first != second).all()
+    assert set(Counter(first.tolist()).values()) == {len(pairs) // len(labels)}
+    assert len(pairs) <= max(contrastive.MOST_PAIRS, 2 * len(labels))
+    assert np.array_equal(pairs, draw_pairs(labels, seed))
+
+
+def test_every_partner_is_drawn_and_another_seed_draws_others() -> None:
+    labels = np.array([0, 1, 0, 1, 2, 2, 0])
+    seen = {tuple(pair) for seed in range(40) for pair in draw_pairs(labels, seed).tolist()}
+    assert seen == {(a, b) for a in range(7) for b in range(7) if a != b}
+    assert not np.array_equal(draw_pairs(labels, 0), draw_pairs(labels, 1))
+
+
+def test_many_rows_have_few_rounds() -> None:
+    assert len(draw_pairs(np.arange(100_000) % 3, 0)) == 200_000
+    assert len(draw_pairs(np.arange(16) % 2, 0)) == 2 * contrastive.ROUNDS * 16
+
+
+# ---- what is learned
+
+
+def test_the_loss_is_that_of_all_pairs_of_a_step() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(5, 4)
+    labels, rows = torch.tensor([0, 0, 1, 1, 0]), torch.tensor([0, 1, 2, 3, 0])
+    near, far = [], []
+    for a in range(5):
+        for b in range(a):
+            cosine = F.cosine_similarity(vectors[a], vectors[b], dim=0)
+            if labels[a] != labels[b]:
+                far.append(cosine**2)
+            elif rows[a] != rows[b]:  # the last row is the first
+                near.append((1 - cosine) ** 2)
+    assert (len(near), len(far)) == (3, 6)
+    wanted = (torch.stack(near).mean() + torch.stack(far).mean()) / 2
+    torch.testing.assert_close(contrastive_loss(vectors, labels, rows), wanted)
+
+
+def test_a_step_with_one_kind_of_pair_is_learned_from() -> None:
+    vectors = torch.randn(2, 4)
+    cosine = F.cosine_similarity(vectors[0], vectors[1], dim=0)
+    place = torch.arange(2)
+    found = contrastive_loss(vectors, torch.tensor([0, 0]), place)
+    torch.testing.assert_close(found, (1 - cosine) ** 2 / 2)
+    torch.testing.assert_close(contrastive_loss(vectors, place, place), cosine**2 / 2)
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_the_head_is_scikit_learns(labels: int) -> None:
+    peer = pytest.importorskip("sklearn.linear_model")
+    torch.manual_seed(0)
+    vectors, targets = 3 * torch.randn(30, 6), torch.arange(30) % labels
+    weights = torch.arange(1.0, labels + 1)
+    unit = vectors.double() / vectors.double().norm(dim=1).mean()
+    for given_, named in ((None, None), (weights, dict(enumerate(weights.tolist())))):
+        weight, bias = fit_logistic(vectors, targets, labels=labels, weights=given_)
+        ours = torch.softmax(F.linear(vectors.double(), weight, bias), -1)
+        # of two labels scikit-learn has one row of weights, which pays half of our penalty
+        strength = contrastive.STRENGTH * (2 if labels == 2 else 1)
+        fitted = peer.LogisticRegression(C=strength, tol=1e-9, max_iter=5000, class_weight=named)
+        theirs = fitted.fit(unit.numpy(), targets.numpy()).predict_proba(unit.numpy())
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_labels_stand_apart_that_did_not_before(base: Path, tuned: Path) -> None:
+    def gap(folder: Path) -> float:
+        """Of mean cosines: within labels less between them."""
+        vectors = F.normalize(torch.from_numpy(bertkit.embed(folder, [t for t, _ in TEXTS])), dim=1)
+        cosines = vectors @ vectors.T
+        same = torch.block_diag(torch.ones(4, 4), torch.ones(4, 4)).bool()
+        return float(cosines[same].mean() - cosines[~same].mean())
+
+    assert gap(tuned) > gap(base) + 0.3
+    assert json.loads((tuned / "scores.json").read_text())["dev"]["accuracy"] == 1.0
+
+
+def test_the_same_seed_gives_the_same_weights(base: Path, tuned: Path, tmp_path: Path) -> None:
+    files = [(tuned / "model.safetensors").read_bytes()]
+    for seed in (0, 1):
+        data: dict[str, Any] = {"train": ROWS, "dev": ROWS, "out": tmp_path / str(seed)}
+        finetune("classify", base, settings=SETTINGS, contrastive=True, seed=seed, **data)
+        files.append((tmp_path / str(seed) / "model.safetensors").read_bytes())
+    assert files[0] == files[1] != files[2]
+
+
+# ---- the folder
+
+
+def test_the_folder_is_a_classifiers(tuned: Path, tmp_path: Path) -> None:
+    asked = ["a red thing", "some cake now", "red cake"]
+    answers = bertkit.predict(tuned, asked)
+    assert [answer.label for answer in answers[:2]] == ["color", "food"]
+    assert bertkit.evaluate(tuned, ROWS)["accuracy"] == 1.0
+
+    # its scores are those of a linear layer on its vectors
+    opened = load(tuned)
+    out: Any = opened.model.heads["vector"].out
+    vectors = Embed(opened, normalize=False)(asked)
+    scores = torch.softmax(out(torch.from_numpy(vectors)), -1)
+    for answer, row in zip(answers, scores.tolist(), strict=True):
+        assert [answer.scores["color"], answer.scores["food"]] == pytest.approx(row, abs=1e-5)
+
+    resave(opened, opened.model, tmp_path / "again")
+    assert bertkit.predict(tmp_path / "again", asked) == answers
+    assert "AutoModel" not in (tuned / "README.md").read_text(encoding="utf-8")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    theirs = peer.SentenceTransformer(str(tuned), device="cpu").encode(asked)
+    np.testing.assert_allclose(theirs, vectors, atol=1e-5)
+
+
+def test_long_texts_are_answered_in_windows(tuned: Path) -> None:
+    answer = bertkit.pipeline("classify", tuned)("a red thing " * 40, long="window")
+    assert answer.label == "color"
+
+
+@pytest.mark.parametrize("mode", ["cls", "max"])
+def test_it_goes_on_from_a_folders_own_vectors(base: Path, tmp_path: Path, mode: Any) -> None:
+    loaded = load(base)
+    pooling = Pooling(mode, normalize=True, dense=Dense(16, 6, bias=False))
+    save(tmp_path / "base", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+    still = Finetune(epochs=1, learning_rate=1e-12, precision="fp32", device="cpu")
+    data: dict[str, Any] = {"train": ROWS, "dev": ROWS, "out": tmp_path / "out"}
+    finetune("classify", tmp_path / "base", settings=still, contrastive=True, **data)
+    text = ["a red thing"]
+    theirs = bertkit.embed(tmp_path / "base", text)
+    np.testing.assert_allclose(bertkit.embed(tmp_path / "out", text), theirs, atol=1e-5)
+    assert load(tmp_path / "out").model.heads["vector"].dense is not None
+    answered = bertkit.predict(tmp_path / "out", text)
+    assert sum(answered[0].scores.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert", "electra", "mpnet"])
+def test_every_encoder_has_this_head(family: str, tmp_path: Path) -> None:
+    tokenizer = train(["a red thing some bread now " * 5], kind="wordpiece", size=60)
+    model = tiny_model(tokenizer, "vector", labels=("a", "b", "c"), family=FAMILIES[family])
+    task, folder = Classify(("a", "b", "c"), Options(contrastive=True)), tmp_path / "one"
+    save(folder, model, tokenizer, FAMILIES[family], labels=task.labels, settings=task.settings())
+    opened = load(folder)
+    assert opened.labels == ("a", "b", "c")
+    assert list(opened.model.heads) == ["vector"]
+    assert len(bertkit.predict(folder, ["red"])[0].scores) == 3
+
+
+def test_a_folder_whose_head_was_cut_is_refused(tuned: Path, tmp_path: Path) -> None:
+    opened = load(tuned)
+    save(tmp_path / "one", opened.model, opened.tokenizer, BERT, labels=("a", "b", "c"))
+    with pytest.raises(CheckpointError, match="names 3 labels, and the vector head has 2 outputs"):
+        load(tmp_path / "one")
+
+
+# ---- what cannot be learned so
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("text,label\na,x\nb,x\n", "only one label, 'x': there is nothing to learn"),
+        ("text,label\na,x\nb,x\nc,y\n", "label 'y' has one row, and contrastive pairs the rows"),
+        ('text,label\na,"[""x""]"\nb,"[""y""]"\n', "contrastive: .* and the rows have several"),
+        ("text,label\na,1.5\nb,2\n", "contrastive: .* and the rows have numbers"),
+        ("text,text_b,label\na,b,x\nc,d,y\n", "contrastive: .* and the rows have pairs of texts"),
+    ],
+)
+def test_what_makes_no_pairs_is_told_in_a_sentence(
+    base: Path, tmp_path: Path, rows: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.csv"
+    file.write_text(rows, encoding="utf-8")
+    arguments = ["--train", str(file), "--dev", str(file), "--out", str(tmp_path / "out")]
+    code = cli.run(["finetune", "classify", "--model", str(base), *arguments, "--contrastive"])
+    assert code == 2
+    capsys.readouterr()
+    with pytest.raises(BertkitError, match=message):
+        finetune("classify", base, train=file, dev=file, out=tmp_path / "out", contrastive=True)
+
+
+def test_a_causal_model_is_refused(tmp_path: Path) -> None:
+    tokenizer = train(["a red thing some bread now " * 5], kind="bpe", size=300, use="write")
+    folder = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=FAMILIES["gpt2"])
+    with pytest.raises(BertkitError, match=r"contrastive: .* a causal model"):
+        finetune("classify", folder, train=ROWS, dev=ROWS, out=tmp_path / "o", contrastive=True)
