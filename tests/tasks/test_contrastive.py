@@ -22,6 +22,7 @@ from bertkit.errors import BertkitError, CheckpointError
 from bertkit.families import BERT, FAMILIES
 from bertkit.nn.pool import Dense, Pooling
 from bertkit.pipelines.embed import Embed
+from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import contrastive
 from bertkit.tasks.classify import Classify, Example, Options
@@ -168,7 +169,9 @@ def test_the_folder_is_a_classifiers(tuned: Path, tmp_path: Path) -> None:
 
     resave(opened, opened.model, tmp_path / "again")
     assert bertkit.predict(tmp_path / "again", asked) == answers
-    assert "AutoModel" not in (tuned / "README.md").read_text(encoding="utf-8")
+    card = (tuned / "README.md").read_text(encoding="utf-8")
+    assert "library_name: sentence-transformers" in card
+    assert "AutoModel" not in card
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
     theirs = peer.SentenceTransformer(str(tuned), device="cpu").encode(asked)
     np.testing.assert_allclose(theirs, vectors, atol=1e-5)
@@ -238,6 +241,11 @@ def test_what_makes_no_pairs_is_told_in_a_sentence(
     capsys.readouterr()
     with pytest.raises(BertkitError, match=message):
         finetune("classify", base, train=file, dev=file, out=tmp_path / "out", contrastive=True)
+
+
+def test_no_student_learns_from_it(tuned: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertkitError, match="take a teacher that was learned without"):
+        distill(tuned, layers=1, train=ROWS, dev=ROWS, out=tmp_path / "s", settings=SETTINGS)
 
 
 def test_a_causal_model_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
 
     name = run["task"]["name"]
     scores = {n: v for n, v in run["dev"].items() if n != "epoch" and isinstance(v, int | float)}
-    of_vectors = name == "similarity" or run["task"]["options"].get("contrastive")
+    of_vectors = name == "similarity" or run["task"].get("options", {}).get("contrastive")
     library = "sentence-transformers" if of_vectors else "transformers"
     pipeline = PIPELINES.get(name)
     results = None

@@ -53,7 +53,10 @@ class TaskTeacher:
                 "one that another task tuned"
             )
         if getattr(task.options, "contrastive", False):
-            raise ConfigError("contrastive: learns from pairs, and from no teacher; leave it out")
+            raise ConfigError(
+                "contrastive: a student learns from a teacher's answers, and not from pairs; "
+                "take a teacher that was learned without"
+            )
         if task.labels != self.task.labels:
             raise ConfigError(
                 f"train: its labels are {', '.join(task.labels)}, the teacher answers "
