@@ -33,6 +33,7 @@ TAKES = {
     "finetune": {"tasks", "seeds", "speed"},
     "distill": {"tasks", "seeds", "rows"},
     "few": {"seeds"},
+    "experiments": {"seeds"},
 }
 """Options of these benchmarks alone."""
 

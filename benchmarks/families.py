@@ -148,8 +148,7 @@ def written(line: Learned | Timed) -> str:
 
 def read_log(path: Path) -> list[Learned | Timed]:
     """What was measured before; it goes on from there."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [msgspec.json.decode(line, type=Learned | Timed) for line in lines]
+    return kept.lines(path, Learned | Timed)
 
 
 def make_corpus(data: Path, place: Path, quick: bool) -> Corpus:

@@ -97,8 +97,7 @@ def main(options: Options) -> None:
 
 def read_log(path: Path) -> list[Line]:
     """What was measured before."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [msgspec.json.decode(line, type=Line) for line in lines]
+    return kept.lines(path, Line)
 
 
 def written(line: Line) -> str:

@@ -479,9 +479,7 @@ WORKS = {
 
 
 def read_log(path: Path) -> list[Run]:
-    if not path.exists():
-        return []
-    return [msgspec.json.decode(text, type=Run) for text in path.read_bytes().splitlines()]
+    return kept.lines(path, Run)
 
 
 def line(run: Run) -> str:

@@ -52,6 +52,7 @@ from bertkit.training.optim import adamw
 
 LOGITS = "fp32, largest difference of logits from those of transformers"
 ALONE = "largest difference of states of a sequence packed with others and alone"
+THEIRS = "bf16 autocast, grouped by length, batches made beforehand"
 LEAST = 1e-9
 """In place of no difference at all, of which there is no ratio."""
 
@@ -201,7 +202,10 @@ def speed(corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
             yield kept.row(
                 f"{STEP}, {way.name}", rate, before, peer_name="without it", unit="tokens/s",
                 target=1.0, better="higher",
-                how=(kept.How(f"MFU {share:.1%}" if share else "MFU not known"), kept.How()),
+                how=(
+                    kept.How(f"MFU {share:.1%}" if share else "MFU not known"),
+                    kept.How("all else the same"),
+                ),
             )  # fmt: skip
         before = rate
     for peer in PEERS:
@@ -209,7 +213,10 @@ def speed(corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
             yield kept.row(
                 STEP, rate, apart(theirs, corpus, peer == COMPILED, work), peer_name=peer,
                 unit="tokens/s", target=1.5, better="higher",
-                how=(kept.How("all of the above"), kept.How("batches made beforehand")),
+                how=(
+                    kept.How("all of the above"),
+                    kept.How(f"{THEIRS}, {work.peer_batch} at a time"),
+                ),
             )  # fmt: skip
     if share:
         yield kept.row(

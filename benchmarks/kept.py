@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
@@ -22,6 +22,7 @@ from bertkit.storage import append_text, write_json
 
 RESULTS = Path(__file__).parent / "results"
 """A folder for each class of processor, in it a file for each benchmark."""
+
 
 LIMIT = "limit"
 """The name of a peer that is a number to keep, and no program."""
@@ -210,6 +211,12 @@ def asked(only: str, what: str, peer: str) -> bool:
 def log_of(name: str) -> Path:
     """Where a benchmark keeps its single runs on this class of processor."""
     return RESULTS / processor_class() / f"{name}.jsonl"
+
+
+def lines(log: Path, kind: Any) -> list[Any]:
+    """What a log holds; nothing where there is none."""
+    read = log.read_text("utf-8").splitlines() if log.exists() else []
+    return [msgspec.json.decode(line, type=kind) for line in read]
 
 
 def append(log: Path, line: str) -> None:
