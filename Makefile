@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale bench-speedrun bench-experiments gpu-check bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale bench-busy bench-speedrun bench-experiments gpu-check bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ gpu-check: install ## on a GPU: parity, packed beside alone, tokens/s and MFU of
 
 bench-scale: install ## several processes beside one, and after kills; accelerate beside (half an hour)
 	$(BIN)/python -m benchmarks scale $(OPTIONS)
+
+bench-busy: install ## what a busy neighbour costs training and embedding
+	$(BIN)/python -m benchmarks busy $(OPTIONS)
 
 bench-speedrun: install ## minutes to the loss that tuned transformers has after an hour
 	$(BIN)/python -m benchmarks speedrun $(OPTIONS)

@@ -39,11 +39,11 @@ from bertkit.config import override, read_toml
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.segments import Sample
-from bertkit.memory import cores
 from bertkit.models.flops import Flops, peak_of
 from bertkit.models.model import build
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
+from bertkit.threads import cores
 from bertkit.training.compiled import compile_blocks
 from bertkit.training.loader import prefetched
 from bertkit.training.loop import steps

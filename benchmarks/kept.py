@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bertkit.checkpoint.tuned import processor
-from bertkit.memory import cores
 from bertkit.storage import append_text, write_json
+from bertkit.threads import cores
 
 RESULTS = Path(__file__).parent / "results"
 """A folder for each class of processor, in it a file for each benchmark."""

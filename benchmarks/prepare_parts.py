@@ -21,10 +21,10 @@ from benchmarks import kept, prepare
 from benchmarks.embed import minilm
 from benchmarks.harness import apart, once, turns
 from bertkit.data.ray_workers import connected
-from bertkit.memory import cores
 from bertkit.recipes.prepare import Engine
 from bertkit.recipes.prepare import prepare as make
 from bertkit.storage import sha256
+from bertkit.threads import cores
 
 PARTS, KILLED, WORKERS = 8, 2, 2
 

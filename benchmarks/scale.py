@@ -34,11 +34,11 @@ from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.segments import Samples
 from bertkit.families import BERT
-from bertkit.memory import cores
 from bertkit.models.model import build
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.recipes.run_file import heads_of, read_config
 from bertkit.storage import sha256
+from bertkit.threads import cores
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 from bertkit.training.optim import adamw

@@ -197,9 +197,7 @@ def loss_of(model: Model, samples: Sequence[Sample]) -> float:
 
 def our_run(text: Corpus, seed: int, steps: int) -> Run:
     """The command, from the start of its process to its end."""
-    settings = read_toml(CONFIG)["train"]
-    warmup, decay = (max(1, round(steps * settings[n] / settings["steps"])) for n in SCALED)
-    changed = {"steps": steps, "seed": seed, "warmup_steps": warmup, "decay_steps": decay}
+    changed = {"steps": steps, "seed": seed}
     command = [sys.executable, "-m", "bertkit", "pretrain", OURS, "--corpus", str(text.folder)]
     command += [word for name, n in changed.items() for word in (f"--train.{name}", str(n))]
     with TemporaryDirectory() as place:
@@ -208,12 +206,8 @@ def our_run(text: Corpus, seed: int, steps: int) -> Run:
         subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
         minutes = (time.perf_counter() - began) / 60
         loss = loss_of(load(out).model, exam(text, 1))
-    tokens = steps * settings["batch_size"] * LENGTH
+    tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
     return Run(who=OURS, tokens=tokens, seed=seed, minutes=minutes, loss=loss, device=device())
-
-
-SCALED = ("warmup_steps", "decay_steps")
-"""What of a run is a share of its steps."""
 
 
 # ---- the peer

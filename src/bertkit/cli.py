@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError
 from bertkit import __version__
 from bertkit.commands.table import register
 from bertkit.errors import BertkitError, ConfigError, at_command_line
+from bertkit.threads import settle
 
 STDIN = "/dev/stdin"
 """What the word - stands for, which would be no value of an option."""
@@ -32,6 +33,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
+    settle()  # before torch is imported
     with at_command_line():
         return _run(arguments)
 

@@ -80,11 +80,6 @@ def freeze_objects() -> None:
     gc.freeze()
 
 
-def cores() -> int:
-    """How many cores this process may use; a container may have fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def installed() -> int:
     """Bytes of memory that this machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

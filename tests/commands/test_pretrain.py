@@ -68,13 +68,24 @@ def test_a_run_goes_on_and_is_repeated_without_being_told_again(
     assert sha256(run / "model.safetensors") == sha256(again / "model.safetensors")
 
 
+def test_without_a_run_file_it_is_bertkit_mini(
+    corpus: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    small = ("--model.layers", 1, "--model.hidden", 16, "--model.heads", 2)
+    small += ("--model.intermediate", 16, "--train.evaluate_samples", 8, "--train.warmup_steps", 1)
+    begun = ("--train.steps", 5, "--train.batch_size", 8, *small, "--sampling.held_out", 0.2)
+    run = tmp_path / "run"
+    assert told(*begun, "--corpus", corpus, "--out", run) == 0
+    assert "no run file is named: bertkit-mini it is" in capsys.readouterr().err
+    config = json.loads((run / "run.json").read_text("utf-8"))["config"]
+    assert (config["family"], config["train"]["optimizer"]) == ("modernbert", "muon")
+
+
 def test_what_is_missing_is_named(corpus: Path, tmp_path: Path, capsys: Captured) -> None:
     out = ("--out", tmp_path / "run")
     for words, sentence in (
-        (("--corpus", corpus, *out), "name a run file, before its settings; `bertkit families` li"),
-        (("--corpus", corpus, *out, "--resume", "auto"), "name a run file"),
         (("bert-tiny", *out), "--corpus is missing; `bertkit prepare` makes one"),
-        (("--train.steps", 3, "--corpus", corpus, *out), "name a run file"),
+        (("--train.steps", 3, *out), "--corpus is missing"),
         (("--train.steps", 3, "bert-tiny", "--corpus", corpus, *out), "'bert-tiny': not a setting"),
     ):
         assert told(*words) == 2

@@ -23,11 +23,11 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.families import FAMILIES
-from bertkit.memory import cores
 from bertkit.models.model import build
 from bertkit.nn.pool import Dense, Pooling
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
+from bertkit.threads import cores
 
 KINDS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "bert": ("bert", "wordpiece", ("classify",), ("no", "yes")),

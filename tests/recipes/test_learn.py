@@ -79,6 +79,13 @@ def test_the_optimizer_has_the_settings_of_the_run() -> None:
     assert {g["lr"] for g in groups[1:]} == {0.5}
 
 
+@pytest.mark.parametrize(("decay", "stable"), [(0, 600), (100, 900)])
+def test_wsd_decays_over_two_fifths_where_nothing_else_is_said(decay: int, stable: int) -> None:
+    train = Train(steps=1000, schedule="wsd", decay_steps=decay)
+    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), ALONE)
+    assert plan(stable) == 1.0 > plan(stable + 1)
+
+
 def test_without_a_bound_gradients_stay_as_they_are(learned: Callable[..., Learned]) -> None:
     free = losses(learned("free", max_grad_norm=0))
     assert free == losses(learned("wide", max_grad_norm=1e9))

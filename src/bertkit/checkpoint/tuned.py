@@ -15,9 +15,9 @@ from msgspec import Meta
 from bertkit.config import Count, Settings, with_new_names
 from bertkit.console import say
 from bertkit.errors import CheckpointError
-from bertkit.memory import cores
 from bertkit.nn.precision import Inference
 from bertkit.storage import read_json, sha256, write_json
+from bertkit.threads import cores
 
 FILE = "tuned.json"
 

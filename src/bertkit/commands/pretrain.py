@@ -19,6 +19,9 @@ from bertkit.storage import read_json
 from bertkit.training.journal import RUN
 from bertkit.training.run import Resume
 
+USUAL = "bertkit-mini"
+"""The run file where none is named."""
+
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
 
@@ -34,8 +37,8 @@ def pretrain(
 
     Args:
         config: The run file: a path, or the name of one that comes with bertkit: see `bertkit
-            families`. Any setting of it can be replaced: --train.learning_rate 3e-4. A run that
-            goes on has its own, where none is named.
+            families`; by default bertkit-mini. Any setting of it can be replaced:
+            --train.learning_rate 3e-4. A run that goes on has its own, where none is named.
         corpus: A prepared corpus: its folder, or an address such as s3://bucket/corpus, of which
             shards are copied here when they are needed. A run that goes on knows its own.
         out: The run's folder; it is a model folder from the start.
@@ -49,10 +52,8 @@ def pretrain(
     if config is not None:
         data = read_toml(find_run_file(config))
     elif not data:
-        raise ConfigError(
-            "name a run file, before its settings; `bertkit families` lists those that come with "
-            "bertkit"
-        )
+        say(f"no run file is named: {USUAL} it is; `bertkit families` lists the others")
+        data = read_toml(find_run_file(Path(USUAL)))
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
     data = override(data, pairs)

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.data.workers import Message, Step, Tries, Unit, Work, messages
 from bertkit.errors import ConfigError, DataError, DeviceError
-from bertkit.memory import cores
+from bertkit.threads import cores
 
 OBJECTS = 128 << 20
 """Bytes of the object store of our own cluster: messages are small."""

@@ -39,8 +39,8 @@ from bertkit.data.quality import FILTERS, Filter
 from bertkit.data.readers import BlankLines, Span, read
 from bertkit.data.workers import Pool, Unit, plainly
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.memory import cores
 from bertkit.recipes.prepare import divide, refuse_within
+from bertkit.threads import cores
 
 UNIT = 256 << 20
 """Bytes of text that become a file at most."""

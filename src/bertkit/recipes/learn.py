@@ -33,6 +33,9 @@ from bertkit.view.runs import draw
 RUN_FILE = "run.toml"
 """In the folder of a pretraining: what was asked, with every default."""
 
+DECAY = 0.4
+"""Share of the steps in which `wsd` decays, where none is given."""
+
 
 class RunFolder(Protocol):
     """The model folder that a run makes."""
@@ -198,7 +201,7 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
         train.schedule,
         steps=train.steps,
         warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps,
+        decay_steps=train.decay_steps or round(DECAY * train.steps),
     )
     return optimizer, plan
 

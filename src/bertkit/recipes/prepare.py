@@ -37,9 +37,9 @@ from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, did_you_mean
-from bertkit.memory import cores
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.threads import cores
 
 Engine = Literal["processes", "ray"]
 

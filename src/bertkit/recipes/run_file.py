@@ -65,7 +65,7 @@ class Train(Settings, frozen=True):
     schedule: Literal["linear", "wsd", "constant"] = "linear"
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
-    """Steps of the final decay of `wsd`."""
+    """Steps of the final decay of `wsd`; 0 is two fifths of all."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None
     """With Muon, that of what AdamW moves; `weight_decay` by default."""
@@ -113,8 +113,6 @@ class Train(Settings, frozen=True):
     default."""
 
     def __post_init__(self) -> None:
-        if self.schedule == "wsd" and not self.decay_steps:
-            raise ValueError("decay_steps: wsd decays over as many steps; set it, or use constant")
         if (self.first_batch_size is None) != (self.batch_warmup_steps == 0):
             raise ValueError(
                 "first_batch_size and batch_warmup_steps say together how the batch grows; set "

@@ -34,13 +34,13 @@ from bertkit.data.local_text import documents
 from bertkit.engine.exported import GRAPHS, Graph
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
-from bertkit.memory import cores
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
 from bertkit.recipes.quantize import LOWEST, read_texts
 from bertkit.retrieval.search import fingerprint
 from bertkit.storage import new_folder
+from bertkit.threads import cores
 
 TEXTS = 512
 """As many are embedded, over and over."""

@@ -22,7 +22,6 @@ from uvicorn.supervisors import Multiprocess
 
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
-from bertkit.memory import cores
 from bertkit.nn.precision import Inference
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.app import install_app
@@ -31,6 +30,7 @@ from bertkit.serve.connection import Connection
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import TOGETHER, Metrics
 from bertkit.serve.registry import ModelRegistry
+from bertkit.threads import cores
 from bertkit.view.runs import find_runs, read_run
 
 LOADING = 120

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bertkit.batch import Batch
 from bertkit.errors import BertkitError, TrainingError
-from bertkit.memory import cores
+from bertkit.threads import cores
 
 Step = list[Batch]
 """The batches of one."""

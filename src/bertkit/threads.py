@@ -1,0 +1,57 @@
+"""Cores that a process may use, and how its threads wait for each other."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+SPINS = "1000"
+"""Turns that a thread of GNU OpenMP waits at full speed before it sleeps. By default it turns for
+milliseconds, which a busy neighbour's core has to pay (docs/log.md)."""
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """How many cores this process may use: those it is bound to, and no more than its control
+    group has time for, rounded up."""
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    share = quota()
+    return bound if share is None else max(1, min(bound, math.ceil(share)))
+
+
+def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Cores' worth of time that the control group of this process has, and those it is in; None
+    where none has a bound, or there are no such groups. Source: the kernel's cgroup-v2.rst,
+    `cpu.max`, and `cpu.cfs_quota_us` of v1."""
+    found = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
+    try:
+        below = [line.split(":", 2)[2] for line in own.read_text().splitlines()]
+    except (OSError, IndexError):
+        below = []
+    for group in {root / name.lstrip("/") for name in ["", *below]}:
+        inside = [group, *group.parents]
+        for each in inside[: inside.index(root) + 1 if root in inside else 0]:
+            found.append(_share(each / "cpu.max"))
+    return min((share for share in found if share is not None), default=None)
+
+
+def _share(*files: Path) -> float | None:
+    """Of time and period, which one file holds or two do."""
+    try:
+        most, period = (int(word) for file in files for word in file.read_text().split())
+    except (OSError, ValueError):  # no such file, or "max": no bound
+        return None
+    return most / period if most > 0 and period > 0 else None
+
+
+def settle() -> None:
+    """Say in the environment, which OpenMP reads when torch is imported, how threads wait and how
+    many there are. What the user has said stays."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    if quota() is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))

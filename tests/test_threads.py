@@ -1,0 +1,70 @@
+"""Cores of containers are those they have time for; what the user says of threads stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit import threads
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("50000 100000\n", 0.5), ("250000 100000\n", 2.5), ("max 100000\n", None), ("?", None)],
+)
+def test_a_control_group_bounds_the_cores(tmp_path: Path, text: str, share: float | None) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert threads.quota(tmp_path, own=tmp_path / "none") == share
+
+
+def test_the_tightest_group_around_counts(tmp_path: Path) -> None:
+    inner = tmp_path / "jobs" / "one"
+    inner.mkdir(parents=True)
+    (inner / "cpu.max").write_text("max 100000")
+    (inner.parent / "cpu.max").write_text("150000 100000")
+    (tmp_path / "own").write_text("0::/jobs/one\n")
+    assert threads.quota(tmp_path, own=tmp_path / "own") == 1.5
+
+
+def test_the_first_version_of_control_groups_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert threads.quota(tmp_path, own=tmp_path / "none") == 2.0
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
+    assert threads.quota(tmp_path, own=tmp_path / "none") is None
+
+
+def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "quota", lambda: 0.5)
+    assert threads.cores() == 1
+    threads.settle()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert os.environ["GOMP_SPINCOUNT"] == threads.SPINS
+    for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name)
+
+
+def test_what_the_user_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "quota", lambda: 0.5)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    threads.settle()
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "GOMP_SPINCOUNT" not in os.environ
+
+
+def test_the_command_line_says_it_before_torch_is_imported() -> None:
+    code = (
+        "import sys, os\nfrom bertkit import cli\nassert 'torch' not in sys.modules\n"
+        "cli.run(['--version'])\nsys.exit(os.environ['GOMP_SPINCOUNT'] != '1000')"
+    )
+    free = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    assert subprocess.run([sys.executable, "-c", code], env=free).returncode == 0
