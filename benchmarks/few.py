@@ -27,11 +27,11 @@ from benchmarks.finetune import data_folder, numbers
 from benchmarks.harness import Options
 from bertkit.console import quietly
 from bertkit.data.order import Permutation
+from bertkit.objectives.contrastive import fit_logistic
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import finetune
 from bertkit.storage import write_text
 from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.contrastive import fit_logistic
 from bertkit.tasks.task import Reading
 
 SIZES, SCORED = (8, 16, 64), 1000

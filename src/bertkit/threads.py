@@ -27,7 +27,7 @@ def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float |
     """Cores' worth of time that the control group of this process has, and those it is in; None
     where none has a bound, or there are no such groups. Source: the kernel's cgroup-v2.rst,
     `cpu.max`, and `cpu.cfs_quota_us` of v1."""
-    found = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
+    shares = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
     try:
         below = [line.split(":", 2)[2] for line in own.read_text().splitlines()]
     except (OSError, IndexError):
@@ -35,8 +35,8 @@ def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float |
     for group in {root / name.lstrip("/") for name in ["", *below]}:
         inside = [group, *group.parents]
         for each in inside[: inside.index(root) + 1 if root in inside else 0]:
-            found.append(_share(each / "cpu.max"))
-    return min((share for share in found if share is not None), default=None)
+            shares.append(_share(each / "cpu.max"))
+    return min((share for share in shares if share is not None), default=None)
 
 
 def _share(*files: Path) -> float | None:

@@ -31,6 +31,7 @@ for _name in ("onnx", "onnxruntime"):
 from bertkit.engine.graph import build, unfit  # noqa: E402  # needs onnx
 
 OTHERS = {
+    "gte": "its positions is not BERT's",
     "deberta-v2": "its positions is not BERT's",
     "modernbert": "its positions is not BERT's",
     "mpnet": "its positions is not BERT's",

@@ -24,12 +24,12 @@ from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.nn.pool import Activation, Dense, Pooling
+from bertkit.objectives import contrastive
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.tasks import contrastive
 from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts

@@ -25,7 +25,7 @@ from bertkit.tasks.calibration import (
     tempered,
 )
 from bertkit.tasks.confusion import LabelPair
-from bertkit.tasks.contrastive import Contrastive, check_rows, contrastive_loss
+from bertkit.tasks.contrastive import Contrastive, check_rows
 from bertkit.tasks.labelled import (
     PROBLEMS,
     Example,
@@ -279,6 +279,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
 
         targets = batch.targets[self.head]
         if self.options.contrastive:
+            from bertkit.objectives.contrastive import contrastive_loss
+
             assert batch.example is not None
             loss = contrastive_loss(outputs, targets, batch.example)
             return Loss(loss, {self.head: loss.detach()})

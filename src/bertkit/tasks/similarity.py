@@ -25,8 +25,8 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
+from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.contrastive import of_step
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
