@@ -57,7 +57,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 OURS = "bertkit-mini"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
-STEPS, SEEDS = 400, 5
+STEPS, SEEDS = 220, 5
 """Of a run of ours, and how many runs there are."""
 WHAT = "BERT-mini's size, minutes to the loss of H1 after an hour"
 LENGTH = 128

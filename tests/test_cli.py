@@ -20,6 +20,10 @@ Captured = pytest.CaptureFixture[str]
         (["pretrian"], 'Did you mean "pretrain"?'),
         (["finetune", "clasify"], 'Did you mean "classify"?'),
         (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
+        (
+            [*"finetune classify --model m --train t --dev d --out o --lr 1e-4".split()],
+            "Did you mean --learning-rate?",
+        ),
         (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),
         (["embed"], "MODEL is missing; `bertkit embed --help` says what the command takes"),
         (

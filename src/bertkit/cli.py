@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 from bertkit import __version__
 from bertkit.commands.table import register
@@ -45,7 +45,13 @@ def _run(arguments: Sequence[str]) -> int:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except (BertkitError, CycloptsError) as error:
-        said = _missing(error) if type(error) is MissingArgumentError else str(error)
+        match error:
+            case MissingArgumentError():
+                said = _missing(error)
+            case UnknownOptionError():
+                said = _unknown(error)
+            case _:
+                said = str(error)
         print(f"bertkit: {' '.join(said.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
@@ -70,6 +76,17 @@ def _missing(error: MissingArgumentError) -> str:
     if meant:
         return f"{what}. Did you mean {meant}"
     return f"{what}; `{command} --help` says what the command takes"
+
+
+def _unknown(error: UnknownOptionError) -> str:
+    """An option that a command has not, with what it abbreviates, such as `--lr`."""
+    name = (error.token.keyword or "").removeprefix("--")
+    known = (option for argument in error.argument_collection for option in argument.names)
+    for option in known:
+        words = option.removeprefix("--").split("-")
+        if len(words) > 1 and name == "".join(word[:1] for word in words):
+            return f"Unknown option: --{name}. Did you mean {option}?"
+    return str(error)
 
 
 def _with_task(words: list[str]) -> list[str]:

@@ -223,7 +223,8 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
     if train.warmup_steps >= train.steps:
         say(
             f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
-            f"{train.steps}: the learning rate never reaches its peak"
+            f"{train.steps}: the learning rate never reaches its peak; set it to "
+            f"{max(1, train.steps // 20)}, for example"
         )
 
 

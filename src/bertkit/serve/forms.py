@@ -47,7 +47,7 @@ def filled(kind: type[A], **values: str) -> A:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        refused = refused_by(str(error))  # a page has no place for the field but the sentence
+        refused = refused_by(str(error), kind)  # a page has no place for the field but the sentence
         raise invalid(f"{refused.field}: {refused.sentence}", refused.field) from None
 
 

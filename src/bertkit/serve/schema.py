@@ -264,7 +264,7 @@ def decode(kind: type[A], body: bytes) -> A:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        refused = refused_by(str(error))
+        refused = refused_by(str(error), kind)
         if kind is OpenAIAsk and TOKEN_IDS.match(str(error)):
             refused = invalid(
                 "token ids are of another model's vocabulary, and would give wrong vectors; send "
@@ -277,14 +277,16 @@ def decode(kind: type[A], body: bytes) -> A:
         raise invalid(f"no JSON: {half or error}") from None
 
 
-def refused_by(error: str) -> Refused:
-    """msgspec's message as ours."""
+def refused_by(error: str, kind: type[Body]) -> Refused:
+    """msgspec's message about a request of this kind as ours."""
     text, _, path = error.partition(" - at `$")
     path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))
     if unknown := re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         name = unknown[1][:80]
-        hint = did_you_mean(name, _fields(Body))
-        hint = hint if hint.endswith("?") else "/openapi.json lists them"
+        known = _fields(Body) if path else kind.__struct_encode_fields__
+        hint = did_you_mean(name, known)
+        if path and not hint.endswith("?"):
+            hint = "/openapi.json lists them"
         return invalid(f"no such field; {hint}", name)
     if missing := re.match(r"Object missing required field `(.*)`", text):
         text, path = "This field is required", f"{path}.{missing[1]}"
