@@ -12,6 +12,7 @@ import bertkit
 from bertkit import cli
 
 Captured = pytest.CaptureFixture[str]
+MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ Captured = pytest.CaptureFixture[str]
         (["finetune", "clasify"], 'Did you mean "classify"?'),
         (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
         (
-            [*"finetune classify --model m --train t --dev d --out o --lr 1e-4".split()],
+            ["finetune", "classify", *MODEL_AND_FILES, "--lr", "1e-4"],
             "Did you mean --learning-rate?",
         ),
         (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),

@@ -86,9 +86,8 @@ def tune(
     if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
-    say(
-        f"{len(works)} texts of {sum(w.tokens for w in works):,} tokens, in each precision at first"
-    )
+    tokens = sum(work.tokens for work in works)
+    say(f"{len(works)} texts of {tokens:,} tokens, in each precision at first")
     tried: dict[str, dict[Any, Any]] = {}
 
     def fastest(setting: str, choices: Mapping[C, Callable[[], object]]) -> C:
