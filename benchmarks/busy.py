@@ -2,8 +2,7 @@
 
 Each way that OpenMP's threads can wait for each other is tried on an idle machine, and with one
 process beside that computes all the time. Rates are of BERT-mini's pretraining step and of MiniLM's
-vectors of short texts, in fresh processes, in turn. The aim is 45 % of the idle speed: of two cores
-the neighbour has one, and half of a scheduler's time is the most there is.
+vectors of short texts, in fresh processes, in turn. The aim is 45 % of the idle speed on two cores.
 """
 
 from __future__ import annotations

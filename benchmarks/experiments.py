@@ -26,6 +26,7 @@ from bertkit.config import merged
 from bertkit.console import quietly
 from bertkit.data.corpus import Corpus
 from bertkit.recipes.pretrain import pretrain
+from bertkit.storage import write_text
 
 TOKENS, LENGTH, BATCH = 4_000_000, 128, 64
 AT_ONCE = 14
@@ -140,6 +141,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(options: Options) -> None:
     log = kept.log_of("experiments")
+    if options.fresh and not options.quick and log.exists():
+        write_text(log, "")
     known = [] if options.quick else read_log(log)
     done = {(line.name, line.seed) for line in known}
     seeds = [int(seed) for seed in (options.seeds or "0,1").split(",")]

@@ -53,6 +53,7 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling, split_documents
 from bertkit.models.model import Model
 from bertkit.recipes.prepare import prepare
+from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
 
 OURS = "bertkit-mini"
@@ -102,7 +103,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def main(options: Options) -> None:
     quick, text = options.quick, corpus()
     log = kept.log_of("speedrun")
-    runs = [] if quick or options.fresh else read_log(log)
+    if options.fresh and not quick and log.exists():
+        write_text(log, "")
+    runs = [] if quick else read_log(log)
+    steps = 4 if quick else STEPS
+    tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
+
+    def own() -> list[Run]:
+        return [run for run in runs if run.who == OURS and run.tokens == tokens]
 
     def add(run: Run) -> Run:
         runs.append(run)
@@ -117,9 +125,9 @@ def main(options: Options) -> None:
     h1 = min(longer, key=lambda run: run.tokens) if longer else add(peer_run(text, "H1", hour))
     print(f"H1: {rate:,.0f} tokens/s; {h1.loss:.3f} after {h1.tokens:,} tokens ({h1.device})")
     for seed in range(1 if quick else SEEDS):
-        if not any(run.who == OURS and run.seed == seed for run in runs):
-            add(our_run(text, seed, 4 if quick else STEPS))
-    ours = [run for run in runs if run.who == OURS]
+        if not any(run.seed == seed for run in own()):
+            add(our_run(text, seed, steps))
+    ours = own()
     losses, minutes = [run.loss for run in ours], mean(run.minutes for run in ours)
     spread = stdev(losses) if len(losses) > 1 else math.inf
     reached = (h1.loss - mean(losses)) * math.sqrt(len(losses)) >= 3.09 * spread
@@ -257,7 +265,7 @@ def learned_by_peer(
     )
     model.to(on).train()
     rows, collator = (
-        peer_rows(text, steps * way.batch, seed),
+        iter(list(peer_rows(text, steps * way.batch, seed))),
         DataCollatorForLanguageModeling(tokenizer),
     )
     optimizer = torch.optim.AdamW(

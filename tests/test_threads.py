@@ -40,15 +40,21 @@ def test_the_first_version_of_control_groups_is_read(tmp_path: Path) -> None:
 
 
 def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", {})  # what is said stays within this test
     monkeypatch.setattr(threads, "quota", lambda: 0.5)
+    monkeypatch.setattr(threads, "bound", lambda: 2)
     assert threads.cores() == 1
     threads.settle()
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert os.environ["GOMP_SPINCOUNT"] == threads.SPINS
-    for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT"):
-        monkeypatch.delenv(name)
+
+
+def test_a_group_with_time_for_all_cores_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(threads, "quota", lambda: 4.0)
+    monkeypatch.setattr(threads, "bound", lambda: 2)
+    threads.settle()
+    assert "OMP_NUM_THREADS" not in os.environ
 
 
 def test_what_the_user_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,13 @@ CGROUP = Path("/sys/fs/cgroup")
 def cores() -> int:
     """How many cores this process may use: those it is bound to, and no more than its control
     group has time for, rounded up."""
-    bound = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     share = quota()
-    return bound if share is None else max(1, min(bound, math.ceil(share)))
+    return bound() if share is None else max(1, min(bound(), math.ceil(share)))
+
+
+def bound() -> int:
+    """The cores that this process is bound to."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:
@@ -53,5 +55,5 @@ def settle() -> None:
     many there are. What the user has said stays."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    if quota() is not None:
+    if cores() < bound():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))

@@ -25,12 +25,13 @@ def made(**changes: object) -> Tuned:
 
 def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
     assert read_tuned(tmp_path) is None
-    write_tuned(tmp_path, made(processor="another"))
+    write_tuned(tmp_path, made(processor="another", engines={"1 short": "graph"}))
     assert read_tuned(tmp_path) is None
     for max_batch_tokens in (8, 16):
         write_tuned(tmp_path, made(max_batch_tokens=max_batch_tokens))
     assert read_tuned(tmp_path) == made(max_batch_tokens=16)
     held = json.loads((tmp_path / FILE).read_text())
+    assert [t["engines"] for t in held] == [{}, {}]  # the graph is this machine's now
     assert [(t["processor"] == "another", t["max_batch_tokens"]) for t in held] == [
         (True, 8),
         (False, 16),

@@ -1,4 +1,4 @@
-"""Pairs of a step, the head fitted to vectors, and steps computed part by part."""
+"""Pairs of a step, and the head fitted to vectors."""
 
 from __future__ import annotations
 

@@ -183,3 +183,10 @@ def test_by_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     grid = ["--grid", "learning-rate=1e-4,1e-3", "--grid", "epochs=1"]
     assert cli.run([str(word) for word in [*words, *grid]]) == 0
     assert json.loads(capsys.readouterr().out)["best"].startswith("learning_rate=1e-")
+
+
+def test_scores_that_do_not_compare_are_refused_before_work(base: Path, tmp_path: Path) -> None:
+    numbers = [Example(row.text, None, str(n % 2 + 1)) for n, row in enumerate(rows(8))]
+    with pytest.raises(ConfigError, match="scored by accuracy and pearson, which do not compare"):
+        tried(base, tmp_path / "out", ["regression=true,false"], train=numbers, dev=numbers)
+    assert not (tmp_path / "out").exists()

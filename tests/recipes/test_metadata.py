@@ -38,6 +38,10 @@ def test_the_hub_reads_task_scores_and_origin(task: str, tmp_path: Path) -> None
     assert {result.dataset_name for result in data.eval_results} == {"dev.tsv"}
 
 
+def test_the_folder_one_stands_in_has_a_name() -> None:
+    assert model_name(".") == Path.cwd().name
+
+
 def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     for model in (str(tmp_path / "base"), "/data/secret/base"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit.errors import ConfigError
 from bertkit.families import LSTM_LM
-from bertkit.models.config import NormSettings
+from bertkit.models.config import AttentionSettings, NormSettings
 from bertkit.training import optim
 from bertkit.training.optim import (
     CRF_RATE,
@@ -123,8 +123,11 @@ def test_betas_are_those_asked_for() -> None:
         assert set(betas) == {(0.8, 0.98)}
 
 
-def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
-    weights = dict(tiny_model(20, "mlm", hidden=8, layers=2).named_parameters())
+@pytest.mark.parametrize(("kv_heads", "rows"), [(4, [8, 8, 8]), (1, [8, 2, 2])])
+def test_muon_moves_the_layers_matrices_and_adamw_the_rest(kv_heads: int, rows: list[int]) -> None:
+    attention = AttentionSettings(kv_heads=kv_heads)
+    model = tiny_model(20, "mlm", hidden=8, heads=4, layers=2, attention=attention)
+    weights = dict(model.named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
     moved = [id(p) for g in optimizer.param_groups for p in g["params"]]
@@ -138,7 +141,7 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest() -> None:
         assert set(optimizer.state[weight]) == state, name
         step = (weight.detach() - before[name]) / 0.1
         if matrix:
-            for part in step.chunk(3 if name.endswith("qkv.weight") else 1):
+            for part in step.split(rows if name.endswith("qkv.weight") else len(step)):
                 assert orthogonal(part), name
         else:  # a first step of AdamW is of size one
             assert torch.allclose(step.abs(), torch.ones(()), atol=1e-2), name
@@ -251,7 +254,9 @@ def test_settings_with_nothing_to_move_are_refused() -> None:
 def test_muon_keeps_a_momentum_for_each_stack() -> None:
     """So that a checkpoint holds it under the weight's own name."""
     name = "encoder.blocks.0.attention.qkv.weight"
+    out = name.replace("qkv", "out")
     weights = {name: torch.zeros(24, 8, requires_grad=True), "b": torch.zeros(2)}
+    weights[out] = torch.zeros(8, 8, requires_grad=True)
     optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
     gradients = torch.randn(2, 24, 8)
     for gradient in gradients:

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 from bertkit.checkpoint import g2p, gguf
+from bertkit.checkpoint.tuned import FILE as TUNED
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
-RECORDS = ("run.json", "scores.json", "seeds.json", "grid.json", "test.json", "tuned.json")
+RECORDS = ("run.json", "scores.json", "seeds.json", "grid.json", "test.json", TUNED)
 """Of a run or a machine, and not of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -49,7 +50,14 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(WANTED)))
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=list(WANTED),
+                ignore_patterns=[TUNED],  # what was fastest on a stranger's machine
+            )
+        )
     except GatedRepoError:
         reason = "the hub asks for permission; accept its terms and set HF_TOKEN"
     except RepositoryNotFoundError:

@@ -98,9 +98,9 @@ def versions() -> dict[str, str]:
 
 
 def weights_of(folder: Path) -> str:
-    """A hash of the files of weights of a folder."""
+    """A hash of the files of weights of a folder, checkpoints of its run included."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]):
+    for path in sorted(folder.rglob("*.safetensors")):
         digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())
     return digest.hexdigest()
 
@@ -139,7 +139,11 @@ def read_tuned(folder: Path) -> Tuned | None:
 def write_tuned(folder: Path, tuned: Tuned) -> None:
     """Remember it, in place of what was found on the same machine before."""
     here = tuned.processor, tuned.cores
-    others = [t for t in _all(folder) if (t.processor, t.cores) != here]
+    others = [  # the folder has one graph, which is this machine's from now on
+        msgspec.structs.replace(t, engines={})
+        for t in _all(folder)
+        if (t.processor, t.cores) != here
+    ]
     write_json(folder / FILE, msgspec.to_builtins([*others, tuned]))
 
 

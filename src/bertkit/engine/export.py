@@ -50,6 +50,17 @@ SHAPES = ((1, 5), (3, 17), (8, 40))
 """Texts and tokens at which a graph is held against the model."""
 
 
+def too_large(model: Model) -> str | None:
+    """None, or why one file of ONNX does not hold the weights of a model, in fp32."""
+    size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
+    if size <= LARGEST:
+        return None
+    return (
+        f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
+        f"{LARGEST / 1e9:.0f}"
+    )
+
+
 class Rows(nn.Module):
     """A model on rows of one length, for graphs have no packed layout.
 
@@ -107,12 +118,8 @@ def export(
     Raises: CheckpointError when the graph gives other vectors or logits, or is too large.
     """
     part = None if head is None else model.heads[head]
-    size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
-    if size > LARGEST:
-        raise CheckpointError(
-            f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
-            f"{LARGEST / 1e9:.0f}; it cannot be exported"
-        )
+    if reason := too_large(model):
+        raise CheckpointError(f"{reason}; it cannot be exported")
     graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":

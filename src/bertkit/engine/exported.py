@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,6 +21,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.threads import cores
 
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -235,7 +235,7 @@ def onnx_graph(path: Path, output: str = VECTORS) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = cores()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {put.name for put in session.get_inputs()}
     outputs = [put.name for put in session.get_outputs()]
@@ -254,7 +254,7 @@ def openvino_graph(path: Path, precision: Numbers, output: str = VECTORS) -> Run
     import openvino
 
     hints: dict[str, Any] = {
-        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0)),
+        "INFERENCE_NUM_THREADS": cores(),
         "NUM_STREAMS": 1,
     }
     if precision != "auto":  # by itself it takes bf16 where the processor has it

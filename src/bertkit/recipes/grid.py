@@ -69,6 +69,16 @@ def finetune_grid(
         kind, train, dev, reading, options=options, seed=settings.seed
     )
     posed = kind.from_examples(rows.examples, options)
+    asked = {(its.metric, str(own)): own for its, own in cells.values()}
+    metrics = {
+        metric or kind.from_examples(rows.examples, own).metric
+        for (metric, _), own in asked.items()
+    }
+    if len(metrics) > 1:
+        raise ConfigError(
+            f"grid: combinations are scored by {' and '.join(sorted(metrics))}, which do not "
+            "compare; run them apart"
+        )
     data = {"train": rows, "dev": scored}
     held = None
     if test is not None:

@@ -68,9 +68,9 @@ def model_name(model: str) -> str:
     """
     if _of_hub(model):
         return model
-    *above, name = Path(model).parts
-    installed = [below for at, below in pairwise((*above, name)) if at in INSTALLED]
-    return installed[-1] if installed else name
+    parts = Path(model).absolute().parts  # "." has none of its own
+    installed = [below for at, below in pairwise(parts) if at in INSTALLED]
+    return installed[-1] if installed else parts[-1]
 
 
 def file_name(file: str | None) -> str:

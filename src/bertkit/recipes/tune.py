@@ -13,7 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
@@ -99,7 +102,7 @@ def tune(
     def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
         return {choice: partial(embed.run, works) for choice, embed in choices.items()}
 
-    precisions = _precisions(loaded, works, lowest)
+    precisions, exact = _precisions(loaded, works, lowest)
     if precision != "auto":
         if precision not in precisions:
             raise ConfigError(
@@ -115,7 +118,6 @@ def tune(
     counts = sorted({min(2**power, cores()) for power in range(12)})
     threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
     packed = sizes[max_batch_tokens]
-    engines = _engines(loaded, packed, precision, works, lowest, threads, tried)
     choice = Tuned(
         processor=processor(),
         cores=cores(),
@@ -123,12 +125,13 @@ def tune(
         max_batch_tokens=max_batch_tokens,
         threads=threads,
         texts_per_second=tried["threads"][threads],
-        engines=engines,
         pooling=packed.pooling.mode,
         versions=versions(),
         weights=weights_of(loaded.folder),
     )
-    write_tuned(loaded.folder, choice)
+    write_tuned(loaded.folder, choice)  # before the graph that an older one names goes
+    engines = _engines(loaded, packed, precision, works, exact, lowest, threads, tried)
+    write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
     return {
         "precision": precision,
         "max_batch_tokens": max_batch_tokens,
@@ -143,6 +146,7 @@ def _engines(
     packed: Embed,
     precision: Inference,
     works: Sequence[Work],
+    exact: NDArray[np.float32],
     lowest: float,
     threads: int,
     tried: dict[str, dict[Any, Any]],
@@ -158,8 +162,8 @@ def _engines(
     _write_graph(loaded, packed, precision, out)
     graph = Graph(out)
     encodings = [work.features[0].encoding for work in works]
-    nearest = cosines(graph.rows(encodings), packed.run(works)).min()
-    if nearest < lowest:
+    nearest = cosines(graph.rows(encodings), exact).min()
+    if not nearest >= lowest:
         say(f"engine: packed batches alone, for a graph's lowest cosine is {nearest:.4f}")
         shutil.rmtree(out)
         return {}
@@ -201,9 +205,10 @@ def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
         return f"{' and '.join(missing)} is not installed (pip install 'bertkit[export]')"
     if precision == "bf16":
         return "ONNX Runtime computes no bf16 here"
+    from bertkit.engine.export import too_large
     from bertkit.engine.graph import unfit
 
-    return unfit(loaded.model)
+    return unfit(loaded.model) or too_large(loaded.model)
 
 
 def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
@@ -227,8 +232,10 @@ def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path)
         write_record(partial_folder, "onnx", pooling, packed.dimension, loaded.length, about)
 
 
-def _precisions(loaded: Loaded, works: Sequence[Work], lowest: float) -> dict[Inference, Embed]:
-    """The precisions of this machine whose vectors are near enough to those of fp32."""
+def _precisions(
+    loaded: Loaded, works: Sequence[Work], lowest: float
+) -> tuple[dict[Inference, Embed], NDArray[np.float32]]:
+    """The precisions of this machine whose vectors are near enough to those of fp32, and these."""
     exact = Embed(loaded, open_engine(loaded, "fp32"))
     vectors = exact.run(works)
     known: dict[Inference, Embed] = {"fp32": exact}
@@ -243,7 +250,7 @@ def _precisions(loaded: Loaded, works: Sequence[Work], lowest: float) -> dict[In
             known[precision] = embed
         else:
             say(f"{precision}: left out; its lowest cosine is {nearest:.4f}, below {lowest}")
-    return known
+    return known, vectors
 
 
 def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:

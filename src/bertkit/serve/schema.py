@@ -175,6 +175,7 @@ class SearchAsk(Cut, frozen=True, kw_only=True):
     hybrid: bool = False
     """Join the hits by meaning with the hits by words."""
     min_score: float | None = None
+    """Leave out hits with a lower score."""
 
 
 class ExplainAsk(Cut, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ def compile_blocks(model: Model, *, backend: str = "inductor") -> None:
     """Compile what is around attention in each layer, once for batches of all sizes.
 
     Attention stays as it is: which kernel runs follows from the lengths of a batch, each of which
-    would be compiled anew. What is compiled is thus of tensors alone. Weights keep their names.
+    would be compiled anew. What is compiled is thus of tensors and the
+    angles of positions alone. Weights keep their names.
     """
     for block in model.modules():
         if isinstance(block, Block):

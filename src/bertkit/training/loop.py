@@ -103,11 +103,7 @@ def steps(
             sums.read()  # the time is that of a device, too
             took = time.perf_counter() - began
             tokens, stop, slowest = _added_up(ranks, masters, sums, tokens, stop, took)
-        gradients = [w.grad for w in masters.weights.values() if w.grad is not None]
-        size = torch.nn.utils.get_total_norm(gradients)
-        if max_grad_norm < math.inf:
-            weights = masters.weights.values()
-            torch.nn.utils.clip_grads_with_norm_(weights, max_grad_norm, size)
+        size = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
         parts, accuracy = sums.means()  # with the norm the one time that a device is waited for
         total, norm = sum(parts.values()), size.item()
         if not (math.isfinite(total) and math.isfinite(norm)):

@@ -55,22 +55,22 @@ def adamw(
     """
     place = depths(weights)
     top = max(place.values(), default=0)
-    tables = embedding_learning_rate is not None
-    if tables and not any(map(TABLE.match, weights)):
+    if embedding_learning_rate is not None and not any(map(TABLE.match, weights)):
         raise ConfigError(
             "train.embedding_learning_rate: the model has no table of tokens; leave it out"
         )
-    rates = {"": learning_rate, "crf": learning_rate * CRF_RATE, "table": embedding_learning_rate}
+    tables = learning_rate if embedding_learning_rate is None else embedding_learning_rate
+    rates = {"": learning_rate, "crf": learning_rate * CRF_RATE, "table": tables}
     groups: dict[tuple[str, int, bool], list[Tensor]] = {}
     for name, w in weights.items():
-        kind = "crf" if name.endswith(CRF) else "table" if tables and TABLE.match(name) else ""
+        kind = "crf" if name.endswith(CRF) else "table" if TABLE.match(name) else ""
         below = 0 if layer_decay == 1.0 else top - place[name]
         groups.setdefault((kind, below, w.ndim > 1 and kind != "crf"), []).append(w)
     return torch.optim.AdamW(
         [
             {
                 "params": groups[kind, below, decays],
-                "lr": (rates[kind] or 0.0) * layer_decay**below,
+                "lr": rates[kind] * layer_decay**below,
                 "weight_decay": weight_decay if decays else 0.0,
             }
             for kind, below, decays in sorted(groups)  # the first has the rate that is logged
@@ -139,7 +139,12 @@ class _Muon(torch.optim.Optimizer):
         super().__init__([*matrices.values()], settings)
         device = str(next(iter(matrices.values())).device)
         self.dtype = torch.bfloat16 if gains_by_bf16(device) else torch.float32
-        self.stacked = {id(w) for name, w in matrices.items() if name.endswith(STACKED)}
+        self.stacked: dict[int, list[int]] = {}
+        """Rows of queries, of keys and of values."""
+        for name, w in matrices.items():
+            if name.endswith(STACKED):
+                queries = matrices[name.removesuffix(STACKED) + "out.weight"].shape[1]
+                self.stacked[id(w)] = [queries, *[(len(w) - queries) // 2] * 2]
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -155,8 +160,8 @@ class _Muon(torch.optim.Optimizer):
             mean.lerp_(w.grad, 1 - momentum)
             ahead = w.grad.lerp(mean, momentum)  # Nesterov's
             w.mul_(1 - group["lr"] * group["weight_decay"])
-            count = 3 if id(w) in self.stacked else 1
-            for part, update in zip(w.chunk(count), ahead.chunk(count), strict=True):
+            rows = self.stacked.get(id(w), [len(w)])
+            for part, update in zip(w.split(rows), ahead.split(rows), strict=True):
                 size = 0.2 * math.sqrt(max(part.shape))
                 part.add_(orthogonalized(update.to(self.dtype)), alpha=-group["lr"] * size)
 
