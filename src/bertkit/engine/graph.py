@@ -1,8 +1,10 @@
-"""A BERT as a graph of ONNX Runtime's fused operators, made of its weights: seven nodes a layer.
+"""A BERT as a graph of few large operators, made of its weights: eleven nodes a layer.
 
-Exporters write a hundred small nodes, which no optimizer puts together again. The operators are
-those of the domain com.microsoft (onnxruntime, docs/ContribOperators.md): EmbedLayerNormalization,
-Attention, SkipLayerNormalization, BiasGelu, and in integers QAttention and MatMulIntegerToFloat.
+Exporters write a hundred small nodes, which no optimizer puts together again. Tokens are rows of
+one matrix outside of attention, since Gemm adds a bias at no cost. Of ONNX Runtime's own operators
+(domain com.microsoft; docs/ContribOperators.md) are those that are faster than the standard's:
+EmbedLayerNormalization, Attention, Gelu, and in integers QAttention and MatMulIntegerToFloat.
+SkipLayerNormalization and BiasGelu take longer than Add, LayerNormalization and Gelu.
 """
 
 from __future__ import annotations
@@ -31,8 +33,7 @@ from bertkit.nn.pool import Mode, Pooling
 
 FUSED = "com.microsoft"
 
-ACTIVATIONS = {"gelu": "BiasGelu", "gelu_tanh": "FastGelu"}
-"""What adds a bias and computes an activation."""
+ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "FastGelu"}
 
 MASKED = -1e30
 """What is added to the scores of padding."""
@@ -80,14 +81,15 @@ def build(
     """
     nodes = _Nodes(without_dead_heads(merged(model)).transformer, int8 or {})
     with torch.inference_mode():
-        states = nodes.encoder()
+        rows = nodes.encoder()
+        states = nodes.texts(rows, model.config.hidden, STATES)
         nodes.vectors(states, pooling)
         outputs: dict[str, list[str | int]] = {
             STATES: ["batch", "length", model.config.hidden],
             VECTORS: ["batch", pooling.width(model.config.hidden)],
         }
         if head is not None:
-            labels = nodes.logits(states, head)
+            labels = nodes.logits(rows, states, head)
             alone = isinstance(head, Classifier)
             outputs[LOGITS] = ["batch", labels] if alone else ["batch", "length", labels]
     info = helper.make_tensor_value_info
@@ -112,6 +114,7 @@ class _Nodes:
         self.ids, self.mask, self.types = (
             self.add("Cast", name, to=TensorProto.INT32) for name in INPUTS
         )
+        self.shape, self.shapes = self.add("Shape", INPUTS[0]), dict[int, str]()
 
     def add(
         self, kind: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any
@@ -128,23 +131,48 @@ class _Nodes:
         return name
 
     def norm(self, name: str, norm: nn.Module) -> tuple[str, str]:
+        """Its weights."""
         part = cast(LayerNorm, norm)
         bias = torch.zeros_like(part.weight) if part.bias is None else part.bias
         return self.weight(f"{name}.weight", part.weight), self.weight(f"{name}.bias", bias)
+
+    def normed(self, name: str, norm: nn.Module, x: str) -> str:
+        weights, eps = self.norm(name, norm), self.stack.config.norm.eps
+        return self.add("LayerNormalization", x, *weights, epsilon=eps)
 
     def bias(self, name: str, linear: nn.Linear) -> str:
         bias = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
         return self.weight(f"{name}.bias", bias)
 
+    def rows(self, x: str, width: int) -> str:
+        """Shapes: (B, T, W) -> (B·T, W)."""
+        shape = self.weight(f"rows.{width}", np.array([-1, width], np.int64))
+        return self.add("Reshape", x, shape)
+
+    def texts(self, x: str, width: int, out: str = "") -> str:
+        """Shapes: (B·T, W) -> (B, T, W)."""
+        if width not in self.shapes:
+            last = self.weight(f"texts.{width}", np.array([width], np.int64))
+            self.shapes[width] = self.add("Concat", self.shape, last, axis=0)
+        return self.add("Reshape", x, self.shapes[width], out=out)
+
+    def linear(self, name: str, linear: nn.Linear, x: str, out: str = "") -> str:
+        """x Wᵀ + b. Shapes: (N, D) -> (N, O)."""
+        if name not in self.int8:
+            weight = self.weight(f"{name}.weight", linear.weight.T)
+            return self.add("Gemm", x, weight, self.bias(name, linear), out=out)
+        x, step, zero = self.rounded(name, x)
+        weight, steps, zeros = self.integers(name, linear)
+        given = (x, weight, step, steps, zero, zeros, self.bias(name, linear))
+        return self.add("MatMulIntegerToFloat", *given, domain=FUSED, out=out)
+
     # ---- the encoder
 
     def encoder(self) -> str:
-        stack, config = self.stack, self.stack.config
-        x = self.embedding(config)
-        for layer, place in enumerate(config.depths):
-            last = layer == config.layers - 1
-            block = cast(Block, stack.blocks[place])
-            x = self.block(f"blocks.{place}", block, x, STATES if last else "")
+        """The states of all tokens. Shapes: (B·T, D)."""
+        x = self.embedding(self.stack.config)
+        for place in self.stack.config.depths:
+            x = self.block(f"blocks.{place}", cast(Block, self.stack.blocks[place]), x)
         return x
 
     def embedding(self, config: TransformerConfig) -> str:
@@ -177,77 +205,41 @@ class _Nodes:
                 epsilon=config.norm.eps,
             )
         )
-        if part.widen is None:
-            return x
-        product = self.product("embedding.widen", part.widen, x)
-        return self.add("Add", product, self.bias("embedding.widen", part.widen))
+        x = self.rows(x, config.width)
+        return x if part.widen is None else self.linear("embedding.widen", part.widen, x)
 
-    def block(self, where: str, block: Block, x: str, out: str) -> str:
-        config, attention, feedforward = self.stack.config, block.attention, block.feedforward
+    def block(self, where: str, block: Block, x: str) -> str:
+        """Shapes: (B·T, D) -> (B·T, D)."""
+        attention, feedforward = block.attention, block.feedforward
         mixed = self.attention(f"{where}.attention", block, x)
-        product = self.product(f"{where}.attention.out", attention.out, mixed)
-        x = self.add(
-            "SkipLayerNormalization",
-            product,
-            x,
-            *self.norm(f"{where}.attention_norm", block.attention_norm),
-            self.bias(f"{where}.attention.out", attention.out),
-            domain=FUSED,
-            epsilon=config.norm.eps,
-        )
-        up = self.product(f"{where}.feedforward.up", feedforward.up, x)
-        inner = self.add(
-            ACTIVATIONS[config.feedforward.activation],
-            up,
-            self.bias(f"{where}.feedforward.up", feedforward.up),
-            domain=FUSED,
-        )
-        product = self.product(f"{where}.feedforward.down", feedforward.down, inner)
-        return self.add(
-            "SkipLayerNormalization",
-            product,
-            x,
-            *self.norm(f"{where}.feedforward_norm", block.feedforward_norm),
-            self.bias(f"{where}.feedforward.down", feedforward.down),
-            domain=FUSED,
-            out=out,
-            epsilon=config.norm.eps,
+        out = self.linear(f"{where}.attention.out", attention.out, mixed)
+        x = self.normed(f"{where}.attention_norm", block.attention_norm, self.add("Add", out, x))
+        up = self.linear(f"{where}.feedforward.up", feedforward.up, x)
+        inner = self.add(ACTIVATIONS[self.stack.config.feedforward.activation], up, domain=FUSED)
+        down = self.linear(f"{where}.feedforward.down", feedforward.down, inner)
+        return self.normed(
+            f"{where}.feedforward_norm", block.feedforward_norm, self.add("Add", down, x)
         )
 
     def attention(self, where: str, block: Block, x: str) -> str:
+        """What attention mixes, before its linear layer. Shapes: (B·T, D) -> (B·T, D)."""
         config, part, name = self.stack.config, block.attention, f"{where}.qkv"
+        width, bias = part.qkv.out_features // 3, self.bias(name, part.qkv)
         settings: dict[str, Any] = {
             "num_heads": part.heads,
             "mask_filter_value": MASKED,
             "scale": config.head_width**-0.5 if config.attention.scaled else 1.0,
         }
-        bias = self.bias(name, part.qkv)
+        x = self.texts(x, config.hidden)
         if name in self.int8:
             x, step, zero = self.rounded(name, x)
             weight, steps, zeros = self.integers(name, part.qkv)
-            given = (x, weight, bias, step, steps, self.mask, zero, zeros)
-            return self.add("QAttention", *given, domain=FUSED, **settings)
-        width = part.qkv.out_features // 3
-        weight = self.weight(f"{name}.weight", part.qkv.weight.T)
-        return self.add(
-            "Attention",
-            x,
-            weight,
-            bias,
-            self.mask,
-            domain=FUSED,
-            qkv_hidden_sizes=[width] * 3,
-            **settings,
-        )
-
-    def product(self, name: str, linear: nn.Linear, x: str) -> str:
-        """x Wᵀ, without the bias, which the next operator adds."""
-        if name not in self.int8:
-            return self.add("MatMul", x, self.weight(f"{name}.weight", linear.weight.T))
-        x, step, zero = self.rounded(name, x)
-        weight, steps, zeros = self.integers(name, linear)
-        given = (x, weight, step, steps, zero, zeros)
-        return self.add("MatMulIntegerToFloat", *given, domain=FUSED)
+            kind, given = "QAttention", [x, weight, bias, step, steps, self.mask, zero, zeros]
+        else:
+            weight = self.weight(f"{name}.weight", part.qkv.weight.T)
+            kind, given = "Attention", [x, weight, bias, self.mask]
+            settings["qkv_hidden_sizes"] = [width] * 3
+        return self.rows(self.add(kind, *given, domain=FUSED, **settings), width)
 
     # ---- integers
 
@@ -305,31 +297,28 @@ class _Nodes:
         counts = self.add("ReduceSum", real, axis, keepdims=1)
         return self.add("Div", self.add("Squeeze", sums, axis), counts)
 
-    def linear(self, name: str, linear: nn.Linear, x: str, out: str = "") -> str:
-        product = self.add("MatMul", x, self.weight(f"{name}.weight", linear.weight.T))
-        return self.add("Add", product, self.bias(name, linear), out=out)
-
     def activated(self, x: str, activation: str) -> str:
         if activation == "none":
             return x
         kind = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}[activation]
         return self.add(kind, x, domain=FUSED if kind == "Gelu" else "")
 
-    def logits(self, states: str, head: nn.Module) -> int:
-        """The logits of a head; how many it gives."""
+    def logits(self, rows: str, states: str, head: nn.Module) -> int:
+        """The logits of a head, for each text or for each token; how many it gives."""
         part = cast(Classifier | Tagger | Span, head)
-        config, x = self.stack.config, states
-        if isinstance(part, Classifier):
-            x = self.pooled(states, config.head.pooling)
+        config, alone = self.stack.config, isinstance(part, Classifier)
+        x = self.pooled(states, config.head.pooling) if alone else rows
         transform = part.pooler.transform if isinstance(part, Classifier) else part.transform
         if isinstance(transform, Transform):
             x = self.linear("head.dense", transform.dense, x)
             x = self.activated(x, config.head.activation)
             if config.head.norm:
-                weights = self.norm("head.norm", transform.norm)
-                x = self.add("LayerNormalization", x, *weights, epsilon=config.norm.eps)
-        self.linear("head.out", part.out, x, LOGITS)
-        return part.out.out_features
+                x = self.normed("head.norm", transform.norm, x)
+        count = part.out.out_features
+        x = self.linear("head.out", part.out, x, LOGITS if alone else "")
+        if not alone:
+            self.texts(x, count, LOGITS)
+        return count
 
 
 def _even(inputs: Inputs) -> bool:
