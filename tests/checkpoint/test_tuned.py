@@ -25,7 +25,7 @@ def made(**changes: object) -> Tuned:
 
 def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
     assert read_tuned(tmp_path) is None
-    write_tuned(tmp_path, made(processor="another", engines={"1 short": "graph"}))
+    write_tuned(tmp_path, made(processor="another", engines={"1 short": "onnxruntime"}))
     assert read_tuned(tmp_path) is None
     for max_batch_tokens in (8, 16):
         write_tuned(tmp_path, made(max_batch_tokens=max_batch_tokens))
@@ -48,25 +48,46 @@ def test_weights_and_versions_are_of_the_record(
     assert capsys.readouterr().err == ""
     write_tuned(model, made())
     assert read_tuned(model) is None
-    assert "was found with other weights and is not used; `bertkit tune`" in capsys.readouterr().err
+    assert (
+        "was found with other weights or settings and is not used; `bertkit tune`"
+        in capsys.readouterr().err
+    )
     write_tuned(model, made(versions={**tuned.versions(), "torch": "0"}))
     assert read_tuned(model) is None
     assert "was found with other versions of torch and is not used" in capsys.readouterr().err
+    write_tuned(model, mine)
+    (model / "tuned").mkdir()
+    (model / "tuned" / "tokenizer.json").write_text("{}")
+    assert read_tuned(model) == mine
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text("{}")
+    assert read_tuned(model) is None
+    assert "was found with other weights or settings and is" in capsys.readouterr().err
 
 
 def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
-    engines = {"1 short": "graph", "4 long": "graph", "64 short": "packed"}
+    engines = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
     found = made(engines=engines)
     assert found.said == "ONNX Runtime for 1 short, 4 long, else packed batches"
-    assert made(engines={"1 short": "graph"}).said == "ONNX Runtime"
+    both = made(engines={**engines, "64 short": "openvino", "64 long": "packed"})
+    assert (
+        both.said == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
+    )
+    assert made(engines={"1 short": "openvino"}).said == "OpenVINO"
+    assert (found.graph, made(engines={"1 short": "packed"}).graph, made().graph) == (
+        True,
+        False,
+        False,
+    )
+    assert made(engines={"1 short": "onnxruntime"}).said == "ONNX Runtime"
     assert made().said == "packed batches"
     for lengths, engine in (
-        ([5], "graph"),
-        ([100], "packed"),
-        ([100] * 6, "graph"),
-        ([5] * 80, "packed"),
+        ([5], "onnxruntime"),
+        ([100], None),
+        ([100] * 6, "onnxruntime"),
+        ([5] * 80, None),
     ):
-        assert found.engine(lengths) == engine
+        assert found.runtime(lengths) == engine
     names = {count: cell([5] * count) for count in (0, 1, 2, 3, 4, 15, 17, 999)}
     assert "".join(name.split()[0][0] for name in names.values()) == "11144466"
 

@@ -80,7 +80,7 @@ def test_a_graph_has_the_heads_logits(head: str, tmp_path: Path) -> None:
     assert apart <= 1e-5
     inputs = padded([np.arange(1, 8)], [np.zeros(7, np.int64)])
     shape = {"classify": (1, 3), "tag": (1, 7, 3), "answer": (1, 7, 2)}[head]
-    assert onnx_graph(tmp_path / "model.onnx", "logits")(inputs).shape == shape
+    assert onnx_graph(tmp_path / "model.onnx")(inputs, "logits").shape == shape
 
 
 def test_a_graph_with_other_vectors_is_refused(

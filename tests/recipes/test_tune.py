@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder, tiny_tokenizer
 from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
@@ -76,19 +77,23 @@ def test_real_times(model: Path, texts: Path) -> None:
 
 
 def _tuned_to_graph(
-    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, cells: tuple[str, ...] = ()
+    model: Path,
+    texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells: tuple[str, ...] = (),
+    fastest: str = "onnxruntime",
 ) -> dict[str, str]:
-    """Tune with a clock by which the graph is fastest, and with `cells` there alone."""
-    for name in ("onnx", "onnxruntime"):
+    """Tune with a clock by which a runtime is fastest, and with `cells` there alone."""
+    for name in ("onnx", fastest):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    clock = {"fp32": 1.0, "graph": 0.5, 1: 0.25}
+    clock = {"fp32": 1.0, fastest: 0.5, 1: 0.25}
     monkeypatch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
     said = tune(model, [texts])
     monkeypatch.undo()
     if cells:
         kept = json.loads((model / "tuned.json").read_text())
         for name in kept[0]["engines"]:
-            kept[0]["engines"][name] = "graph" if name in cells else "packed"
+            kept[0]["engines"][name] = fastest if name in cells else "packed"
         (model / "tuned.json").write_text(json.dumps(kept))
     return dict(said["engines"])
 
@@ -96,16 +101,16 @@ def _tuned_to_graph(
 def test_the_graph_is_taken_where_it_is_the_fastest(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _tuned_to_graph(model, texts, monkeypatch) == {"1 short": "graph", "4 short": "graph"}
+    assert _tuned_to_graph(model, texts, monkeypatch) == {
+        "1 short": "onnxruntime",
+        "4 short": "onnxruntime",
+    }
     exact = pipeline("embed", model)
     capsys.readouterr()
     embed = pipeline("embed", model, precision="auto")
     assert "threads, ONNX Runtime, as tuned on this machine" in capsys.readouterr().err
     ran: list[int] = []
-    engine = embed.engine
-    monkeypatch.setattr(
-        engine, "rows", lambda *given: ran.append(1) or type(engine).rows(engine, *given)
-    )
+    embed.engine.model.encoder.register_forward_hook(lambda *_: ran.append(1))
     for texts_ in (["a b c"], ["a", "b c d", "e f"]):
         np.testing.assert_allclose(embed(texts_), exact(texts_), atol=1e-5)
     assert ran == []
@@ -115,8 +120,9 @@ def test_the_graph_is_taken_where_it_is_the_fastest(
     windows = ["a b c d e f g h " * 10]
     found = embed(windows, long="window")
     np.testing.assert_allclose(found, exact(windows, long="window"), atol=1e-5)
-    other = pipeline("embed", model, precision="auto", pooling="cls")  # no graph of that
-    np.testing.assert_array_equal(other(["a b"]), pipeline("embed", model, pooling="cls")(["a b"]))
+    other = pipeline("embed", model, precision="auto", pooling="cls")
+    expected = pipeline("embed", model, pooling="cls")(["a b"])
+    np.testing.assert_allclose(other(["a b"]), expected, atol=1e-5)
 
 
 def test_a_tuned_folder_embeds_without_torch(
@@ -143,7 +149,7 @@ def test_a_tuned_folder_embeds_without_torch(
     [
         ({"processor": "another"}, "was found on another machine and is not used"),
         ({"versions": {"torch": "1.0", "onnxruntime": "1"}}, "with other versions of torch and"),
-        ({"weights": "0"}, "was found with other weights and is not used"),
+        ({"weights": "0"}, "was found with other weights or settings and is not"),
     ],
 )
 def test_what_was_found_elsewhere_is_not_used(
@@ -182,17 +188,19 @@ def test_a_graph_that_was_changed_is_refused(
     assert "model.onnx: missing, or not what this folder was made with" in capsys.readouterr().err
 
 
-def test_without_onnx_runtime_ours_is_the_engine(
+def test_without_a_runtime_ours_is_the_engine(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tuning, "ROUNDS", 1)
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in ("onnxruntime", "openvino") else find(name),
     )
     assert tune(model, [texts])["engines"] == {}
     told = capsys.readouterr().err
-    assert "engine: packed batches alone, for onnxruntime is not installed (pip install" in told
+    assert "engine: packed batches alone, for no runtime of graphs is installed (pip" in told
     assert not (model / "tuned").exists()
 
 
@@ -215,3 +223,22 @@ def test_what_cannot_be_tuned(
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root
     with pytest.raises(ConfigError, match="model: cannot be written to; copy the folder"):
         tune(model, [texts])
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_answers_follow_it_too(
+    runtime: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = tiny_tokenizer("abcdefghijklmnopqrstuvwxyz")
+    model = tiny_folder(
+        tmp_path / "labels", tokenizer, "classify", labels=("no", "yes"), task="classify", hidden=32
+    )
+    expected = pipeline("classify", model)(["a b c", "z"])
+    _tuned_to_graph(model, texts, monkeypatch, fastest=runtime)
+    classify = pipeline("classify", model, precision="auto")
+    ran: list[int] = []
+    classify.engine.model.encoder.register_forward_hook(lambda *_: ran.append(1))
+    for found, exact in zip(classify(["a b c", "z"]), expected, strict=True):
+        assert found.label == exact.label
+        assert found.scores == pytest.approx(exact.scores, abs=1e-5)
+    assert ran == []

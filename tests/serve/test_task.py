@@ -173,7 +173,7 @@ def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
     assert export(counter, out=graph, task=Letters)["largest_difference"] < 1e-4
     [answer] = bertkit.pipeline(Letters, counter)([("a b c", "")])
     ids = Tokenizer.load(counter).encode("a b c").ids
-    logits = onnx_graph(graph / "model.onnx", "logits")(padded([ids], [np.zeros_like(ids)]))
+    logits = onnx_graph(graph / "model.onnx")(padded([ids], [np.zeros_like(ids)]), "logits")
     assert float(logits[0, 0]) == pytest.approx(answer.letters, abs=1e-4)
 
 

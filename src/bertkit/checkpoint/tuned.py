@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from msgspec import Meta
 
 from bertkit.config import Count, Settings, with_new_names
 from bertkit.console import say
+from bertkit.engine.exported import Graph, Runtime
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
 from bertkit.storage import read_json, sha256, write_json
@@ -22,10 +24,12 @@ from bertkit.threads import cores
 FILE = "tuned.json"
 
 GRAPH = "tuned"
-"""The folder of the graph beside it, for ONNX Runtime."""
+"""The folder of the graph beside it, which both runtimes read."""
 
-EngineName = Literal["packed", "graph"]
-"""bertkit's own on packed batches, or ONNX Runtime."""
+EngineName = Literal["packed", "onnxruntime", "openvino"]
+"""bertkit's own on packed batches, or a runtime of the graph."""
+
+NAMES: dict[str, str] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 COUNTS = (1, 4, 64)
 """Texts that are timed together: one, few and many."""
@@ -35,6 +39,12 @@ SHORT = 48
 
 MOST_TOKENS = 1 << 17
 """Of a batch."""
+
+HASHED = ("*.safetensors", "*config*.json", "modules.json", "tokenizer.json", "vocab.txt")
+"""Files of weights, settings and tokenizers."""
+
+VERSIONS = ("torch", "onnxruntime", "openvino")
+"""The packages whose versions belong to what is fastest."""
 
 
 class Tuned(Settings, frozen=True):
@@ -61,19 +71,40 @@ class Tuned(Settings, frozen=True):
         if self.threads > self.cores:
             raise ValueError(f"{self.threads} threads on {self.cores} cores")
 
-    def engine(self, lengths: Sequence[int]) -> EngineName:
-        """The fastest for texts of so many tokens."""
-        return self.engines.get(cell(lengths), "packed")
+    def runtime(self, lengths: Sequence[int]) -> Runtime | None:
+        """The fastest for texts of so many tokens, None for bertkit's own engine."""
+        engine = self.engines.get(cell(lengths), "packed")
+        return None if engine == "packed" else engine
+
+    @property
+    def graph(self) -> bool:
+        """Whether a runtime is the fastest for any texts."""
+        return any(engine != "packed" for engine in self.engines.values())
+
+    def graphs(self, folder: Path) -> Callable[[Runtime], Graph]:
+        """The graph beside a folder's model by each runtime, opened once.
+
+        OpenVINO computes it in bf16 where that is the precision; ONNX Runtime has none.
+        """
+
+        def opened(runtime: Runtime) -> Graph:
+            bf16 = runtime == "openvino" and self.precision == "bf16"
+            return Graph(folder / GRAPH, "bf16" if bf16 else "fp32", runtime=runtime)
+
+        return cache(opened)
 
     @property
     def said(self) -> str:
         """Which engine runs, in words."""
-        graph = [name for name, engine in self.engines.items() if engine == "graph"]
-        if not graph:
-            return "packed batches"
-        if len(graph) == len(self.engines):
-            return "ONNX Runtime"
-        return f"ONNX Runtime for {', '.join(graph)}, else packed batches"
+        cells = {
+            name: [cell for cell, engine in self.engines.items() if engine == runtime]
+            for runtime, name in NAMES.items()
+        }
+        for name, of in cells.items():
+            if of and len(of) == len(self.engines):
+                return name
+        told = [f"{name} for {', '.join(of)}" for name, of in cells.items() if of]
+        return ", ".join([*told, "else packed batches" if told else "packed batches"])
 
 
 def cell(lengths: Sequence[int]) -> str:
@@ -89,7 +120,7 @@ def versions() -> dict[str, str]:
     import importlib.metadata  # slow to import, and asked for by tuned models alone
 
     installed = {}
-    for name in ("torch", "onnxruntime"):
+    for name in VERSIONS:
         try:
             installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -98,10 +129,13 @@ def versions() -> dict[str, str]:
 
 
 def weights_of(folder: Path) -> str:
-    """A hash of the files of weights of a folder, checkpoints of its run included."""
+    """A hash of what a folder's vectors depend on: weights, its run's checkpoints included, and
+    how they are read."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.safetensors")):
-        digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())
+    for path in sorted({path for kind in HASHED for path in folder.rglob(kind)}):
+        name = path.relative_to(folder)
+        if name.parts[0] != GRAPH:
+            digest.update(f"{name} {sha256(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -124,12 +158,10 @@ def read_tuned(folder: Path) -> Tuned | None:
         why = "on another machine" if known else ""
     elif record.versions != versions():
         why = "with other versions of " + " and ".join(
-            name
-            for name in ("torch", "onnxruntime")
-            if record.versions.get(name) != versions().get(name)
+            name for name in VERSIONS if record.versions.get(name) != versions().get(name)
         )
     else:
-        why = "" if record.weights == weights_of(folder) else "with other weights"
+        why = "" if record.weights == weights_of(folder) else "with other weights or settings"
     if why:
         say(f"{folder / FILE}: was found {why} and is not used; `bertkit tune` finds it again")
         return None

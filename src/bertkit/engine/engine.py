@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
-from bertkit.engine.exported import Beside
+from bertkit.engine.beside import Beside
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.engine.quantize import Int8
@@ -56,7 +56,6 @@ class Engine:
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
         self.beside: Beside | None = None
-        """A graph of the same model, for vectors of few texts."""
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
@@ -64,6 +63,13 @@ class Engine:
         """An engine of the same model with other batches."""
         other = copy.copy(self)
         other.max_batch_tokens = tokens
+        return other
+
+    def with_beside(self, beside: Beside) -> Engine:
+        """An engine of the same model, with a graph for the texts with which it is faster."""
+        other = copy.copy(self)
+        other.model, other.beside = copy.copy(self.model), beside
+        other.model.beside = beside
         return other
 
     def run(
@@ -88,7 +94,7 @@ class Engine:
         """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
 
         def forward(model: Model, batch: Batch) -> Tensor:
-            return read(model.encoder(batch), batch).float()
+            return read(model.encoded(batch), batch).float()
 
         none = np.empty((0, 0), np.float32)
         return np.concatenate(self.run(sequences, forward)) if sequences else none

@@ -25,7 +25,6 @@ from bertkit.engine.exported import (
     VECTORS,
     Graph,
     Record,
-    Run,
     hashes,
     onnx_graph,
     openvino_graph,
@@ -203,12 +202,8 @@ def _quiet() -> Iterator[None]:
 def _distance(graph: Rows, folder: Path, kind: str) -> float:
     """The largest difference of any number, over texts of several lengths in each shape."""
     exported, rng = Graph(folder), np.random.default_rng(0)
-    logits: Run | None = None
-    if graph.head is not None:
-        path = folder / GRAPHS[kind][0]
-        logits = (
-            onnx_graph(path, LOGITS) if kind == "onnx" else openvino_graph(path, "fp32", LOGITS)
-        )
+    path = folder / GRAPHS[kind][0]
+    run = onnx_graph(path) if kind == "onnx" else openvino_graph(path, "fp32")
     distances = []
     for rows, length in SHAPES:
         length = min(length, exported.record.length)
@@ -216,7 +211,7 @@ def _distance(graph: Rows, folder: Path, kind: str) -> float:
         ids = [rng.integers(0, graph.encoder.config.vocab, n) for n in lengths]
         inputs = padded(ids, [np.zeros(n, np.int64) for n in lengths])
         _, *ours = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
-        exports = [exported.run(inputs), *([] if logits is None else [logits(inputs)])]
+        exports = [exported.run(inputs), *([] if graph.head is None else [run(inputs, LOGITS)])]
         real = inputs["attention_mask"].astype(bool)
         for one, other in zip(exports, ours, strict=True):
             difference = np.abs(one - other.numpy())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -39,6 +38,7 @@ WIDEST = 1 << 16
 """Numbers of a vector, at most."""
 
 Numbers = Literal["auto", "fp32", "bf16"]
+Runtime = Literal["onnxruntime", "openvino"]
 
 PART = 4096
 """Texts tokenized at a time."""
@@ -74,12 +74,19 @@ def hashes(folder: Path, kind: str) -> dict[str, str]:
 
 
 class Graph:
-    """A graph, opened: its vectors, or another output with a row for a text.
+    """A graph, opened: its vectors, or another of its outputs.
 
+    A file of ONNX may be run by either runtime; by default each runs its own.
     Raises: CheckpointError for a folder that is no export, or a changed one.
     """
 
-    def __init__(self, folder: Path, precision: Numbers = "fp32", output: str = VECTORS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        precision: Numbers = "fp32",
+        output: str = VECTORS,
+        runtime: Runtime | None = None,
+    ) -> None:
         try:
             record = read_json(folder / RECORD, CheckpointError, "export again")
             self.record = msgspec.convert(record, type=Record)
@@ -96,17 +103,14 @@ class Graph:
                     f"{folder / name}: missing, or not what this folder was made with; export again"
                 )
         path = folder / names[0]
-        if self.record.kind == "onnx" and precision == "bf16":
+        by_onnx = (runtime or self.record.kind).startswith("onnx")
+        if by_onnx and precision == "bf16":
             raise ConfigError(
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
         with _usable(path):
-            self._run = (
-                onnx_graph(path, output)
-                if self.record.kind == "onnx"
-                else openvino_graph(path, precision, output)
-            )
-        self._path = path
+            self._run = onnx_graph(path) if by_onnx else openvino_graph(path, precision)
+        self._path, self.output = path, output
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
 
     def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
@@ -127,16 +131,25 @@ class Graph:
         return vectors
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """A vector for each row. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
+        """A row for each text. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
+        return self._checked(inputs, self.output, (len(inputs["input_ids"]), self.width))
+
+    def states(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Of each token, padding too. Shapes: (B, T) each -> (B, T, D). Raises: CheckpointError."""
+        return self._checked(inputs, STATES, inputs["input_ids"].shape)
+
+    def _checked(
+        self, inputs: dict[str, NDArray[np.int64]], output: str, shape: tuple[int, ...]
+    ) -> NDArray[np.float32]:
+        """An output whose first dimensions have this shape."""
         with _usable(self._path):
-            vectors = self._run(inputs)
-        shape = len(inputs["input_ids"]), self.width
-        if vectors.shape != shape:
+            values = self._run(inputs, output)
+        if values.shape[: len(shape)] != shape:
             raise CheckpointError(
-                f"{self._path}: makes numbers of shape {vectors.shape}, and {RECORD} says {shape}; "
+                f"{self._path}: makes numbers of shape {values.shape}, and {RECORD} says {shape}; "
                 "export again"
             )
-        return np.asarray(vectors, np.float32)
+        return np.asarray(values, np.float32)
 
 
 @contextmanager
@@ -150,29 +163,13 @@ def _usable(path: Path) -> Iterator[None]:
         ) from None
 
 
-class Beside:
-    """A graph beside an engine, opened when it is first the faster of the two: `faster` says so of
-    the tokens of texts. Its vectors are of one pooling, and of any length."""
-
-    def __init__(self, folder: Path, faster: Callable[[Sequence[int]], bool], pooling: str) -> None:
-        self.folder, self.faster, self.pooling = folder, faster, pooling
-
-    @cached_property
-    def graph(self) -> Graph:
-        return Graph(self.folder)
-
-    def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
-        """A vector for each text; None where the engine is faster. Shapes: (S, D)."""
-        if not self.faster([len(encoding) for encoding in encodings]):
-            return None
-        return self.graph.rows(encodings)
-
-
 class Exported:
     """Texts -> float32 vectors (S, D), by an exported folder."""
 
-    def __init__(self, folder: str | Path, precision: Numbers = "fp32") -> None:
-        self.graph = Graph(Path(folder), precision)
+    def __init__(
+        self, folder: str | Path, precision: Numbers = "fp32", graph: Graph | None = None
+    ) -> None:
+        self.graph = graph or Graph(Path(folder), precision)
         self.tokenizer = Tokenizer.load(Path(folder))
         self.kind = self.graph.record.kind
         self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
@@ -227,11 +224,17 @@ def padded(
     return inputs
 
 
-Run = Callable[[dict[str, NDArray[np.int64]]], NDArray[np.float32]]
+class Run(Protocol):
+    """An output of a graph, of its first where none is called so; inputs that it lacks are left
+    out."""
+
+    def __call__(
+        self, inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /
+    ) -> NDArray[np.float32]: ...
 
 
-def onnx_graph(path: Path, output: str = VECTORS) -> Run:
-    """An output of a graph by ONNX Runtime, on all cores; inputs that it lacks are left out."""
+def onnx_graph(path: Path) -> Run:
+    """A graph by ONNX Runtime, on all cores."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -239,17 +242,16 @@ def onnx_graph(path: Path, output: str = VECTORS) -> Run:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {put.name for put in session.get_inputs()}
     outputs = [put.name for put in session.get_outputs()]
-    name = output if output in outputs else outputs[0]
 
-    def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        (values,) = session.run([name], given)
+        (values,) = session.run([output if output in outputs else outputs[0]], given)
         return np.asarray(values)
 
     return run
 
 
-def openvino_graph(path: Path, precision: Numbers, output: str = VECTORS) -> Run:
+def openvino_graph(path: Path, precision: Numbers) -> Run:
     """The same by OpenVINO, one batch at a time."""
     import openvino
 
@@ -261,11 +263,12 @@ def openvino_graph(path: Path, precision: Numbers, output: str = VECTORS) -> Run
         hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
     model = openvino.Core().compile_model(path, "CPU", hints)
     wanted = {name for put in model.inputs for name in put.names}
-    key = output if any(output in put.names for put in model.outputs) else 0
+    outputs = {name for put in model.outputs for name in put.names}
     request = model.create_infer_request()
 
-    def run(inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        return np.array(request.infer(given)[key], dtype=np.float32)
+        values = request.infer(given)[output if output in outputs else 0]
+        return np.array(values, dtype=np.float32)
 
     return run

@@ -73,6 +73,8 @@ class Model(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
+        self.beside: Callable[[Batch], Tensor | None] | None = None
+        """What computes the encoder's states in its place, of batches with which it is faster."""
 
     @property
     def config(self) -> TransformerConfig:
@@ -96,11 +98,15 @@ class Model(nn.Module):
     def states(self, batch: Batch) -> Tensor:
         """What heads read: the last states of the decoder, or of an encoder alone."""
         if self.decoder is None:
-            states: Tensor = self.encoder(batch)
-        else:
-            assert batch.source is not None
-            states = self.decoder(batch, memory=self.memory(batch.source))
+            return self.encoded(batch)
+        assert batch.source is not None
+        states: Tensor = self.decoder(batch, memory=self.memory(batch.source))
         return states
+
+    def encoded(self, batch: Batch) -> Tensor:
+        """The encoder's last states. Shapes: (N, D)."""
+        states = None if self.beside is None else self.beside(batch)
+        return self.encoder(batch) if states is None else states
 
     def memory(self, source: Batch) -> Tensor | Encoded:
         """What the decoder reads of a source: the encoder's states, of LSTMs with their cells."""

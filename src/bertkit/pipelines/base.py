@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.int8 import read_int8
-from bertkit.checkpoint.tuned import GRAPH, read_tuned
+from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
+from bertkit.engine.beside import Beside
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
-from bertkit.engine.exported import Beside
 from bertkit.engine.quantize import Int8
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
@@ -107,13 +107,10 @@ def open_engine(
         int8=int8,
         device=device,
     )
-    if tuned is not None and "graph" in tuned.engines.values() and not batch_invariant:
-        engine.beside = Beside(
-            loaded.folder / GRAPH,
-            lambda lengths: tuned.engine(lengths) == "graph",
-            tuned.pooling,
-        )
-    return engine
+    if tuned is None or not tuned.graph or batch_invariant:
+        return engine
+    graphs = tuned.graphs(loaded.folder)
+    return engine.with_beside(Beside(graphs, tuned.runtime, tuned.pooling, engine.dtype))
 
 
 class ModelPipeline:

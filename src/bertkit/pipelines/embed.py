@@ -98,15 +98,14 @@ class Embed(ModelPipeline):
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        encodings = [feature.encoding for work in works for feature in work.features]
-        beside, rows = self.engine.beside, None
+        beside, vectors = self.engine.beside, None
         if beside is not None and beside.pooling == self.pooling.mode:
-            rows = beside.rows(encodings)
-        if rows is None:
-            vectors = self._rows(works, self.pooling)
-        else:
+            encodings = [feature.encoding for work in works for feature in work.features]
             owner = [place for place, work in enumerate(works) for _ in work.features]
-            vectors = averaged(rows, encodings, owner)
+            rows = beside.vectors(encodings)
+            vectors = None if rows is None else averaged(rows, encodings, owner)
+        if vectors is None:
+            vectors = self._rows(works, self.pooling)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

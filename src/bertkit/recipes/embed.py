@@ -169,7 +169,7 @@ def _opened(
     settled = pooling is None and not invariant and device in ("auto", "cpu")
     if precision == "auto" and settled and backend is None and not GPU.exists():
         tuned = read_tuned(Path(model)) if (Path(model) / TUNED).exists() else None
-        if tuned is not None and "graph" in tuned.engines.values():
+        if tuned is not None and tuned.graph:
             return TunedEmbed(Path(model), tuned)
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
@@ -195,8 +195,10 @@ class TunedEmbed(Exported):
     """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
 
     def __init__(self, folder: Path, tuned: Tuned) -> None:
-        super().__init__(folder / GRAPH)
         self.folder, self.tuned = folder, tuned
+        self.graphs = tuned.graphs(folder)
+        first = next(engine for engine in tuned.engines.values() if engine != "packed")
+        super().__init__(folder / GRAPH, graph=self.graphs(tuned.runtime([1]) or first))
         say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
 
     @cached_property
@@ -216,9 +218,11 @@ class TunedEmbed(Exported):
         return super().stream(texts, long=long, prompt=prompt)
 
     def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        if self.tuned.engine([len(encoding) for encoding in encodings]) == "graph":
-            return super().vectors(encodings)
-        return self.packed.vectors(encodings)
+        runtime = self.tuned.runtime([len(encoding) for encoding in encodings])
+        if runtime is None:
+            return self.packed.vectors(encodings)
+        self.graph = self.graphs(runtime)
+        return super().vectors(encodings)
 
 
 GPU = Path("/proc/driver/nvidia")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import (
     COUNTS,
     GRAPH,
+    NAMES,
     EngineName,
     Tuned,
     cell,
@@ -34,7 +35,8 @@ from bertkit.checkpoint.tuned import (
 )
 from bertkit.console import say
 from bertkit.data.local_text import documents
-from bertkit.engine.exported import GRAPHS, Graph
+from bertkit.engine.beside import Beside
+from bertkit.engine.exported import GRAPHS, Runtime
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import cosines
@@ -68,11 +70,12 @@ def tune(
     """What a model is fastest with on this machine, for --precision auto.
 
     Precisions are timed, then tokens of a batch, then threads, and then bertkit's own engine beside
-    a graph for ONNX Runtime, where that is installed and the model is made of layers like BERT's:
-    with one text, with few and with many, short and long. `precision="auto"` takes it from
-    then on, on this machine. `texts` are files of texts like those to come, for the answer depends
-    on their length; by default English that is there already. A precision is left out if a vector
-    has a cosine below `lowest` to its fp32 one. Returns: the choice, and the texts per second of
+    a graph by ONNX Runtime and OpenVINO, where these are installed and the model is made of layers
+    like BERT's: with one text, with few and with many, short and long. `precision="auto"` takes it
+    from then on, on this machine, for vectors and for answers. `texts` are files of texts like
+    those to come, for the answer depends on their length; by default English that is there already.
+    A precision or a runtime is left out if a vector has a cosine below `lowest` to its fp32 one.
+    Returns: the choice, and the texts per second of
     all that was tried.
     Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
 
@@ -130,7 +133,7 @@ def tune(
         weights=weights_of(loaded.folder),
     )
     write_tuned(loaded.folder, choice)  # before the graph that an older one names goes
-    engines = _engines(loaded, packed, precision, works, exact, lowest, threads, tried)
+    engines = _engines(loaded, packed, choice, works, exact, lowest, tried)
     write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
     return {
         "precision": precision,
@@ -144,11 +147,10 @@ def tune(
 def _engines(
     loaded: Loaded,
     packed: Embed,
-    precision: Inference,
+    choice: Tuned,
     works: Sequence[Work],
     exact: NDArray[np.float32],
     lowest: float,
-    threads: int,
     tried: dict[str, dict[Any, Any]],
 ) -> dict[str, EngineName]:
     """The fastest engine for one text, for few and for many, short and long; the graph is kept in
@@ -156,17 +158,22 @@ def _engines(
     out = loaded.folder / GRAPH
     if out.exists():
         shutil.rmtree(out)
-    if reason := _no_graph(loaded, precision):
+    if reason := _no_graph(loaded, choice.precision):
         say(f"engine: packed batches alone, for {reason}")
         return {}
-    _write_graph(loaded, packed, precision, out)
-    graph = Graph(out)
-    encodings = [work.features[0].encoding for work in works]
-    nearest = cosines(graph.rows(encodings), exact).min()
-    if not nearest >= lowest:
-        say(f"engine: packed batches alone, for a graph's lowest cosine is {nearest:.4f}")
-        shutil.rmtree(out)
-        return {}
+    _write_graph(loaded, packed, choice.precision, out)
+    engines: dict[EngineName, Callable[[Sequence[Work]], object]] = {
+        "packed": partial(_with_threads, choice.threads, packed.run)
+    }
+    graphs = choice.graphs(loaded.folder)
+    for runtime in _runtimes(choice.precision):
+        beside = Beside(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
+        embed = Embed(loaded, packed.engine.with_beside(beside))
+        nearest = cosines(embed.run(works), exact).min()
+        if nearest >= lowest:
+            engines[runtime] = embed.run
+        else:
+            say(f"engine: not {NAMES[runtime]}, whose lowest cosine is {nearest:.4f}")
     order = sorted(works, key=lambda work: work.tokens)
     chosen: dict[str, EngineName] = {}
     for half in (order[: len(order) // 2 + 1], order[len(order) // 2 :]):
@@ -177,20 +184,18 @@ def _engines(
             if name in chosen:
                 continue
             asked = [part[n : n + count] for n in range(0, len(part) - count + 1, count)]
-            read = [[work.features[0].encoding for work in some] for some in asked]
-            own = partial(_each, packed.run, asked)
-            calls: dict[EngineName, Callable[[], object]] = {
-                "packed": partial(_with_threads, threads, own),
-                "graph": partial(_each, graph.rows, read),
-            }
-            seconds = _seconds(calls)
+            seconds = _seconds({e: partial(_each, run, asked) for e, run in engines.items()})
             rates = {engine: len(asked) * count / s for engine, s in seconds.items()}
             tried.setdefault("engines", {})[name] = rates
             say(f"engine, {name}: " + ", ".join(f"{e} {r:,.0f} texts/s" for e, r in rates.items()))
             chosen[name] = max(rates, key=lambda engine: rates[engine])
-    if "graph" not in chosen.values():
+    if set(chosen.values()) <= {"packed"}:
         shutil.rmtree(out)
     return chosen
+
+
+def _always(runtime: Runtime) -> Callable[[Sequence[int]], Runtime]:
+    return lambda _: runtime
 
 
 def _each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
@@ -198,13 +203,22 @@ def _each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
         call(part)
 
 
+def _runtimes(precision: Inference) -> list[Runtime]:
+    """Those that are installed; OpenVINO does not know the operators of integers."""
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
+    return [
+        name
+        for name in runtimes
+        if importlib.util.find_spec(name) and (name, precision) != ("openvino", "int8")
+    ]
+
+
 def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
     """None, or why there is no graph to be timed."""
-    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{' and '.join(missing)} is not installed (pip install 'bertkit[export]')"
-    if precision == "bf16":
-        return "ONNX Runtime computes no bf16 here"
+    if not _runtimes(precision):
+        return "no runtime of graphs is installed (pip install 'bertkit[export]')"
+    if importlib.util.find_spec("onnx") is None:
+        return "onnx is not installed (pip install 'bertkit[export]')"
     from bertkit.engine.export import too_large
     from bertkit.engine.graph import unfit
 
@@ -265,11 +279,11 @@ def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
     return {choice: median(each) for choice, each in times.items()}
 
 
-def _with_threads(count: int, run: Callable[[], object]) -> None:
+def _with_threads(count: int, run: Callable[..., object], *given: object) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        run()
+        run(*given)
     finally:
         torch.set_num_threads(before)
 

@@ -1,0 +1,61 @@
+"""A graph's states are those of the model, in the order of the packed batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.test_export import encodings, model_of
+
+from bertkit.batch import Batch
+from bertkit.engine.beside import Beside
+from bertkit.engine.engine import Engine
+from bertkit.engine.exported import Graph, Runtime
+from bertkit.nn.pool import Pooling
+
+for _name in ("onnx", "onnxruntime", "openvino"):
+    pytest.importorskip(_name, reason="pip install 'bertkit[export]'")
+
+from bertkit.engine.export import export  # noqa: E402  # needs onnx
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("graph")
+    export(model_of("bert"), Pooling(), out, length=64, kind="onnx", operators="fused")
+    return out
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+@given(lengths=st.lists(st.integers(1, 64), min_size=1, max_size=6), seed=st.integers(0, 99))
+@settings(max_examples=15, deadline=None)
+def test_states_are_the_models(
+    runtime: Runtime, folder: Path, lengths: list[int], seed: int
+) -> None:
+    graph = Graph(folder, runtime=runtime)
+    beside = Beside(lambda _: graph, lambda _: runtime, "mean")
+    engine = Engine(model_of("bert"))
+    batch = Batch.of(encodings(np.random.default_rng(seed), sorted(lengths)))
+    with torch.inference_mode():
+        expected = engine.model.states(batch)
+        found = engine.with_beside(beside).model.states(batch)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert engine.model.beside is None
+
+
+def test_by_the_length_of_texts_it_is_the_model_or_the_graph(folder: Path) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def graphs(runtime: Runtime) -> Graph:
+        asked.append((0,))
+        return Graph(folder, runtime=runtime)
+
+    beside = Beside(graphs, lambda lengths: "onnxruntime" if len(lengths) == 1 else None, "mean")
+    read = encodings(np.random.default_rng(0), [3, 5])
+    assert beside(Batch.of(read)) is None
+    assert asked == []
+    assert beside(Batch.of(read[:1])).shape == (3, model_of("bert").config.hidden)
