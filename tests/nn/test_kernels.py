@@ -179,6 +179,18 @@ def test_dropout_keeps_the_mean() -> None:
     assert (drawn.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
 
 
+@pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 3)])
+@pytest.mark.parametrize("case", CASES)
+def test_one_sequence_without_a_gradient_equals_the_formula(
+    case: str, kv_heads: int, behind: int
+) -> None:
+    for size in (1, 20, 192):
+        q, kv, context = made([size], case, behind=behind, kv_heads=kv_heads)
+        expected = reference(q, kv, context)
+        with torch.no_grad():
+            torch.testing.assert_close(Bmm()(q, kv, context), expected)
+
+
 @pytest.mark.parametrize("wrong", [{"scale": 0.4}, {"causal": True}, {"window": 30}])
 def test_control_another_context_fails(wrong: dict[str, object]) -> None:
     q, kv, context = made(LAYOUTS["mixed"])

@@ -36,11 +36,10 @@ class PackedLinear(nn.Module):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self.bias = None if linear.bias is None else linear.bias.detach()
         self.activation, self.algorithm = NAMES[activation] if activation else ("none", "")
+        self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, self.activation, [], self.algorithm
-        )
+        out: Tensor = self.product(x, self.weight, self.bias, self.activation, [], self.algorithm)
         return out
 
 

@@ -76,7 +76,8 @@ class Transformer(nn.Module):
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
-            x = F.pad(x, (0, 0, 0, rounded(tokens) - tokens))
+            behind = rounded(tokens) - tokens
+            x = F.pad(x, (0, 0, 0, behind)) if behind else x  # by nothing it would be copied
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch.layout, x)

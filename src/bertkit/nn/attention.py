@@ -68,14 +68,15 @@ def attend(
         return kernel(q, kv, context, dropout=dropout)
     if isinstance(context.queries, Padded):
         return attend(q, kv, context, dropout=dropout, kernel=Dense())
-    varlen, window = Varlen(), context.window
-    if varlen.refuses(q, kv, context, dropout=dropout) is None:
+    on_cpu, window = q.device.type == "cpu", context.window
+    varlen = Varlen()
+    if not on_cpu and varlen.refuses(q, kv, context, dropout=dropout) is None:
         return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
     longest: Kernel = Fused()
-    if q.device.type == "cpu" and dropout:
+    if on_cpu and dropout:
         longest = Bmm()
-    elif q.device.type == "cpu":
+    elif on_cpu:
         bounds.append((BMM_MAX_LENGTH, Bmm()))
     if window is not None and context.bias is None:
         bounds.append((max(BMM_MAX_LENGTH, LOCAL_MIN_WINDOWS * window), longest))

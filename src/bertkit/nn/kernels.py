@@ -57,6 +57,8 @@ class Bmm:
     ) -> Tensor:
         bias = context.bias
         added = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
+        if context.queries.sequences == 1 and not dropout and not torch.is_grad_enabled():
+            return _alone(q, kv, context, *added)
         mixed: Tensor = _Products.apply(q, kv, context, dropout, *added)  # type: ignore[no-untyped-call]
         return mixed
 
@@ -293,12 +295,7 @@ class _Products(torch.autograd.Function):
             k, v = y.flatten(1, 2)
             scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
             heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
-            if biases:
-                heads_apart += biases[place]
-            blocked = context.blocked(keys.length, q.device)
-            if blocked is not None:
-                # finite: a row of padding may see nothing else, and 0 / 0 would spread
-                heads_apart.masked_fill_(blocked, torch.finfo(scores.dtype).min)
+            _restrict(heads_apart, context, *biases[place : place + 1])
             padding = context.padding(keys)
             if padding is not None:
                 heads_apart.masked_fill_(padding, -torch.inf)
@@ -339,6 +336,29 @@ class _Products(torch.autograd.Function):
             put(grad_q[:, None], grad_x, queries)
             put(grad_kv, grad_y, keys)
         return grad_q, grad_kv, None, None, *biases
+
+
+def _alone(q: Tensor, kv: Tensor, context: AttentionContext, *bias: Tensor) -> Tensor:
+    """The same of one sequence without a gradient: heads are read where they lie, and not copied
+    (docs/log.md)."""
+    _, heads, width = q.shape
+    x = q[: context.queries.total].transpose(0, 1)
+    k, v = kv[: context.keys.total].permute(1, 2, 0, 3)
+    x = x.reshape(len(k), -1, width)  # a copy only where heads share keys
+    scores = _scaled(x, k.transpose(1, 2), context.scaling(width))
+    _restrict(scores.view(1, heads, -1, k.shape[1]), context, *bias)
+    mixed = torch.bmm(torch.softmax(scores, -1), v)
+    return _behind(mixed.view(heads, -1, width).transpose(0, 1), q)
+
+
+def _restrict(scores: Tensor, context: AttentionContext, *bias: Tensor) -> None:
+    """Add what is added to scores (S, H, Tq, Tk), and hide what is out of reach."""
+    for each in bias:
+        scores += each
+    blocked = context.blocked(scores.shape[-1], scores.device)
+    if blocked is not None:
+        # finite: a row of padding may see nothing else, and 0 / 0 would spread
+        scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
