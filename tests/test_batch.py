@@ -72,3 +72,11 @@ def test_moving_keeps_the_layout() -> None:
     layout = Packed.of([2, 3]).to("cpu")
     assert layout.lengths == (2, 3)
     assert torch.equal(layout.cu_seqlens, torch.tensor([0, 2, 5]))
+
+
+def test_sums_of_one_sequence_are_the_same_without_a_gradient() -> None:
+    layout, x = Packed.of([5]), torch.randn(5, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(layout.sums(x), x.sum(0, keepdim=True))
+        assert layout.sums(x.bfloat16()).dtype == torch.float32
+    torch.testing.assert_close(layout.sums(x), x.sum(0, keepdim=True))

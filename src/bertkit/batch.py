@@ -41,17 +41,20 @@ class Packed:
     def of(lengths: Sequence[int], *, any_order: bool = False) -> Packed:
         """The layout of sequences with these lengths, which must not decrease unless `any_order`
         is allowed: such a layout has keys and values only, and no queries."""
-        host = np.asarray(lengths, dtype=np.int64)
-        if (host < 1).any() or not (any_order or (np.diff(host) >= 0).all()):
+        lengths = tuple(map(int, lengths))
+        if min(lengths, default=1) < 1 or not (any_order or lengths == tuple(sorted(lengths))):
             raise ValueError("sequences are packed shortest first, and none is empty")
-        cu_seqlens = np.concatenate([[0], np.cumsum(host)])
-        sequence_ids = np.repeat(np.arange(len(host)), host)
-        positions = np.arange(cu_seqlens[-1]) - cu_seqlens[:-1][sequence_ids]
+        cu_seqlens = np.array([0, *itertools.accumulate(lengths)])
+        positions = np.arange(cu_seqlens[-1])
+        sequence_ids = np.zeros_like(positions)
+        if len(lengths) > 1:
+            sequence_ids = np.repeat(np.arange(len(lengths)), lengths)
+            positions -= cu_seqlens[:-1][sequence_ids]
         return Packed(
             torch.from_numpy(cu_seqlens),
             torch.from_numpy(sequence_ids),
             torch.from_numpy(positions),
-            lengths=tuple(host.tolist()),
+            lengths=lengths,
         )
 
     @property
@@ -84,6 +87,8 @@ class Packed:
 
     def sums(self, x: Tensor) -> Tensor:
         """Over the tokens of each sequence, in fp32. Shapes: (N, D) -> (S, D)."""
+        if len(self.lengths) == 1 and not torch.is_grad_enabled():
+            return x.sum(0, keepdim=True, dtype=torch.float32)
         zeros = torch.zeros(len(self.lengths), x.shape[1], device=x.device)
         return zeros.index_add_(0, self.sequence_ids, x.float())
 
@@ -359,7 +364,7 @@ def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
 def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
     """Which sequences go through a model together, by their places: shortest first, neighbors
     whose lengths add up to at most the budget. A longer sequence stands alone."""
-    order = np.argsort(np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for part in cut_by_tokens([lengths[place] for place in order], max_batch_tokens):
         yield order[part]
 

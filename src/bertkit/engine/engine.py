@@ -90,14 +90,16 @@ class Engine:
             outputs[place] = rows.numpy()
         return outputs
 
+    @torch.inference_mode()
     def rows(self, sequences: Sequence[Tokens], read: Read) -> NDArray[np.float32]:
         """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
-
-        def forward(model: Model, batch: Batch) -> Tensor:
-            return read(model.encoded(batch), batch).float()
-
-        none = np.empty((0, 0), np.float32)
-        return np.concatenate(self.run(sequences, forward)) if sequences else none
+        rows = np.empty((0, 0), np.float32)
+        for places, batch in self.batches(sequences):
+            part = read(self.model.encoded(batch), batch).float().cpu().numpy()
+            if not len(rows):
+                rows = np.empty((len(sequences), *part.shape[1:]), np.float32)
+            rows[places] = part
+        return rows
 
     @torch.inference_mode()
     def stream(
@@ -126,10 +128,10 @@ class Engine:
         sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[list[int], Batch]]:
         """Packed batches, shortest sequences first, each with the places of its sequences."""
-        own = np.array([len(sequence.ids) for sequence in sequences], dtype=np.int64)
-        read = 0 if sources is None else np.array([len(source.ids) for source in sources])
-        for group in by_length((own + read).tolist(), self.max_batch_tokens):
-            places = sorted(group, key=lambda place: own[place])
+        own = [len(sequence.ids) for sequence in sequences]
+        read = [0] * len(own) if sources is None else [len(source.ids) for source in sources]
+        for group in by_length(list(map(sum, zip(own, read, strict=True))), self.max_batch_tokens):
+            places = sorted(group, key=own.__getitem__)
             batch = Batch.of(
                 [sequences[place] for place in places],
                 token_indices=token_indices and [token_indices[place] for place in places],
