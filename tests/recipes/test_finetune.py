@@ -122,7 +122,9 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
     assert scores == same
     one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one)
-    scored = bertkit.evaluate(tmp_path / "one", dev, **columns)
+    named = json.loads((tmp_path / "one" / "config.json").read_text())["bertkit"]["task"]["columns"]
+    assert named == {"text_column": "body", "label_column": "about"}
+    scored = bertkit.evaluate(tmp_path / "one", dev.assign(remark=dev["body"]))
     assert scored["accuracy"] == scores["accuracy"]
     with pytest.raises(ConfigError, match="on_epoch: it is called with the epoch's number"):
         finetune("classify", base, train=train, dev=dev, out=tmp_path / "c", on_epoch=lambda e: e)

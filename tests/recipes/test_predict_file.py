@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.factories import tiny_folder, tiny_tokenizer
 
+import bertkit
 from bertkit import cli
 from bertkit.recipes.predict_file import write_answers
 from bertkit.tasks.classify import LabelAnswer, LabelsAnswer
@@ -36,6 +38,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 INPUT = 'id;body;label\n1;"a; b";x\n2;c, d;y\n3;"e\n f";x\n'
 COLUMNS = ["id", "body", "label", "predicted_label", "score", "scores.0", "scores.1", "truncated"]
+
+
+def test_columns_that_were_named_for_training_are_known(
+    model: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "in.csv").write_text("body,is_late,more\na b c d,0,a b c d\nx y z z,1,c d e f\n")
+    words = ["--file", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.csv")]
+    assert cli.run(["predict", model, *words]) == 2
+    assert "name it with --text-column" in capsys.readouterr().err
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["bertkit"]["task"]["columns"] = {"text_column": "body", "label_column": "is_late"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert cli.run(["predict", str(folder), *words]) == 0
+    assert "text = 'body'" in capsys.readouterr().err
+    assert cli.run(["evaluate", str(folder), str(tmp_path / "out.csv")]) == 0
+    assert "text = 'body', label = 'is_late'" in capsys.readouterr().err  # and not the answers
+    (out,) = bertkit.predict(folder, [{"more": "a b", "body": "x y", "is_late": None}])
+    assert out == bertkit.pipeline("classify", folder)("x y")
 
 
 @pytest.mark.parametrize("piped", [False, True])

@@ -31,8 +31,9 @@ from bertkit.pipelines.task import Answer
 from bertkit.pipelines.words import Words, whole_words
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
+from bertkit.tasks.columns import columns_in, with_columns
 from bertkit.tasks.tag import Tag
-from bertkit.tasks.task import Feature, Item, Task, by_example
+from bertkit.tasks.task import Feature, Item, Reading, Task, by_example
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.vectors import Vectors
@@ -110,11 +111,12 @@ def save_elmo_task(
     shape: Network,
     scores: Mapping[str, Any],
     vectors: Path | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Write the folder, whole or not at all; `scores` are told beside. `vectors` is the file of the
-    word vectors that the network reads."""
+    word vectors that the network reads, `reading` the columns that were named."""
     record = TaskRecord(
-        settings=task.settings(),
+        settings=with_columns(task.settings(), reading or Reading()),
         labels=list(task.labels),
         network=shape,
         mixture=features.mixture(features.rows),
@@ -285,6 +287,7 @@ class ElmoAnswer(Answer[Any]):
         self.task, self.features, self.head = load_elmo_task(
             folder, config.layers, config.hidden, self.vectors
         )
+        self.columns = columns_in(read_record(folder).settings)
         asked = tasks.find(task) if isinstance(task, str) else task
         if asked is not None and not isinstance(self.task, asked):
             raise CheckpointError(

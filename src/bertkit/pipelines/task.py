@@ -13,6 +13,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.tasks import Task
 from bertkit.tasks.answering import Answering
+from bertkit.tasks.columns import columns_in
 from bertkit.tasks.task import Feature, Outputs
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -26,6 +27,7 @@ class Answer(ModelPipeline, Answering[A]):
     ) -> None:
         super().__init__(loaded, engine)
         self.task, self.policies, self.length = task, task.long, loaded.length
+        self.columns = columns_in(loaded.settings)
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:

@@ -39,7 +39,8 @@ def evaluate(
 
     Examples longer than the model are cut, or read in windows. What is said of the labels calls the
     rows by their file, or by `name`. A program may give a DataFrame or other rows (`data.given`),
-    and name columns by keywords: `text_column="review", label_column="stars"`.
+    and name columns by keywords: `text_column="review", label_column="stars"`. Those that were
+    named for training need not be named again.
     Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
 
     Args:
@@ -55,10 +56,11 @@ def evaluate(
     (named,) = with_keywords("evaluate", {Reading: reading}, columns)
     if isinstance(examples, str | Path):
         name = name or str(examples)
-        rows = read_examples(type(answer.task), examples, named)
+        rows = read_examples(type(answer.task), examples, named, learned=answer.columns)
     else:
         name = name or "the rows"
-        rows = list(take(type(answer.task), examples, named, "examples").examples)
+        kind, learned = type(answer.task), answer.columns
+        rows = list(take(kind, examples, named, "examples", learned=learned).examples)
     if not rows:
         raise DataError("no rows to score")
     check_examples(answer.task, rows)

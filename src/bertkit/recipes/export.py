@@ -14,6 +14,7 @@ from bertkit.pipelines import Embed, answering
 from bertkit.retrieval.search import fingerprint
 from bertkit.storage import new_folder, refuse_used
 from bertkit.tasks import Task
+from bertkit.tasks.columns import with_columns
 
 NEEDS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
@@ -65,7 +66,8 @@ def export(
     if task is not None:
         answers = answering(loaded, task)
         loaded, head = answers.loaded, answers.task.head
-        of_task = {"labels": answers.task.labels, "settings": answers.task.settings()}
+        settings = with_columns(answers.task.settings(), answers.columns)
+        of_task = {"labels": answers.task.labels, "settings": settings}
     embed = Embed(loaded, pooling=pooling)
     if format != "onnx":
         operators = "standard"

@@ -135,7 +135,7 @@ def finetune_elmo(
         "scores": scores,
         "mixture": features.mixture(features.rows),
     }
-    save_elmo_task(out, folder, made, features, head, network, result, vectors)
+    save_elmo_task(out, folder, made, features, head, network, result, vectors, reading)
     if held is not None:
         score_test(out, kind, held, "cpu")
     return {**result, **read_test(out)}

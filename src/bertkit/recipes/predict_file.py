@@ -18,6 +18,7 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.storage import refuse_used, writing
 from bertkit.tasks.answering import PART, PREDICTED, STREAM, Answering, batched
+from bertkit.tasks.columns import as_learned
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.long import Long
@@ -48,7 +49,10 @@ def answered_file(
     how far it is, where it is `watched`.
     Raises: DataError naming file and line, ConfigError for a policy that the task has not.
     """
-    examples = read_examples(type(answer.task), file, reading, labelled=False)
+    reading = as_learned(reading, answer.columns, file, labelled=False)
+    examples = read_examples(
+        type(answer.task), file, reading, labelled=False, learned=answer.columns
+    )
     given = _input(answer.task.name, file, reading)
     held = [given.get(example.where, {"where": example.where}) for example in examples]
     return held, answered(answer, examples, long=long, watched=watched)

@@ -167,7 +167,7 @@ def _read(
     ready: Answer[Any], rows: Path | str | Sequence[Any], reading: Reading | None
 ) -> Sequence[Any]:
     if isinstance(rows, str | Path):
-        return read_examples(type(ready.task), rows, reading)
+        return read_examples(type(ready.task), rows, reading, learned=ready.columns)
     return rows
 
 

@@ -68,6 +68,8 @@ class Answering(ABC, Generic[A]):
     """Tokens that the model reads."""
     head: Any
     """The model's, for tasks that decode with its weights."""
+    columns: Reading = Reading()
+    """Those that were named for training; rows that have them are read so."""
 
     @abstractmethod
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
@@ -107,7 +109,8 @@ class Answering(ABC, Generic[A]):
     def examples(self, items: Any, reading: Reading | None = None) -> Sequence[Any]:
         """The task's own examples of texts or rows. Raises: DataError."""
         if is_rows(items):
-            return take(type(self.task), items, reading, "rows", labelled=False).examples
+            kind, learned = type(self.task), self.columns
+            return take(kind, items, reading, "rows", labelled=False, learned=learned).examples
         examples = []
         for number, item in enumerate(items):
             try:

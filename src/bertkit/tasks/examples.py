@@ -16,6 +16,7 @@ from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
 from bertkit.errors import DataError
 from bertkit.storage import sha256
+from bertkit.tasks.columns import as_learned
 from bertkit.tasks.task import E, Reading, Task
 
 
@@ -48,12 +49,15 @@ def read_examples(
     reading: Reading | None = None,
     *,
     labelled: bool = True,
+    learned: Reading | None = None,
 ) -> list[Any]:
-    """The examples of a file; how it was read is said. Raises: DataError naming file and line."""
+    """The examples of a file; how it was read is said. `learned` are the columns of training, taken
+    where the file has them and `reading` names none. Raises: DataError naming file and line.
+    """
     if suffix(Path(path)) == ".parquet":
         with as_file(Path(path), str(path)) as (rows, told):
-            return _read(task, rows, reading, told, labelled=labelled)
-    return _read(task, Path(path), reading, str, labelled=labelled)
+            return _read(task, rows, reading, told, labelled=labelled, learned=learned)
+    return _read(task, Path(path), reading, str, labelled=labelled, learned=learned)
 
 
 def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
@@ -89,6 +93,7 @@ def take(
     name: str,
     *,
     labelled: bool = True,
+    learned: Reading | None = None,
 ) -> Examples:
     """Any rows with their hash; `name` is what a program calls them. Raises: DataError."""
     if isinstance(rows, Examples):
@@ -96,7 +101,7 @@ def take(
     if isinstance(rows, str | Path) and Path(rows) == STDIN:
         raise DataError(f"{name}: stdin, which a run that goes on cannot read again; name a file")
     if isinstance(rows, str | Path):
-        read = read_examples(task, rows, reading, labelled=labelled)
+        read = read_examples(task, rows, reading, labelled=labelled, learned=learned)
         return Examples(read, str(rows), sha256(Path(rows)))
     if are_examples(rows):
         examples = list(rows)
@@ -105,7 +110,7 @@ def take(
     if not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"{name}: {type(rows).__name__} holds no rows; give {KINDS}")
     with as_file(rows, name) as (path, told):
-        examples = _read(task, path, reading, told, labelled=labelled)
+        examples = _read(task, path, reading, told, labelled=labelled, learned=learned)
         return Examples(examples, None, sha256(path))
 
 
@@ -116,10 +121,12 @@ def _read(
     told: Callable[[str], str],
     *,
     labelled: bool,
+    learned: Reading | None,
 ) -> list[Any]:
     """Examples, and what is said of them, in words of those who gave the rows."""
+    reading = as_learned(reading or Reading(), learned or Reading(), path, labelled=labelled)
     with shown(told):
-        examples, columns = task.read(path, reading or Reading(), labelled=labelled)
+        examples, columns = task.read(path, reading, labelled=labelled)
     say(told(columns))
     if not examples:
         raise DataError(f"{path}: no rows")

@@ -10,6 +10,7 @@ from bertkit.engine.exported import LOGITS, Graph, Numbers
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.tasks import Task, find, recorded
 from bertkit.tasks.answering import Answering
+from bertkit.tasks.columns import columns_in
 from bertkit.tasks.task import Feature, Outputs
 from bertkit.text.tokenizer import Tokenizer
 
@@ -42,6 +43,7 @@ class ExportedAnswer(Answering[Any]):
         if task is not None and (find(task) if isinstance(task, str) else task) is not kind:
             raise ConfigError(f"task: {folder} was exported for {name}; leave it out")
         self.task = kind.restore(record.labels, record.settings)
+        self.columns = columns_in(record.settings)
         self.tokenizer, self.length, self.head = Tokenizer.load(folder), record.length, None
 
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:

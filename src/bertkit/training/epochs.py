@@ -10,14 +10,16 @@ from typing import Any
 
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.config import decode
 from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
+from bertkit.tasks.columns import with_columns
 from bertkit.tasks.confusion import LabelReport, by_label, label_report
-from bertkit.tasks.task import Feature, Task, by_example, group
+from bertkit.tasks.task import Feature, Reading, Task, by_example, group
 from bertkit.training.journal import RUN
 from bertkit.training.run import CHECKPOINTS, Run
 
@@ -166,7 +168,7 @@ class Epochs:
             loaded.tokenizer,
             loaded.family,
             labels=task.labels,
-            settings=task.settings(),
+            settings=with_columns(task.settings(), decode(Reading, self.run.record["reading"])),
             length=self.length,
         )
         if adapters(model) and not grown(loaded):
