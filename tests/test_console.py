@@ -21,6 +21,12 @@ def test_words_go_to_stderr_as_they_are(capfd: pytest.CaptureFixture[str]) -> No
     assert err.splitlines() == ["x", "[bold]x[/bold] " + "long " * 60]
 
 
+def test_the_100th_line_of_a_file_is_no_emoji(capfd: pytest.CaptureFixture[str]) -> None:
+    console.Console(stderr=True).print("rows.csv:100: bad", markup=False)  # the control
+    console.say("rows.csv:100: bad")
+    assert capfd.readouterr().err == "rows.csv💯 bad\nrows.csv:100: bad\n"
+
+
 def test_nothing_is_said_quietly(capfd: pytest.CaptureFixture[str]) -> None:
     with console.quietly():
         console.say("unheard")

@@ -25,7 +25,7 @@ from rich.progress import (
 
 from bertkit.errors import DataError
 
-CONSOLE = Console(stderr=True, highlight=False)
+CONSOLE = Console(stderr=True, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
