@@ -30,6 +30,7 @@ from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
+from bertkit.tasks.examples import read_examples
 from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts
@@ -428,6 +429,17 @@ def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
 def test_tables_that_are_no_pairs_are_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         Similarity.read(table(tmp_path / "t.tsv", text), Reading(header=True), labelled=True)
+
+
+def test_all_rows_that_cannot_be_used_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = table(tmp_path / "t.tsv", "anchor\tpositive\tscore\nx\t \t1\nx\ty\t2\nx\ty\thigh\n")
+    with pytest.raises(DataError, match=r"2 rows cannot be used: .*t\.tsv:2, .*t\.tsv:4\)$"):
+        read_examples(Similarity, path)
+    told = capsys.readouterr().err
+    assert "t.tsv:2: a text is empty" in told
+    assert "t.tsv:4: the label 'high' is no number" in told
 
 
 def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Path) -> None:

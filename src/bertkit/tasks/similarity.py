@@ -19,6 +19,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Settings
 from bertkit.console import say
+from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import LABELS, PAIRS, TEXTS, Columns
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
@@ -141,13 +142,16 @@ class Similarity(Task[Example, SimilarityAnswer]):
         if negatives and pair is None:
             raise DataError(f"{table.file}: negatives without a pair; name it with --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
-        examples = []
-        for row, line in zip(table.rows, table.lines, strict=True):
+
+        def read(placed: tuple[dict[str, str], int]) -> Example:
+            row, line = placed
             where = f"{table.file}:{line}"
             texts = tuple(row[column] for column in chosen)
             if not all(one.strip() for one in texts):
                 raise DataError(f"{where}: a text is empty; remove the row")
-            examples.append(Example(texts, _number(row[label], where) if label else None, where))
+            return Example(texts, _number(row[label], where) if label else None, where)
+
+        examples = each_of(read, zip(table.rows, table.lines, strict=True))
         said = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
         return examples, f"{table.said}; {len(examples):,} rows; texts = {said}"
 
