@@ -70,6 +70,7 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
     said = capsys.readouterr().err
     assert f"{best}: the best of 4 by accuracy on dev" in said
     assert "| learning_rate |" in said
+    assert "as good on dev" not in said
     assert re.search(rf"^4 of 4: {best}: accuracy \d\.\d{{4}}$", said, re.M)
     assert "epoch 1: " not in said  # of a run that is one of many
     assert said.count("dev, label by label:") == 1
@@ -86,6 +87,20 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
         same = (out / cell / "scores.json").stat().st_mtime_ns == before[cell]
         assert same == (cell != CELLS[1])
     assert (out / "learning_rate=2e-2,epochs=2" / "scores.json").exists()
+
+
+def test_that_several_are_as_good_is_told(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried(base, tmp_path / "all", ["learning_rate=1e-9,1e-4"])
+    told = capsys.readouterr().err
+    assert "learning_rate=1e-9: kept, and no better than the others: by accuracy on dev all" in told
+    assert "Take more epochs (there were 1): learning_rate is as high as small models want" in told
+    assert "(1e-09 and 0.0001 were tried)" in told
+    tried(base, tmp_path / "some", ["learning_rate=1e-9,2e-2,2.0e-2", "epochs=4"])
+    told = capsys.readouterr().err
+    assert "learning_rate=2e-2,epochs=4: the best of 3" in told
+    assert "as good on dev: 'learning_rate=2.0e-2,epochs=4'" in told
 
 
 def test_weights_of_all_are_kept_when_asked(base: Path, tmp_path: Path) -> None:

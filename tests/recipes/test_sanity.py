@@ -123,6 +123,26 @@ def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixtur
     assert "no label is ever given" in said(capsys)[0]
 
 
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ((5e-5,), "Raise learning_rate (it was 5e-05; small models want 1e-4 to 3e-4) or take"),
+        ((1e-4,), "Take more epochs (there were 3): learning_rate is as high as small models"),
+        ((1e-4, 3e-4), "Take more epochs (there were 3): learning_rate is as high"),
+        ((1e-5, 5e-5), "Raise learning_rate (1e-05 and 5e-05 were tried;"),
+        ((1e-5, 3e-2), "Take more epochs"),
+        ((3e-3,), "Lower learning_rate (it was 0.003; 2e-5 to 3e-4 are usual) or take more epochs"),
+    ],
+)
+def test_a_rate_is_to_be_raised_where_none_that_was_tried_is_high(
+    rates: tuple[float, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    settings = {"learning_rate": rates[0], "epochs": 3}
+    check_answers(even, "dev", settings=settings, rates=rates[1:])
+    assert f"tell them apart. {told}" in said(capsys)[0]
+
+
 def test_a_model_that_tells_labels_apart_gets_no_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

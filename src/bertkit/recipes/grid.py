@@ -12,6 +12,7 @@ from typing import Any
 from bertkit import tasks
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import quietly, say
+from bertkit.data.bad_rows import some
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
@@ -110,13 +111,13 @@ def finetune_grid(
             "go on with --resume"
         )
     say(runs([str(out / name) for name in cells]) or "")
-    chosen = f"the best of {len(cells)} by {metric} on dev"
-    say(f"{best}: {chosen}, which chose it; expect a little less of others")
+    _say_best(best, {name: scores[name][metric] for name in cells}, metric)
     publish(out / best, out, of=len(cells))
     record = read_scores(out / SCORES)
     report = read_report(record)
     show_labels(report, "dev")
-    check_answers(report, "dev", settings=record["settings"])
+    rates = [its.learning_rate for its, _ in cells.values()]
+    check_answers(report, "dev", settings=record["settings"], rates=rates)
     if held is not None:
         score_test(out, kind, held, settings.device)
         describe(out, of=len(cells))
@@ -161,6 +162,21 @@ def _cells(
             decode(kind.Options, override(plain(options), of_task)),
         )
     return cells
+
+
+def _say_best(best: str, scores: Mapping[str, float], metric: str) -> None:
+    """Say which combination is kept, and which others are as good by their `scores`."""
+    as_good = [name for name, score in scores.items() if score == scores[best] and name != best]
+    if as_good and len(as_good) + 1 == len(scores):
+        say(
+            f"{best}: kept, and no better than the others: by {metric} on dev all {len(scores)} "
+            "are alike; more rows of dev, or values further apart, may tell them apart"
+        )
+        return
+    chosen = f"the best of {len(scores)} by {metric} on dev"
+    say(f"{best}: {chosen}, which chose it; expect a little less of others")
+    if as_good:
+        say(f"as good on dev: {some(map(repr, as_good))}")
 
 
 def _whole(folder: Path) -> bool:

@@ -17,8 +17,8 @@ from bertkit.tasks.task import Task
 FEW_STEPS = 100
 """Steps below which a model seldom learns a task."""
 
-HIGH_RATE = 3e-4
-"""The highest learning rate that is usual, of small models."""
+SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
+"""The learning rates that are usual of small models; the second is the highest of all."""
 
 COMMON = 0.7
 """The share of rows from which a label is so common that to answer it alone is tempting."""
@@ -136,9 +136,11 @@ def check_answers(
     *,
     settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
+    rates: Sequence[float] = (),
 ) -> None:
     """Say that a model answers one label for everything, and what helps; `settings` and `steps`
-    are those of the run that has just ended."""
+    are those of the run that has just ended, `rates` the learning rates that were tried beside its
+    own."""
     if report is None or (only := report.only_answer) is None:
         return
     total = sum(score.support for score in report.labels.values())
@@ -149,15 +151,8 @@ def check_answers(
     if settings is None:
         remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
     else:
-        rate = settings["learning_rate"]
-        if rate < HIGH_RATE:
-            change = f"Raise learning_rate (it was {rate:g}; small models want 1e-4 to 3e-4)"
-        else:
-            change = f"Try another learning_rate (it was {rate:g}; 2e-5 to 3e-4 are usual)"
-        remedy = (
-            f"the model has not learned to tell them apart. {change} or more epochs (there were "
-            f"{settings['epochs']})"
-        )
+        change = _change(sorted({*rates, settings["learning_rate"]}), settings["epochs"])
+        remedy = f"the model has not learned to tell them apart. {change}"
         if steps is not None and steps < FEW_STEPS:
             remedy += (
                 f"; or lower batch_size: in all there were {steps} steps, and below {FEW_STEPS} "
@@ -166,3 +161,15 @@ def check_answers(
         if share > COMMON:
             remedy += "; as the label is so common, class_weights balanced may help, too"
     say(f"warning: {name}: {what}: {remedy}")
+
+
+def _change(rates: Sequence[float], epochs: int) -> str:
+    """What may help after these learning rates, lowest first, and so many epochs."""
+    tried = " and ".join(f"{rate:g}" for rate in rates)
+    said = f"it was {tried}" if len(rates) == 1 else f"{tried} were tried"
+    more = f"more epochs (there were {epochs})"
+    if rates[-1] < SMALL_RATE:
+        return f"Raise learning_rate ({said}; small models want 1e-4 to 3e-4) or take {more}"
+    if rates[0] > HIGH_RATE:
+        return f"Lower learning_rate ({said}; 2e-5 to 3e-4 are usual) or take {more}"
+    return f"Take {more}: learning_rate is as high as small models want it ({said})"
