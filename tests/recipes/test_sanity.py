@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.recipes.sanity import check_answers, check_rows, show_calibration, show_labels
+from bertkit.recipes.sanity import (
+    check_answers,
+    check_rows,
+    check_steps,
+    show_calibration,
+    show_labels,
+)
 from bertkit.tasks.classify import Classify, Example, Options
 from bertkit.tasks.confusion import label_report
 from bertkit.tasks.examples import Examples, read_examples
@@ -80,6 +86,26 @@ def test_words_that_are_learned_are_told_of_tags(
     rows = Examples(read_examples(Tag, tmp_path / "a.txt"), "a.txt", "")
     check_rows(Tag.from_examples(rows.examples, Tag.Options()), {"train": rows, "dev": rows})
     assert len(said(capsys)) == 1
+
+
+def test_few_steps_are_told_before_they_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    task = Classify(LABELS, Options())
+    check_steps(task, 12, learning_rate=5e-5, batch_size=32)
+    (line,) = said(capsys)
+    assert line.startswith(
+        "warning: steps in all: 12, and below 100 little is learned at learning_"
+    )
+    assert "raise it, give more epochs, or lower batch_size (it is 32)" in line
+    check_steps(task, 2, learning_rate=3e-4, batch_size=16)
+    (line,) = said(capsys)
+    assert line.endswith(
+        "below 10 little is learned: give more epochs, or lower batch_size (it is 16)"
+    )
+    check_steps(task, 100, learning_rate=5e-5, batch_size=32)
+    check_steps(task, 12, learning_rate=3e-4, batch_size=32)
+    contrastive = Classify(LABELS, Options(contrastive=True))
+    check_steps(contrastive, 12, learning_rate=5e-5, batch_size=32)
+    assert said(capsys) == []
 
 
 def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
-from bertkit.recipes.sanity import check_rows
+from bertkit.recipes.sanity import check_rows, check_steps
 from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task
@@ -184,6 +184,8 @@ def finetune(
     units = fitted.units(features, settings.seed)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
+    rate, size = settings.learning_rate, settings.batch_size
+    check_steps(fitted, total, learning_rate=rate, batch_size=size)
     state = _state(settings, network, dtype, loaded.family)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)

@@ -17,6 +17,9 @@ from bertkit.tasks.task import Task
 FEW_STEPS = 100
 """Steps below which a model seldom learns a task."""
 
+FEWEST_STEPS = 10
+"""The same where the learning rate is high."""
+
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 """The learning rates that are usual of small models; the second is the highest of all."""
 
@@ -43,6 +46,18 @@ def check_rows(
         *_maybe_header(task, data["train"]),
     ):
         say(f"warning: {sentence}")
+
+
+def check_steps(task: Task[Any, Any], steps: int, *, learning_rate: float, batch_size: int) -> None:
+    """Say before work starts that so few steps will not learn; texts are compared in few."""
+    low = learning_rate < SMALL_RATE
+    few = FEW_STEPS if low else FEWEST_STEPS
+    if steps < few and task.batching != "step":
+        rate = f" at learning_rate {learning_rate:g} (small models want 1e-4 to 3e-4)" * low
+        say(
+            f"warning: steps in all: {steps:,}, and below {few} little is learned{rate}: "
+            f"{'raise it, ' * low}give more epochs, or lower batch_size (it is {batch_size})"
+        )
 
 
 def _say_numbers(task: Task[Any, Any]) -> None:
