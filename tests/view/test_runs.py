@@ -156,6 +156,30 @@ def test_settings_that_differ_are_in_a_table(tmp_path: Path) -> None:
     assert "train.learning_rate" not in shown(runs[:1])
 
 
+def test_where_rows_are_from_is_told() -> None:
+    train = {"file": "train.csv", "rows": 90, "sha256": "a"}
+    held = {"share": 0.1, "seed": 0, "from": "train"}
+    apart = {**held, "from": "this file, without dev"}
+    records: list[dict[str, Any]] = [
+        {"data": {"train": train, "dev": {"file": "dev.csv", "rows": 9, "sha256": "b"}}},
+        {"data": {"train": {**train, "held_out": apart}, "dev": {**train, "held_out": held}}},
+        {"data": {name: {"file": None, "rows": 1200} for name in ("train", "dev")}},
+        {"data": {"train": train, "dev": {"file": None, "rows": 9, "held_out": held}}},
+        {"data": {"train": "damaged"}},
+    ]
+    assert different_settings(records) == {
+        "data.train": ["train.csv", "train.csv", "1,200 rows in memory", "train.csv", "damaged"],
+        "data.dev": [
+            "dev.csv",
+            "10 % of train.csv",
+            "1,200 rows in memory",
+            "10 % of rows in memory",
+            "",
+        ],
+    }
+    assert different_settings([records[0], {"data": None}])["data.train"] == ["train.csv", ""]
+
+
 def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     many(
         tmp_path, "sweep/a", "sweep/b", "tuned", "tuned/seed-0", "tuned/seed-1", "more/deep/down/c"

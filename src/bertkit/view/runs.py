@@ -162,11 +162,30 @@ def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[s
     """Of each setting that is not the same in all, its values; "" where one has none."""
     flats = [
         {path.removeprefix("config.").removeprefix("settings."): v for path, v in flat(one).items()}
-        for one in records
+        for one in map(_with_sources, records)
     ]
     paths = dict.fromkeys(path for one in flats for path in one if not HASH.search(path))
     values = {path: [_words(one.get(path)) for one in flats] for path in paths}
     return {path: row for path, row in values.items() if len(set(row)) > 1}
+
+
+def _with_sources(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with a word on where its rows are from in place of all that is known of them."""
+    data = record.get("data")
+    if not isinstance(data, Mapping):
+        return record
+    return {**record, "data": {name: _source(about) for name, about in data.items()}}
+
+
+def _source(about: Any) -> Any:
+    match about:
+        case {"held_out": {"from": "train", "share": int() | float() as share}}:
+            return f"{100 * share:g} % of {about.get('file') or 'rows in memory'}"
+        case {"file": str(file)}:
+            return file
+        case {"file": None, "rows": int(rows)}:
+            return f"{rows:,} rows in memory"
+    return about
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
