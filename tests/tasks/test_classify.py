@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, DataError
-from bertkit.tasks.classify import Classify, Example, LabelsAnswer, Options
+from bertkit.tasks.classify import Classify, Example, LabelAnswer, LabelsAnswer, Options
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 
@@ -67,6 +67,35 @@ def of(*labels: str, **options: Any) -> Classify:
 def test_labels_are_sorted_as_people_count() -> None:
     assert of("10", "9", "2", "2").labels == ("2", "9", "10")
     assert of("no", "yes", "3", "10").labels == ("3", "10", "no", "yes")
+
+
+def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
+    rows = labelled("1.0", "0.0", "1.0")  # as pandas writes a column that lacked a number
+    task = Classify.from_examples(rows, Options(class_weights="balanced"))
+    assert task.labels == ("0", "1")
+    assert task.weights is not None
+    assert task.weights.tolist() == [1.5, 0.75]
+    dev = labelled("1", "0", "0.0")
+    task.check([*rows, *dev])
+    answers = [LabelAnswer(label, 0.9, {"0": 0.4, "1": 0.6}) for label in ("1", "0", "0")]
+    assert task.score(answers, dev)["accuracy"] == 1.0
+    assert [task.error_record(a, e).severity for a, e in zip(answers, dev, strict=True)] == [
+        0.0
+    ] * 3
+    assert task.label_pairs(answers[2], dev[2]) == [("0", "0")]
+
+    before = Classify(("0.0", "1.0"), Options())  # a folder of before this was so
+    before.check(dev)
+    assert before.labels_of(dev[0]) == ["1.0"]
+    several = Classify.from_examples(labelled("1.0|2.0", "2.0"), Options(multi_label=True))
+    assert (several.labels, several.target(labelled("2")[0])) == (("1", "2"), [0.0, 1.0])
+    words = Classify.from_examples(labelled("1.0", "2.0", "none"), Options())
+    assert words.labels == ("1.0", "2.0", "none")
+    halves = Classify.from_examples(labelled("1.0", "1.5"), Options(regression=False))
+    halves.check(labelled("1", "1.0", "1.5"))
+    assert Classify.from_examples(labelled("1.0", "2.0"), Options(regression=True)).target(
+        labelled("2.0")[0]
+    ) == pytest.approx(2.0)
 
 
 def test_quantities_are_told_from_names() -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Collection
 
 from bertkit.errors import DataError
+
+WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
+"""A whole number; pandas writes 1 as 1.0 where its column lacked a number."""
 
 
 def several(label: str, where: str) -> list[str]:
@@ -37,3 +42,19 @@ def natural(label: str) -> tuple[float, str]:
     """The order of labels: numbers by value, then words by letters."""
     value = number(label)
     return (math.inf if value is None else value, label)
+
+
+def without_fractions(labels: Collection[str]) -> set[str]:
+    """The same labels; where all are whole numbers, 1.0 as 1."""
+    whole = [WHOLE.fullmatch(label) for label in labels]
+    return {
+        number[1] if number and all(whole) else label
+        for number, label in zip(whole, labels, strict=True)
+    }
+
+
+def known_as(label: str, known: Collection[str]) -> str:
+    """What a label is called among those that are known: 1.0 and 1 are the same."""
+    whole = None if label in known else WHOLE.fullmatch(label)
+    forms = (whole[1], f"{whole[1]}.0") if whole else ()
+    return next((form for form in forms if form in known), label)

@@ -3,13 +3,13 @@ remedy."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertkit.config import Settings
 from bertkit.console import say
+from bertkit.data.labels import WHOLE
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
@@ -25,10 +25,6 @@ SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 
 COMMON = 0.7
 """The share of rows from which a label is so common that to answer it alone is tempting."""
-
-
-WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-"""A label that is a whole number."""
 
 
 def check_rows(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertkit import metrics
 from bertkit.config import Settings
 from bertkit.data.columns import choose_columns
-from bertkit.data.labels import natural, number, several
+from bertkit.data.labels import known_as, natural, number, several, without_fractions
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
@@ -133,8 +133,10 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if regression:
             return cls(("score",), options)
         task = cls((), options)
+        written = {label for example in train for label in task.labels_of(example)}
+        task = cls(sorted(without_fractions(written), key=natural), options)
+        labels = task.labels
         counts = Counter(label for example in train for label in task.labels_of(example))
-        labels = sorted(counts, key=natural)
         if len(labels) < (1 if multi else 2):
             only = f"only one label, {labels[0]!r}" if labels else "no labels"
             rows = train[0].where.rpartition(":")[0] or "train"
@@ -146,7 +148,6 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
                 f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
                 "or leave them out: dev teaches them"
             )
-        task = cls(labels, options)
         if options.class_weights == "balanced":
             import torch
 
@@ -190,9 +191,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     def labels_of(self, example: Example) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
         label = label_of(example)
-        if not self.options.multi_label:
-            return [label]
-        return several(label, example.where)
+        labels = several(label, example.where) if self.options.multi_label else [label]
+        return [known_as(one, self.index) for one in labels]
 
     def target(self, example: Example) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""
@@ -422,8 +422,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             wrong = set(labels) ^ set(answer.labels)
             severity = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
             return ErrorRecord(shown, ", ".join(labels), ", ".join(answer.labels), severity)
-        severity = 0.0 if answer.label == label else 1.0 - answer.scores[label]
-        return ErrorRecord(shown, label, f"{answer.label} ({answer.score:.2f})", severity)
+        severity = 0.0 if answer.label == labels[0] else 1.0 - answer.scores[labels[0]]
+        return ErrorRecord(shown, labels[0], f"{answer.label} ({answer.score:.2f})", severity)
 
 
 __all__ = [
