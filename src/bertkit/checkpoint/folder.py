@@ -21,6 +21,7 @@ from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
+from bertkit.checkpoint.unfinished import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
     Report,
@@ -126,6 +127,7 @@ def load(
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
     folder = resolve(name, revision)
+    say_unfinished(folder)
     if folder.suffix == g2p.SUFFIX and folder.is_file():
         return _g2p(folder)
     adapter = read_adapter(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertkit.console import say
+from bertkit.console import quietly, say
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import resolve_device
 from bertkit.pipelines import answering
@@ -21,7 +21,8 @@ PREFIX = "test_"
 
 def score_test(out: Path, task: type[Task[Any, Any]], test: Examples, device: str) -> None:
     """Score the folder's model on these rows, on a device, and write `test.json`."""
-    answer = answering(out, task, device=resolve_device(device))
+    with quietly():  # that the run has not ended is known
+        answer = answering(out, task, device=resolve_device(device))
     scored = evaluate(answer, test, name="test")
     listed = "  ".join(f"{name} {value:.4f}" for name, value in numbers(scored).items())
     say(f"test, {len(test.examples):,} rows that chose nothing: {listed}")

@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.config import decode
-from bertkit.console import say
+from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.models.lora import adapters, merged
@@ -113,7 +113,8 @@ class Epochs:
         if self._answered is None:  # the best epoch was before the resumption
             task, out = self.task, self.run.out
             check_published(out, self.best.get("sha256", {}))
-            saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
+            with quietly():  # that the run has not ended is known
+                saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
             restored = type(task).restore(task.labels, saved.settings)
             self._answered = self._answer(restored, saved.model)
         return self._answered
