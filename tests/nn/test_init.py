@@ -29,6 +29,16 @@ def test_matrices_are_a_cut_normal_biases_0_and_norms_1() -> None:
             assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
 
 
+def test_a_head_that_a_folder_lacks_keeps_the_size_of_what_it_reads(bert: Path) -> None:
+    names = [f"label-{number}" for number in range(200)]
+    head = load(bert, heads=("tag",), labels=names).model.heads["tag"]
+    weights = dict(head.named_parameters())
+    assert weights.keys() == {"out.weight", "out.bias"}
+    assert not weights["out.bias"].any()
+    hidden = weights["out.weight"].shape[1]
+    assert weights["out.weight"].std().item() == pytest.approx(0.88 * hidden**-0.5, rel=0.05)
+
+
 def test_layers_may_begin_with_nothing_to_add() -> None:
     decoder = tiny_config(30, **{"attention.cross": True, "attention.causal": True})
     model = build(tiny_config(30, layers=2), decoder=decoder)

@@ -557,7 +557,7 @@ def test_adapters_learn_and_the_model_stays(
 ) -> None:
     """Stopped and resumed, too; what is saved at a stop are the adapters and the head."""
     lora = LoRA(rank=2, dropout=0.1, layers=("qkv", "up"))
-    settings = replace(SETTINGS, epochs=6, lora=lora, learning_rate=2e-2, precision=precision)
+    settings = replace(SETTINGS, epochs=6, lora=lora, precision=precision)
     data: dict[str, Any] = {"train": rows(120), "dev": rows(16, 200)}
     out = tmp_path / "whole"
     scores = finetune(Classify, base, **data, out=out, settings=settings)

@@ -11,11 +11,12 @@ from bertkit.nn.feedforward import FeedForward
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, std: float = 0.02) -> None:
+def initialize(module: nn.Module, std: float | None = 0.02) -> None:
     """BERT's start: matrices from a normal cut at two standard deviations, biases 0, norms 1.
 
     The scores of a CRF are 0: it begins as a softmax for each word. LSTMs and GRUs begin as
-    torch's own, uniform up to 1/√D.
+    torch's own, uniform up to 1/√D. Without `std` each matrix gets 1/√(its inputs), so that it
+    keeps the size of what it reads (LeCun et al. 1998, "Efficient BackProp", section 4.6).
     Source: google-research/bert, `create_initializer` (truncated normal, 0.02). The padding row
     is drawn like any other, as there.
     """
@@ -25,7 +26,8 @@ def initialize(module: nn.Module, std: float = 0.02) -> None:
             continue
         for name, weight in part.named_parameters(recurse=False):
             if weight.ndim > 1 and not isinstance(part, CRF):
-                nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+                size = weight.shape[-1] ** -0.5 if std is None else std
+                nn.init.trunc_normal_(weight, std=size, a=-2 * size, b=2 * size)
             else:  # the vectors called weight are those of norms
                 weight.fill_(1.0 if name == "weight" else 0.0)
 
