@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
-import types
 
 import pytest
 
@@ -14,7 +12,7 @@ from bertkit.errors import DataError
 
 
 def test_words_go_to_stderr_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
-    console.Console(stderr=True).print("[bold]x[/bold]")  # the control: rich reads markup
+    console.console().print("[bold]x[/bold]")  # the control: rich reads markup
     console.say("[bold]x[/bold] " + "long " * 60)
     out, err = capfd.readouterr()
     assert out == ""
@@ -72,60 +70,6 @@ def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
     ]
     console.print_table({"a": {"mean": 1.0}, "b": {"mean": 2.0}})
     assert capfd.readouterr().out.split() == ["mean", "a", "1.0000", "b", "2.0000"]
-
-
-def test_a_bar_is_silent_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
-    with console.progress() as bar:
-        bar.update(bar.add_task("steps", total=2, note=""), completed=2)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_log_has_a_line_each_half_minute(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    with console.progress() as bar:
-        task = bar.add_task("learning", total=2000, note="")
-        for step in range(1, 101):
-            now += 1.0
-            bar.update(task, completed=10 * step, note="loss 0.5")
-    said = capfd.readouterr().err.splitlines()
-    assert [re.sub(r"  0:\d\d:\d\d left$", "", line) for line in said] == [
-        "learning  300/2,000  loss 0.5",
-        "learning  600/2,000  loss 0.5",
-        "learning  900/2,000  loss 0.5",
-    ]
-    with console.progress(watched=False) as bar:
-        task = bar.add_task("learning", total=2, note="")
-        now += 100.0
-        bar.advance(task)
-    assert capfd.readouterr().err == ""
-
-
-def test_a_notebook_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    class Cell:
-        def update(self, data: dict[str, str], *, raw: bool) -> None:
-            shown.append(data["text/plain"])
-
-    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Cell:
-        Cell().update(data, raw=raw)
-        return Cell()
-
-    module = types.ModuleType("IPython.display")
-    module.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
-    monkeypatch.setattr(console.CONSOLE, "is_jupyter", True)
-    monkeypatch.setattr(console, "REDRAWN", 0.0)
-    with console.progress() as bar:
-        task = bar.add_task("learning", total=2, note="")
-        bar.advance(task)
-        bar.advance(task)
-    assert shown[0] == "learning  1/2"
-    assert shown[-1].startswith("learning  2/2")
 
 
 def test_lines_of_stdin_that_hold_text(monkeypatch: pytest.MonkeyPatch) -> None:

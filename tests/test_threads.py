@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,14 @@ def test_the_command_line_says_it_before_torch_is_imported() -> None:
     )
     free = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     assert subprocess.run([sys.executable, "-c", code], env=free).returncode == 0
+
+
+def test_work_begun_beside_gives_its_result_or_raises_its_error() -> None:
+    waited = threading.Event()
+    result = threads.begun(lambda: waited.wait(60))
+    waited.set()
+    assert result() is True
+    assert result() is True
+    failed = threads.begun(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failed()

@@ -1,4 +1,4 @@
-"""What commands read and print: words and bars on stderr, so that stdin and stdout are data."""
+"""What commands read and print: words on stderr, so that stdin and stdout are data."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import contextlib
 import io
 import itertools
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from bertkit.errors import DataError
 
-CONSOLE = Console(stderr=True, highlight=False, emoji=False)
+if TYPE_CHECKING:  # rich is imported when something is said
+    from rich.console import Console
+
+
+@cache
+def console() -> Console:
+    """What is said to people, and whether."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
     """A line for people."""
-    CONSOLE.print(text, markup=False, soft_wrap=True)
+    console().print(text, markup=False, soft_wrap=True)
 
 
 def lines(*, blank: bool = False) -> Iterator[str]:
@@ -57,11 +55,11 @@ def asked(prompt: str) -> Iterator[str]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (arrows move in the line, and bring back earlier ones)
     while True:
-        CONSOLE.print(prompt, end="", markup=False)
+        console().print(prompt, end="", markup=False)
         try:
             line = input()
         except EOFError:
-            CONSOLE.print()
+            console().print()
             return
         if line.strip():
             yield line
@@ -137,87 +135,8 @@ def _cell(value: Any) -> str:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Say nothing meanwhile: for a recipe that runs others and tells their story itself."""
-    before, CONSOLE.quiet = CONSOLE.quiet, True
+    before, console().quiet = console().quiet, True
     try:
         yield
     finally:
-        CONSOLE.quiet = before
-
-
-LINES, REDRAWN = 30.0, 0.5
-"""Seconds between two lines of a log, and between two states of a notebook's line."""
-
-
-class Bar(Progress):
-    """What is done, a changing note, and the time left.
-
-    At a terminal it is a bar; in a notebook a line that changes; elsewhere, as in a log, a line
-    each half minute.
-    """
-
-    def __init__(self, *, watched: bool) -> None:
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=CONSOLE,
-            disable=not (watched and CONSOLE.is_terminal) or CONSOLE.quiet,
-        )
-        self._lines = self.disable and watched and not CONSOLE.quiet
-        self._told = time.monotonic()
-        self._cell: Any = None
-
-    def update(self, *args: Any, **values: Any) -> None:
-        super().update(*args, **values)
-        self._tell()
-
-    def advance(self, *args: Any, **values: Any) -> None:
-        super().advance(*args, **values)
-        self._tell()
-
-    def stop(self) -> None:
-        if self._cell is not None:
-            self._tell(last=True)
-        super().stop()
-
-    def line(self, text: str) -> None:
-        """Say something of one's own in place of the next line."""
-        self._told = time.monotonic()
-        say(text)
-
-    def _tell(self, *, last: bool = False) -> None:
-        now, notebook = time.monotonic(), CONSOLE.is_jupyter
-        if not (self._lines and self.tasks):
-            return
-        if not last and now - self._told < (REDRAWN if notebook else LINES):
-            return
-        self._told = now
-        text = _in_words(self.tasks[-1])
-        if not notebook:
-            say(text)
-            return
-        from IPython.display import display
-
-        shown = {"text/plain": text}
-        if self._cell is None:
-            self._cell = display(shown, raw=True, display_id=True)
-        else:
-            self._cell.update(shown, raw=True)
-
-
-def _in_words(task: Task) -> str:
-    """The state of a task as one line."""
-    count = f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total else "")
-    parts = [task.description, count, task.fields["note"]]
-    if task.time_remaining:
-        parts.append(f"{timedelta(seconds=task.time_remaining)} left")
-    return "  ".join(filter(None, parts))
-
-
-def progress(*, watched: bool = True) -> Bar:
-    """A bar; silent where nobody is to watch."""
-    return Bar(watched=watched)
+        console().quiet = before

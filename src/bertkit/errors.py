@@ -17,7 +17,6 @@ written with its options (`--out`); a program reads its keywords in their place 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -79,6 +78,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     Near is also what the word abbreviates (`lr`), or is a part of it (`num_train_epochs`).
     """
+    import difflib  # slow to import, and few words are misspelled
+
     options = list(known)
     near = [o for o in options if word == "".join(part[:1] for part in o.split("_"))]
     near += difflib.get_close_matches(word, options, 1)

@@ -1,10 +1,15 @@
-"""Cores that a process may use, and how its threads wait for each other."""
+"""Cores that a process may use, how its threads wait for each other, and one beside another."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SPINS = "1000"
 """Turns that a thread of GNU OpenMP waits at full speed before it sleeps. By default it turns for
@@ -57,3 +62,28 @@ def settle() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     if cores() < bound():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+
+
+def begun(work: Callable[[], T]) -> Callable[[], T]:
+    """Begin work in a thread; what this returns waits for its result, or raises what it raised.
+
+    An executor would do the same, and takes 5 ms to import.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    def result() -> T:
+        thread.join()
+        for error in errors:
+            raise error
+        return results[0]
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    return result

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 FLOORS = (  # from the ground up
     ("errors",),
     ("metrics", "storage", "memory", "threads", "console", "client"),
-    ("text", "batch", "config"),
+    ("text", "batch", "config", "progress"),
     ("nn", "data"),
     ("models",),
     ("objectives", "engine", "families"),

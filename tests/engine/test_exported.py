@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load
-from bertkit.engine.exported import Exported
+from bertkit.engine.exported import Exported, hashes
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
@@ -82,13 +83,31 @@ def test_torch_is_not_imported(graph: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), Exported(graph)("a b"), atol=1e-6)
 
 
+SLOW = {"torch", "rich", "jinja2", "huggingface_hub", "bertkit.data.tables", "bertkit.progress"}
+"""What the first vector of an exported folder waits for no more."""
+
+
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        ("import bertkit; bertkit.embed(sys.argv[2], ['a b'])", {"cyclopts", "bertkit.config"}),
+        ("from bertkit import cli; assert not cli.run(sys.argv[1:])", set()),
+    ],
+)
+def test_what_is_slow_to_import_is_not_imported(code: str, unneeded: set[str], graph: Path) -> None:
+    code = f"import sys; {code}; print(*sorted(sys.modules), file=sys.stderr)"
+    words = [sys.executable, "-c", code, "embed", str(graph), "a b"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert "onnxruntime" in loaded  # the control
+    assert not loaded & (SLOW | unneeded)
+
+
 def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
-    for name, damage in (("changed", b"x"), ("missing", None)):
-        copy = tmp_path / name
-        copy.mkdir()
-        for file in graph.iterdir():
-            (copy / file.name).write_bytes(file.read_bytes())
-        path = copy / "model.onnx"
+    for name, damage in itertools.product(("model.onnx", "model.onnx.data"), (b"x", None)):
+        copy = tmp_path / f"{name}-{damage!r}"
+        shutil.copytree(graph, copy)
+        path = copy / name
         path.unlink() if damage is None else path.write_bytes(path.read_bytes() + damage)
         with pytest.raises(CheckpointError, match="not what this folder was made with"):
             Exported(copy)
@@ -97,6 +116,19 @@ def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
         Exported(copy)
     with pytest.raises(CheckpointError, match="no exported graph; make one"):
         Exported(tmp_path)
+
+
+def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:
+    """As bertkit wrote them once."""
+    import onnx
+
+    copy = tmp_path / "whole"
+    shutil.copytree(graph, copy)
+    onnx.save(onnx.load(graph / "model.onnx"), copy / "model.onnx")
+    (copy / "model.onnx.data").unlink()
+    record = json.loads((copy / "export.json").read_text())
+    (copy / "export.json").write_text(json.dumps({**record, "sha256": hashes(copy, "onnx")}))
+    np.testing.assert_array_equal(Exported(copy)(TEXTS), Exported(graph)(TEXTS))
 
 
 @pytest.mark.parametrize("damage", [lambda b: bytes(len(b)), lambda b: b[: len(b) // 2], None])

@@ -122,9 +122,9 @@ def export(
     graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":
-        from bertkit.engine.graph import build  # needs onnx
+        from bertkit.engine.graph import build, write  # needs onnx
 
-        path.write_bytes(build(model, pooling, part).SerializeToString())
+        write(build(model, pooling, part), folder)
     else:
         _translated(graph, path, length)
     if kind == "openvino":
@@ -179,7 +179,7 @@ def _translated(graph: Rows, path: Path, length: int) -> None:
             output_names=outputs,
             dynamic_shapes=dict.fromkeys(names, free),
             dynamo=True,
-            external_data=False,
+            external_data=True,
             verbose=False,
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -20,7 +22,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.threads import cores
+from bertkit.threads import begun, cores
 
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -28,8 +30,9 @@ STATES, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
 """The outputs of a graph: states, vectors (where none is called so, the first), what a head says.
 """
 
-GRAPHS = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
-"""The files of a graph: itself, and its weights where they lie apart."""
+GRAPHS = {"onnx": ("model.onnx", "model.onnx.data"), "openvino": ("model.xml", "model.bin")}
+"""The files of a graph: itself, and its weights, which are mapped into memory and not read; those
+of a graph of ONNX may lie in itself."""
 
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
@@ -67,17 +70,26 @@ class Record(msgspec.Struct, frozen=True):
 
 def hashes(folder: Path, kind: str) -> dict[str, str]:
     """Of each file of a graph that is there."""
-    places = [folder / name for name in GRAPHS[kind] if (folder / name).exists()]
-    for place in places:
-        check_file(place, CheckpointError, most=memory.installed())
-    return {place.name: sha256(place) for place in places}
+    found = {name: _hash(folder / name) for name in GRAPHS[kind]}
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def _hash(path: Path) -> str | None:
+    """None where there is no file."""
+    try:
+        check_file(path, CheckpointError, most=memory.installed())
+    except FileNotFoundError:
+        return None
+    return sha256(path)
 
 
 class Graph:
-    """A graph, opened: its vectors, or another of its outputs.
+    """A graph: its vectors, or another of its outputs. A thread opens it, and whoever wants rows
+    waits.
 
     A file of ONNX may be run by either runtime; by default each runs its own.
-    Raises: CheckpointError for a folder that is no export, or a changed one.
+    Raises: CheckpointError for a folder that is no export, or a changed one; what is wrong with the
+    weights alone is raised by `ready`, or with the first rows.
     """
 
     def __init__(
@@ -96,22 +108,44 @@ class Graph:
             ) from None
         except msgspec.ValidationError as error:
             raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
-        digests, names = hashes(folder, self.record.kind), GRAPHS[self.record.kind]
-        for name in names:
-            if name not in digests or digests[name] != self.record.sha256.get(name):
-                raise CheckpointError(
-                    f"{folder / name}: missing, or not what this folder was made with; export again"
-                )
-        path = folder / names[0]
         by_onnx = (runtime or self.record.kind).startswith("onnx")
         if by_onnx and precision == "bf16":
             raise ConfigError(
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
-        with _usable(path):
-            self._run = onnx_graph(path) if by_onnx else openvino_graph(path, precision)
-        self._path, self.output = path, output
+        self.output = output
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
+        self._path, weights = (folder / name for name in GRAPHS[self.record.kind])
+        self._check(self._path)  # before a runtime reads it; weights are numbers, whatever they are
+        with suppress(FileNotFoundError):
+            check_file(weights, CheckpointError, most=memory.installed())
+        checked = begun(partial(self._check, weights))
+        with _usable(self._path):
+            # here, for threads wait while one imports
+            importlib.import_module("onnxruntime" if by_onnx else "openvino")
+        opened = begun(
+            partial(onnx_graph, self._path)
+            if by_onnx
+            else partial(openvino_graph, self._path, precision)
+        )
+
+        def run() -> Run:
+            checked()
+            with _usable(self._path):
+                return opened()
+
+        self._run = run
+
+    def _check(self, path: Path) -> None:
+        """Raises: CheckpointError for a file that is not the one of the record."""
+        if _hash(path) != self.record.sha256.get(path.name):
+            raise CheckpointError(
+                f"{path}: missing, or not what this folder was made with; export again"
+            )
+
+    def ready(self) -> None:
+        """Wait until it is open, and its weights are known to be those of the record."""
+        self._run()
 
     def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         """A vector for each text, shortest first, so that little is padding. Shapes: (S, D)."""
@@ -142,8 +176,9 @@ class Graph:
         self, inputs: dict[str, NDArray[np.int64]], output: str, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
         """An output whose first dimensions have this shape."""
+        run = self._run()
         with _usable(self._path):
-            values = self._run(inputs, output)
+            values = run(inputs, output)
         if values.shape[: len(shape)] != shape:
             raise CheckpointError(
                 f"{self._path}: makes numbers of shape {values.shape}, and {RECORD} says {shape}; "
@@ -171,6 +206,7 @@ class Exported:
     ) -> None:
         self.graph = graph or Graph(Path(folder), precision)
         self.tokenizer = Tokenizer.load(Path(folder))
+        self.graph.ready()
         self.kind = self.graph.record.kind
         self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
         self.prompt = Prompter(self.graph.record.prompts)

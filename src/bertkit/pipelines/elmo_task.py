@@ -19,7 +19,6 @@ from bertkit import tasks
 from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.config import Count, Rate, Settings, decode, plain
-from bertkit.console import progress
 from bertkit.data.tags import TaggedText, untagged
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -29,6 +28,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.task import Answer
 from bertkit.pipelines.words import Words, whole_words
+from bertkit.progress import progress
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.columns import columns_in, with_columns

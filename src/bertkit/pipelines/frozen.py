@@ -15,7 +15,7 @@ from torch import Tensor
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import FILES, resolve
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.tags import TaggedText, words_of
 from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
@@ -25,6 +25,7 @@ from bertkit.nn.precision import Precision
 from bertkit.pipelines import Words, pipeline
 from bertkit.pipelines.elmo_task import word_features
 from bertkit.pipelines.words import whole_words
+from bertkit.progress import progress
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding

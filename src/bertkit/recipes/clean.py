@@ -19,7 +19,7 @@ import numpy as np
 from rich.table import Table
 
 from bertkit import storage
-from bertkit.console import CONSOLE, progress
+from bertkit.console import console
 from bertkit.data.cleaning import (
     FIRST,
     IS_EXACT,
@@ -39,6 +39,7 @@ from bertkit.data.quality import FILTERS, Filter
 from bertkit.data.readers import BlankLines, Span, read
 from bertkit.data.workers import Pool, Unit, plainly
 from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.progress import progress
 from bertkit.recipes.prepare import divide, refuse_within
 from bertkit.threads import cores
 
@@ -113,7 +114,7 @@ def clean(
             )
         shutil.rmtree(places.work)
         storage.write_text(places.out / "report.json", _pretty(report))
-    CONSOLE.print(_table(report))
+    console().print(_table(report))
     return report
 
 

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.tuned import FILE as TUNED
-from bertkit.checkpoint.tuned import GRAPH, Tuned, read_tuned
-from bertkit.console import lines, progress, say
-from bertkit.data.given import texts_of
+from bertkit.console import lines, say
 from bertkit.data.paths import is_table
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError, DataError
@@ -23,10 +20,14 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
+    from bertkit.checkpoint.tuned import Tuned
     from bertkit.nn.precision import Inference
     from bertkit.pipelines import Embed
 
 Backend = Literal["bertkit", "onnx", "openvino"]
+
+Part = tuple[NDArray[np.float32], list[bool]]
+"""Vectors of some texts, and which of these were cut."""
 
 
 def embed_texts(
@@ -99,15 +100,16 @@ def embed(
     if isinstance(texts, str) and is_table(texts):
         raise DataError(f"{texts}: a file, and not a text; give its Path for its rows")
     pipeline = opened(str(model), None, precision, pooling, False, prompt, device)
-    given = [texts] if isinstance(texts, str) else texts_of(texts, text_column, "texts")
+    given = [texts] if isinstance(texts, str) else texts
+    if not (isinstance(given, list) and all(isinstance(text, str) for text in given)):
+        from bertkit.data.given import texts_of  # tables of all kinds are slow to import
+
+        given = texts_of(given, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)
-    count = 0
-    with progress(watched=len(given) > WATCHED) as bar:
-        task = bar.add_task("embedding", total=len(given), note="")
-        for part, _ in pipeline.stream(given, long=long):
-            vectors[count : count + len(part)] = part
-            count += len(part)
-            bar.update(task, completed=count)
+    parts, count = pipeline.stream(given, long=long), 0
+    for part, _ in parts if len(given) <= WATCHED else _watched(parts, len(given)):
+        vectors[count : count + len(part)] = part
+        count += len(part)
     return vectors
 
 
@@ -127,16 +129,25 @@ def embed_file(
     refuse_used(out)
     width = embed.dimension
     count = cut = 0
-    with writing(out) as partial, partial.open("wb") as file, progress() as bar:
-        task = bar.add_task("embedding", total=None, note="")
+    with writing(out) as partial, partial.open("wb") as file:
         start = _header(file, 0, width)
-        for vectors, short in embed.stream(texts, long=long):
+        for vectors, short in _watched(embed.stream(texts, long=long), None):
             file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
             count, cut = count + len(vectors), cut + sum(short)
-            bar.advance(task, len(vectors))
         file.seek(0)
         assert _header(file, count, width) == start  # numpy leaves room for longer numbers
     return count, cut
+
+
+def _watched(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
+    """The same parts, as they come, and a bar that shows how many of the texts are done."""
+    from bertkit.progress import progress  # rich is slow to import
+
+    with progress() as bar:
+        task = bar.add_task("embedding", total=total, note="")
+        for vectors, short in parts:
+            yield vectors, short
+            bar.advance(task, len(vectors))
 
 
 def opened(
@@ -168,7 +179,9 @@ def _opened(
     exported = (Path(model) / RECORD).exists()
     settled = pooling is None and not invariant and device in ("auto", "cpu")
     if precision == "auto" and settled and backend is None and not GPU.exists():
-        tuned = read_tuned(Path(model)) if (Path(model) / TUNED).exists() else None
+        from bertkit.checkpoint.tuned import FILE, read_tuned
+
+        tuned = read_tuned(Path(model)) if (Path(model) / FILE).exists() else None
         if tuned is not None and tuned.graph:
             return TunedEmbed(Path(model), tuned)
     if not exported and backend in (None, "bertkit"):
@@ -195,6 +208,8 @@ class TunedEmbed(Exported):
     """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
 
     def __init__(self, folder: Path, tuned: Tuned) -> None:
+        from bertkit.checkpoint.tuned import GRAPH
+
         self.folder, self.tuned = folder, tuned
         self.graphs = tuned.graphs(folder)
         first = next(engine for engine in tuned.engines.values() if engine != "packed")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import Count
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.bad_rows import place, show, some
 from bertkit.data.converter import Converter
 from bertkit.data.documents import Columns, Document, Listing, documents, listed
@@ -22,6 +22,7 @@ from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, Work
+from bertkit.progress import progress
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, model_of, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store

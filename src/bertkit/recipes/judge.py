@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from bertkit import metrics
 from bertkit.config import Count
-from bertkit.console import progress
 from bertkit.data.judgments import judged, read_judgments, read_queries
 from bertkit.data.smart import is_smart
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
+from bertkit.progress import progress
 from bertkit.retrieval.search import CANDIDATES, Searcher
 from bertkit.retrieval.store import ID, Condition, Hit
 from bertkit.storage import refuse_used, writing

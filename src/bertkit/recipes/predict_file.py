@@ -11,11 +11,12 @@ from typing import IO, Any
 import msgspec
 
 from bertkit.config import flat
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, numbered
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
+from bertkit.progress import progress
 from bertkit.storage import refuse_used, writing
 from bertkit.tasks.answering import PART, PREDICTED, STREAM, Answering, batched
 from bertkit.tasks.columns import as_learned

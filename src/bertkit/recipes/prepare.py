@@ -20,7 +20,7 @@ import msgspec
 from rich.progress import Progress
 
 from bertkit import storage
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.corpus import (
     FORMAT,
     PARTS,
@@ -37,6 +37,7 @@ from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, did_you_mean
+from bertkit.progress import progress
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import cores

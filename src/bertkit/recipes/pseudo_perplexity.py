@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.config import Count
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.collate import collate
 from bertkit.data.readers import documents
 from bertkit.data.segments import Sample
@@ -21,6 +21,7 @@ from bertkit.errors import CheckpointError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import batched
+from bertkit.progress import progress
 from bertkit.training.loop import evaluate
 
 SAMPLES = 256

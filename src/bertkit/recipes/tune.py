@@ -36,7 +36,7 @@ from bertkit.checkpoint.tuned import (
 from bertkit.console import say
 from bertkit.data.local_text import documents
 from bertkit.engine.beside import Beside
-from bertkit.engine.exported import GRAPHS, Runtime
+from bertkit.engine.exported import Runtime
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import ConfigError, DataError
 from bertkit.metrics import cosines
@@ -228,15 +228,14 @@ def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
 def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
     """Write the graph of a model whose vectors are not normalized yet, as an exported folder."""
     from bertkit.engine.export import write_record
-    from bertkit.engine.graph import build
+    from bertkit.engine.graph import build, write
 
     int8 = None
     if precision == "int8":
         int8, _ = read_int8(loaded.folder, loaded.fingerprint())
     pooling = replace(packed.pooling, normalize=False)
     with new_folder(out) as partial_folder:
-        graph = build(loaded.model, pooling, int8=int8)
-        (partial_folder / GRAPHS["onnx"][0]).write_bytes(graph.SerializeToString())
+        write(build(loaded.model, pooling, int8=int8), partial_folder)
         loaded.tokenizer.save(partial_folder, segments=loaded.model.config.token_types > 1)
         about = {
             "fingerprint": fingerprint(packed),

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.data.readers import documents
 from bertkit.errors import ConfigError
+from bertkit.progress import progress
 from bertkit.storage import refuse_used
 from bertkit.text.shared import train_shared
 from bertkit.text.tokenizer import Tokenizer

@@ -45,6 +45,7 @@ class ExportedAnswer(Answering[Any]):
         self.task = kind.restore(record.labels, record.settings)
         self.columns = columns_in(record.settings)
         self.tokenizer, self.length, self.head = Tokenizer.load(folder), record.length, None
+        self.graph.ready()
 
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
         rows = self.graph.rows([feature.encoding for feature in features])

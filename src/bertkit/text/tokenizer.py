@@ -73,20 +73,14 @@ class Tokenizer:
         self.source = source
         self._settings = {key: settings[key] for key in SETTINGS if key in settings}
         self._numbering = numbering
-        known = core.get_vocab() if numbering is None else numbering.ids
         specials = find_specials(core, settings, source)
-        self._specials = {role: token for role, token in specials.items() if token in known}
-        core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
-        pieces = core.get_vocab() if numbering is None else numbering.ids
-        self._vocab_size = max(pieces.values()) + 1
         if numbering is not None:
-            return
-        framed = max((*core.encode("").ids, *core.encode("", "").ids), default=0)
-        if framed >= self._vocab_size or self._vocab_size > MOST_PIECES:
-            raise TokenizerError(
-                f"{source}: ids up to {max(framed, self._vocab_size - 1)}, of {len(pieces)} "
-                "pieces; fetch it again"
-            )
+            specials = {role: one for role, one in specials.items() if one in numbering.ids}
+        self._specials = specials
+        core.add_special_tokens([t for t in self._specials.values() if not is_special(core, t)])
+        framed = (*core.encode("").ids, *core.encode("", "").ids)
+        if numbering is None and None in map(core.id_to_token, framed):
+            raise TokenizerError(f"{source}: texts are framed by an id of no piece; fetch it again")
 
     @staticmethod
     def load(path: str | Path, *, side: Side = "source") -> Tokenizer:
@@ -146,10 +140,14 @@ class Tokenizer:
             config["model_input_names"] = ["input_ids", "attention_mask"]
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True))
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        """Rows an embedding needs: the largest id, plus one."""
-        return self._vocab_size
+        """Rows an embedding needs: the largest id, plus one. Raises: TokenizerError if too many."""
+        pieces = self.core.get_vocab() if self._numbering is None else self._numbering.ids
+        size = max(pieces.values(), default=-1) + 1
+        if size > MOST_PIECES:
+            raise TokenizerError(f"{self.source}: ids up to {size - 1:,}; fetch it again")
+        return size
 
     @cached_property
     def segments(self) -> int:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.console import progress
 from bertkit.data.order import Permutation
 from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
+from bertkit.progress import progress
 from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from bertkit.console import CONSOLE, say
+from bertkit.console import console, say
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 
 BUCKET = 1 << 23
@@ -160,7 +160,7 @@ def joined() -> Iterator[Ranks]:
             world_size=world,
         )
     ranks = Ranks(rank, world, dist.new_group(backend="gloo"))
-    CONSOLE.quiet = CONSOLE.quiet or not ranks.first
+    console().quiet = console().quiet or not ranks.first
     try:
         yield ranks
     except KeyboardInterrupt as stop:

@@ -33,8 +33,9 @@ from torch import Tensor
 
 from bertkit.checkpoint.weights import FILE
 from bertkit.config import flat
-from bertkit.console import progress, say
+from bertkit.console import say
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, spoken
+from bertkit.progress import progress
 from bertkit.storage import (
     link_or_copy,
     new_folder,

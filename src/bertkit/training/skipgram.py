@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.config import Count, Seed, Settings
-from bertkit.console import progress
 from bertkit.data.readers import documents
 from bertkit.errors import DataError, TrainingError
+from bertkit.progress import progress
 from bertkit.text.vectors import tokens
 
 ROW = 64

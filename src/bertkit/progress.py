@@ -1,0 +1,97 @@
+"""How far a command is: a bar at a terminal, a line in a notebook, lines in a log; on stderr."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from bertkit.console import console, say
+
+LINES, REDRAWN = 30.0, 0.5
+"""Seconds between two lines of a log, and between two states of a notebook's line."""
+
+
+class Bar(Progress):
+    """What is done, a changing note, and the time left.
+
+    At a terminal it is a bar; in a notebook a line that changes; elsewhere, as in a log, a line
+    each half minute.
+    """
+
+    def __init__(self, *, watched: bool) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console(),
+            disable=not (watched and console().is_terminal) or console().quiet,
+        )
+        self._lines = self.disable and watched and not console().quiet
+        self._told = time.monotonic()
+        self._cell: Any = None
+
+    def update(self, *args: Any, **values: Any) -> None:
+        super().update(*args, **values)
+        self._tell()
+
+    def advance(self, *args: Any, **values: Any) -> None:
+        super().advance(*args, **values)
+        self._tell()
+
+    def stop(self) -> None:
+        if self._cell is not None:
+            self._tell(last=True)
+        super().stop()
+
+    def line(self, text: str) -> None:
+        """Say something of one's own in place of the next line."""
+        self._told = time.monotonic()
+        say(text)
+
+    def _tell(self, *, last: bool = False) -> None:
+        now, notebook = time.monotonic(), console().is_jupyter
+        if not (self._lines and self.tasks):
+            return
+        if not last and now - self._told < (REDRAWN if notebook else LINES):
+            return
+        self._told = now
+        text = _in_words(self.tasks[-1])
+        if not notebook:
+            say(text)
+            return
+        from IPython.display import display
+
+        shown = {"text/plain": text}
+        if self._cell is None:
+            self._cell = display(shown, raw=True, display_id=True)
+        else:
+            self._cell.update(shown, raw=True)
+
+
+def _in_words(task: Task) -> str:
+    """The state of a task as one line."""
+    count = f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total else "")
+    parts = [task.description, count, task.fields["note"]]
+    if task.time_remaining:
+        parts.append(f"{timedelta(seconds=task.time_remaining)} left")
+    return "  ".join(filter(None, parts))
+
+
+def progress(*, watched: bool = True) -> Bar:
+    """A bar; silent where nobody is to watch."""
+    return Bar(watched=watched)

@@ -1,0 +1,65 @@
+"""How far a command is, is told people, in a way that fits where they read it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+
+import pytest
+
+from bertkit import console, progress
+
+
+def test_a_bar_is_silent_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress.progress() as bar:
+        bar.update(bar.add_task("steps", total=2, note=""), completed=2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_log_has_a_line_each_half_minute(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.progress() as bar:
+        task = bar.add_task("learning", total=2000, note="")
+        for step in range(1, 101):
+            now += 1.0
+            bar.update(task, completed=10 * step, note="loss 0.5")
+    said = capfd.readouterr().err.splitlines()
+    assert [re.sub(r"  0:\d\d:\d\d left$", "", line) for line in said] == [
+        "learning  300/2,000  loss 0.5",
+        "learning  600/2,000  loss 0.5",
+        "learning  900/2,000  loss 0.5",
+    ]
+    with progress.progress(watched=False) as bar:
+        task = bar.add_task("learning", total=2, note="")
+        now += 100.0
+        bar.advance(task)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_notebook_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Cell:
+        def update(self, data: dict[str, str], *, raw: bool) -> None:
+            shown.append(data["text/plain"])
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Cell:
+        Cell().update(data, raw=raw)
+        return Cell()
+
+    module = types.ModuleType("IPython.display")
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr(console.console(), "is_jupyter", True)
+    monkeypatch.setattr(progress, "REDRAWN", 0.0)
+    with progress.progress() as bar:
+        task = bar.add_task("learning", total=2, note="")
+        bar.advance(task)
+        bar.advance(task)
+    assert shown[0] == "learning  1/2"
+    assert shown[-1].startswith("learning  2/2")
