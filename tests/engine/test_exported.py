@@ -135,6 +135,7 @@ def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:
 def test_weights_beside_a_graph_are_checked_too(damage: Any, tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="pip install 'bertkit[export]'")
     export(tiny, out=tmp_path / "ov", format="openvino")
+    assert not [*(tmp_path / "ov").glob("model.onnx*")]
     weights = tmp_path / "ov" / "model.bin"
     weights.unlink() if damage is None else weights.write_bytes(damage(weights.read_bytes()))
     with pytest.raises(CheckpointError, match=r"model\.bin: missing, or not what"):

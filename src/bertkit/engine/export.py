@@ -133,7 +133,8 @@ def export(
         openvino.save_model(
             openvino.convert_model(path), folder / GRAPHS[kind][0], compress_to_fp16=False
         )
-        path.unlink()
+        for name in GRAPHS["onnx"]:
+            (folder / name).unlink(missing_ok=True)
     write_record(folder, kind, pooling, pooling.width(model.config.hidden), length, about or {})
     distance = _distance(graph, folder, kind)
     if not distance <= TOLERANCE:
