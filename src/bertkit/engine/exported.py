@@ -70,8 +70,8 @@ class Record(msgspec.Struct, frozen=True):
 
 def hashes(folder: Path, kind: str) -> dict[str, str]:
     """Of each file of a graph that is there."""
-    found = {name: _hash(folder / name) for name in GRAPHS[kind]}
-    return {name: digest for name, digest in found.items() if digest is not None}
+    digests = {name: _hash(folder / name) for name in GRAPHS[kind]}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def _hash(path: Path) -> str | None:
