@@ -6,6 +6,7 @@ import io
 import sys
 
 import pytest
+from rich.console import Console
 
 from bertkit import console
 from bertkit.errors import DataError
@@ -20,7 +21,7 @@ def test_words_go_to_stderr_as_they_are(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_100th_line_of_a_file_is_no_emoji(capfd: pytest.CaptureFixture[str]) -> None:
-    console.Console(stderr=True).print("rows.csv:100: bad", markup=False)  # the control
+    Console(stderr=True).print("rows.csv:100: bad", markup=False)  # the control
     console.say("rows.csv:100: bad")
     assert capfd.readouterr().err == "rows.csv💯 bad\nrows.csv:100: bad\n"
 
