@@ -81,9 +81,9 @@ def begun(work: Callable[[], T]) -> Callable[[], T]:
     def result() -> T:
         thread.join()
         for error in errors:
-            raise error
+            raise error.with_traceback(None)  # of one wait, not of all
         return results[0]
 
-    thread = Thread(target=run, daemon=True)
+    thread = Thread(target=run)  # no daemon: one that is in a library as Python ends aborts it
     thread.start()
     return result

@@ -74,11 +74,12 @@ def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
         both.said == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
     )
     assert made(engines={"1 short": "openvino"}).said == "OpenVINO"
-    assert (found.graph, made(engines={"1 short": "packed"}).graph, made().graph) == (
-        True,
-        False,
-        False,
+    in_bf16 = made(engines={"1 short": "onnxruntime", "4 short": "openvino"}, precision="bf16")
+    assert in_bf16.said == (
+        "ONNX Runtime in fp32 for 1 short, OpenVINO for 4 short, else packed batches"
     )
+    assert in_bf16.runtimes == ["onnxruntime", "openvino"]
+    assert made(engines={"1 short": "packed"}).runtimes == made().runtimes == []
     assert made(engines={"1 short": "onnxruntime"}).said == "ONNX Runtime"
     assert made().said == "packed batches"
     for lengths, engine in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.test_export import encodings, model_of
 
 from bertkit.batch import Batch
+from bertkit.engine import exported
 from bertkit.engine.beside import Beside
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import Graph, Runtime
@@ -59,3 +61,26 @@ def test_by_the_length_of_texts_it_is_the_model_or_the_graph(folder: Path) -> No
     assert beside(Batch.of(read)) is None
     assert asked == []
     assert beside(Batch.of(read[:1])).shape == (3, model_of("bert").config.hidden)
+
+
+def test_few_long_texts_among_many_short_ones_pad_no_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exported, "MAX_BATCH_TOKENS", 128)
+    graph = Graph(folder, runtime="onnxruntime")
+    shapes: list[tuple[int, int]] = []
+    states = graph.states
+
+    def watched(inputs: dict[str, Any]) -> Any:
+        shapes.append(inputs["input_ids"].shape)
+        return states(inputs)
+
+    monkeypatch.setattr(graph, "states", watched)
+    beside = Beside(lambda _: graph, lambda _: "onnxruntime", "mean")
+    engine = Engine(model_of("bert"))
+    batch = Batch.of(encodings(np.random.default_rng(0), [5] * 60 + [64] * 3))
+    with torch.inference_mode():
+        found = engine.with_beside(beside).model.states(batch)
+        torch.testing.assert_close(found, engine.model.states(batch), atol=1e-5, rtol=0)
+    assert max(rows * length for rows, length in shapes) == 128
+    assert sum(rows for rows, _ in shapes) == 63

@@ -141,8 +141,9 @@ def _exported(root: Path, tokenizer: Tokenizer) -> list[Path]:
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
     )
-    onnx.save(model, str(onnx_folder / "model.onnx"))
-    _record(onnx_folder, "onnx", ["model.onnx"])
+    apart = {"save_as_external_data": True, "location": "model.onnx.data", "size_threshold": 0}
+    onnx.save(model, str(onnx_folder / "model.onnx"), **apart)
+    _record(onnx_folder, "onnx", ["model.onnx", "model.onnx.data"])
     try:
         import openvino
     except ImportError:
@@ -366,7 +367,11 @@ def damage(good: Path, to: Path, seed: int) -> str:
     change = chance.choice(changes)
     change(path, chance)
     record = to / RECORD
-    if path.suffix in (".onnx", ".xml", ".bin") and path.is_file() and path.stat().st_size < 10**9:
+    if (
+        path.suffix in (".onnx", ".data", ".xml", ".bin")
+        and path.is_file()
+        and path.stat().st_size < 10**9
+    ):
         held = json.loads(record.read_text(encoding="utf-8"))
         held["sha256"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
         record.write_text(json.dumps(held), encoding="utf-8")

@@ -40,7 +40,14 @@ SHORT = 48
 MOST_TOKENS = 1 << 17
 """Of a batch."""
 
-HASHED = ("*.safetensors", "*config*.json", "modules.json", "tokenizer.json", "vocab.txt")
+HASHED = (
+    "*.safetensors",
+    "*config*.json",
+    "modules.json",
+    "tokenizer.json",
+    "vocab.*",
+    "merges.txt",
+)
 """Files of weights, settings and tokenizers."""
 
 VERSIONS = ("torch", "onnxruntime", "openvino")
@@ -77,9 +84,9 @@ class Tuned(Settings, frozen=True):
         return None if engine == "packed" else engine
 
     @property
-    def graph(self) -> bool:
-        """Whether a runtime is the fastest for any texts."""
-        return any(engine != "packed" for engine in self.engines.values())
+    def runtimes(self) -> list[Runtime]:
+        """Those that are the fastest for any texts."""
+        return sorted({engine for engine in self.engines.values() if engine != "packed"})
 
     def graphs(self, folder: Path) -> Callable[[Runtime], Graph]:
         """The graph beside a folder's model by each runtime, opened once.
@@ -96,14 +103,14 @@ class Tuned(Settings, frozen=True):
     @property
     def said(self) -> str:
         """Which engine runs, in words."""
-        cells = {
-            name: [cell for cell, engine in self.engines.items() if engine == runtime]
-            for runtime, name in NAMES.items()
-        }
-        for name, of in cells.items():
-            if of and len(of) == len(self.engines):
+        told = []
+        for runtime in self.runtimes:
+            fp32 = runtime == "onnxruntime" and self.precision == "bf16"
+            name = NAMES[runtime] + (" in fp32" if fp32 else "")
+            cells = [cell for cell, engine in self.engines.items() if engine == runtime]
+            if len(cells) == len(self.engines):
                 return name
-        told = [f"{name} for {', '.join(of)}" for name, of in cells.items() if of]
+            told.append(f"{name} for {', '.join(cells)}")
         return ", ".join([*told, "else packed batches" if told else "packed batches"])
 
 
@@ -152,7 +159,7 @@ def processor() -> str:
 def read_tuned(folder: Path) -> Tuned | None:
     """What was fastest on this machine, if it was tried with these versions and weights; what is
     not taken is said. Raises: CheckpointError when damaged."""
-    here, known = (processor(), cores()), _all(folder)
+    here, known = (processor(), cores()), records(folder)
     record = next((t for t in known if (t.processor, t.cores) == here), None)
     if record is None:
         why = "on another machine" if known else ""
@@ -173,13 +180,14 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
     here = tuned.processor, tuned.cores
     others = [  # the folder has one graph, which is this machine's from now on
         msgspec.structs.replace(t, engines={})
-        for t in _all(folder)
+        for t in records(folder)
         if (t.processor, t.cores) != here
     ]
     write_json(folder / FILE, msgspec.to_builtins([*others, tuned]))
 
 
-def _all(folder: Path) -> list[Tuned]:
+def records(folder: Path) -> list[Tuned]:
+    """Of all machines. Raises: CheckpointError when damaged."""
     try:
         kept = read_json(folder / FILE, CheckpointError, "remove it")
         rows = [with_new_names(Tuned, row)[0] for row in kept] if isinstance(kept, list) else kept

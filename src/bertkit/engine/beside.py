@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.engine.exported import Graph, Runtime, padded
+from bertkit.engine.exported import Graph, Runtime, by_width, padded
 from bertkit.text.encoding import Encoding
 
 
@@ -44,6 +44,8 @@ class Beside:
             return None
         ends = np.cumsum(lengths)[:-1]
         ids, types = (np.split(part.numpy(), ends) for part in (batch.ids, batch.types))
-        inputs = padded(ids, types)
-        states = self.graphs(runtime).states(inputs)
-        return torch.from_numpy(states[inputs["attention_mask"].astype(bool)]).to(self.dtype)
+        graph, states = self.graphs(runtime), []
+        for part in by_width(lengths):
+            inputs = padded(ids[part], types[part])
+            states.append(graph.states(inputs)[inputs["attention_mask"].astype(bool)])
+        return torch.from_numpy(np.concatenate(states)).to(self.dtype)

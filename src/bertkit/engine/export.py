@@ -40,7 +40,7 @@ TOLERANCE = 1e-4
 """How far a graph's outputs may be from the model's, in any of their numbers."""
 
 LARGEST = 2_000_000_000
-"""Bytes of weights that a file of ONNX holds."""
+"""Bytes of weights of the largest model that graphs are made of."""
 
 Operators = Literal["fused", "standard"]
 """Those of ONNX Runtime where the model is made of layers like BERT's, or ONNX's own."""
@@ -50,12 +50,12 @@ SHAPES = ((1, 5), (3, 17), (8, 40))
 
 
 def too_large(model: Model) -> str | None:
-    """None, or why one file of ONNX does not hold the weights of a model, in fp32."""
+    """None, or why no graph is made of a model, whose weights are in fp32 there."""
     size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
     if size <= LARGEST:
         return None
     return (
-        f"the model has {size / 1e9:.1f} GB of weights, and a file of ONNX holds "
+        f"the model has {size / 1e9:.1f} GB of weights, and graphs are made of at most "
         f"{LARGEST / 1e9:.0f}"
     )
 

@@ -151,17 +151,10 @@ class Graph:
         """A vector for each text, shortest first, so that little is padding. Shapes: (S, D)."""
         order = sorted(range(len(encodings)), key=lambda place: len(encodings[place]))
         vectors = np.empty((len(encodings), self.width), np.float32)
-        start = 0
-        while start < len(order):
-            end = start + 1
-            while end < len(order) and (
-                (end + 1 - start) * len(encodings[order[end]]) <= MAX_BATCH_TOKENS
-            ):
-                end += 1
-            places = order[start:end]
+        for part in by_width([len(encodings[place]) for place in order]):
+            places = order[part]
             read = [encodings[place] for place in places]
             vectors[places] = self.run(padded([e.ids for e in read], [e.types for e in read]))
-            start = end
         return vectors
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -245,6 +238,18 @@ class Exported:
         if self.normalize:
             rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return rows
+
+
+def by_width(lengths: Sequence[int]) -> Iterator[slice]:
+    """Neighbors of texts, shortest first, that have at most `MAX_BATCH_TOKENS` tokens with their
+    padding; a longer text stands alone."""
+    start = 0
+    while start < len(lengths):
+        end = start + 1
+        while end < len(lengths) and (end + 1 - start) * lengths[end] <= MAX_BATCH_TOKENS:
+            end += 1
+        yield slice(start, end)
+        start = end
 
 
 def padded(

@@ -107,9 +107,11 @@ def open_engine(
         int8=int8,
         device=device,
     )
-    if tuned is None or not tuned.graph or batch_invariant:
+    if tuned is None or not tuned.runtimes or batch_invariant:
         return engine
     graphs = tuned.graphs(loaded.folder)
+    for runtime in tuned.runtimes:
+        graphs(runtime).ready()  # now: later the folder may hold another model's
     return engine.with_beside(Beside(graphs, tuned.runtime, tuned.pooling, engine.dtype))
 
 

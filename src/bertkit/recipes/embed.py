@@ -182,7 +182,7 @@ def _opened(
         from bertkit.checkpoint.tuned import FILE, read_tuned
 
         tuned = read_tuned(Path(model)) if (Path(model) / FILE).exists() else None
-        if tuned is not None and tuned.graph:
+        if tuned is not None and tuned.runtimes:
             return TunedEmbed(Path(model), tuned)
     if not exported and backend in (None, "bertkit"):
         from bertkit.checkpoint.folder import load
@@ -212,8 +212,8 @@ class TunedEmbed(Exported):
 
         self.folder, self.tuned = folder, tuned
         self.graphs = tuned.graphs(folder)
-        first = next(engine for engine in tuned.engines.values() if engine != "packed")
-        super().__init__(folder / GRAPH, graph=self.graphs(tuned.runtime([1]) or first))
+        usual = tuned.runtime([1]) or tuned.runtimes[0]
+        super().__init__(folder / GRAPH, graph=self.graphs(usual))
         say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
 
     @cached_property

@@ -29,6 +29,7 @@ from bertkit.checkpoint.tuned import (
     Tuned,
     cell,
     processor,
+    records,
     versions,
     weights_of,
     write_tuned,
@@ -38,7 +39,7 @@ from bertkit.data.local_text import documents
 from bertkit.engine.beside import Beside
 from bertkit.engine.exported import Runtime
 from bertkit.engine.quantize import unavailable
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
@@ -75,8 +76,8 @@ def tune(
     from then on, on this machine, for vectors and for answers. `texts` are files of texts like
     those to come, for the answer depends on their length; by default English that is there already.
     A precision or a runtime is left out if a vector has a cosine below `lowest` to its fp32 one.
-    Returns: the choice, and the texts per second of
-    all that was tried.
+    Returns: the choice, and the
+    texts per second of all that was tried.
     Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
 
     Args:
@@ -88,6 +89,7 @@ def tune(
     loaded = load(model)
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
+    records(loaded.folder)  # a damaged file is told before anything is timed
     samples = (read_texts(texts) if texts else _local_texts())[:TEXTS]
     if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
@@ -169,11 +171,18 @@ def _engines(
     for runtime in _runtimes(choice.precision):
         beside = Beside(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
         embed = Embed(loaded, packed.engine.with_beside(beside))
-        nearest = cosines(embed.run(works), exact).min()
+        try:
+            nearest = cosines(embed.run(works), exact).min()
+        except CheckpointError as error:
+            say(f"engine: not {NAMES[runtime]} ({error})")
+            continue
         if nearest >= lowest:
             engines[runtime] = embed.run
         else:
             say(f"engine: not {NAMES[runtime]}, whose lowest cosine is {nearest:.4f}")
+    if len(engines) == 1:
+        shutil.rmtree(out)
+        return {}
     order = sorted(works, key=lambda work: work.tokens)
     chosen: dict[str, EngineName] = {}
     for half in (order[: len(order) // 2 + 1], order[len(order) // 2 :]):
