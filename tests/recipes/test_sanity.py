@@ -95,11 +95,11 @@ def test_few_steps_are_told_before_they_are_taken(capsys: pytest.CaptureFixture[
     assert line.startswith(
         "warning: steps in all: 12, and below 100 little is learned at learning_"
     )
-    assert "raise it, give more epochs, or lower batch_size (it is 32)" in line
+    assert "raise it or give more epochs or lower batch_size (it is 32)" in line
     check_steps(task, 2, learning_rate=3e-4, batch_size=16)
     (line,) = said(capsys)
     assert line.endswith(
-        "below 10 little is learned: give more epochs, or lower batch_size (it is 16)"
+        "below 10 little is learned: give more epochs or lower batch_size (it is 16)"
     )
     check_steps(task, 100, learning_rate=5e-5, batch_size=32)
     check_steps(task, 12, learning_rate=3e-4, batch_size=32)
@@ -153,10 +153,10 @@ def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixtur
     ("rates", "told"),
     [
         ((5e-5,), "Raise learning_rate (it was 5e-05; small models want 1e-4 to 3e-4) or take"),
-        ((1e-4,), "Take more epochs (there were 3): learning_rate is as high as small models"),
+        ((1e-4,), "Raise learning_rate (it was 0.0001; small models want 1e-4 to 3e-4) or take"),
         ((1e-4, 3e-4), "Take more epochs (there were 3): learning_rate is as high"),
-        ((1e-5, 5e-5), "Raise learning_rate (1e-05 and 5e-05 were tried;"),
-        ((1e-5, 3e-2), "Take more epochs"),
+        ((1e-5, 5e-5), "Raise learning_rate (1e-05, 5e-05 were tried;"),
+        ((1e-5, 3e-2), "Try a learning_rate between (1e-05, 0.03 were tried; small models want"),
         ((3e-3,), "Lower learning_rate (it was 0.003; 2e-5 to 3e-4 are usual) or take more epochs"),
     ],
 )

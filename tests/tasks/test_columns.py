@@ -64,3 +64,16 @@ def test_what_is_named_now_wins(letters: Path) -> None:
     assert as_learned(named, LEARNED, letters, labelled=True) == both
     swapped = Reading(text="is_spam")
     assert as_learned(swapped, LEARNED, letters, labelled=True) == swapped
+
+
+def test_places_are_no_names() -> None:
+    settings = Classify(("no", "yes")).settings()
+    assert with_columns(settings, Reading(text="2", label="1")) == settings
+
+
+def test_a_label_that_is_called_like_its_column_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"  # without a header: its first row is labelled spam
+    path.write_text("win a prize now,spam\nsee you at noon,ok\ncall now,spam\n", encoding="utf-8")
+    learned = Reading(text="body", label="spam")
+    assert as_learned(Reading(), learned, path, labelled=True) == Reading()
+    assert len(read_examples(Classify, path, learned=learned)) == 3

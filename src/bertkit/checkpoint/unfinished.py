@@ -16,9 +16,11 @@ def say_unfinished(folder: Path) -> None:
     """Say that a folder's model is the best of the first epochs alone, and how to go on."""
     if (folder / SCORES).exists() or (epochs := _asked(folder)) is None:
         return
+    if not (scored := _scored(folder)):  # no model yet, of which `load` says so
+        return
     say(
         f"warning: {folder}: its fine-tuning has not ended: this is the best model after epoch "
-        f"{_scored(folder)} of {epochs}; " + spoken("the same fine-tuning goes on with --resume")
+        f"{scored} of {epochs}; " + spoken("the same fine-tuning goes on with --resume")
     )
 
 
@@ -45,7 +47,7 @@ def _scored(folder: Path) -> int:
         if b'"scores"' in line:  # most lines are of steps
             try:
                 record = json.loads(line)
-            except ValueError:  # cut by a kill
+            except (ValueError, RecursionError):  # cut by a kill
                 continue
             match record:
                 case {"epoch": int(epoch)}:

@@ -45,10 +45,10 @@ def natural(label: str) -> tuple[float, str]:
 
 
 def without_fractions(labels: Collection[str]) -> set[str]:
-    """The same labels; where all are whole numbers, 1.0 as 1."""
+    """The same labels; 1.0 as 1 where all are whole numbers, or where 1 is one of them, too."""
     whole = [WHOLE.fullmatch(label) for label in labels]
     return {
-        number[1] if number and all(whole) else label
+        number[1] if number and (all(whole) or number[1] in labels) else label
         for number, label in zip(whole, labels, strict=True)
     }
 

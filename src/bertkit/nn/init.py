@@ -16,7 +16,7 @@ def initialize(module: nn.Module, std: float | None = 0.02) -> None:
 
     The scores of a CRF are 0: it begins as a softmax for each word. LSTMs and GRUs begin as
     torch's own, uniform up to 1/√D. Without `std` each matrix gets 1/√(its inputs), so that it
-    keeps the size of what it reads (LeCun et al. 1998, "Efficient BackProp", section 4.6).
+    nearly keeps the size of what it reads (LeCun et al. 1998, "Efficient BackProp", section 4.6).
     Source: google-research/bert, `create_initializer` (truncated normal, 0.02). The padding row
     is drawn like any other, as there.
     """

@@ -8,6 +8,7 @@ from typing import Any
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
+from bertkit.console import quietly
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
@@ -60,6 +61,7 @@ def answering(
         raise CheckpointError(f"{loaded.folder}: {error}") from None
     if restored.head not in HEADS:
         heads = {restored.head: restored.build_head}
-        loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
+        with quietly():  # what is to be said of the folder has been
+            loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
     restored = restored.with_decoder(loaded.begin, loaded.target)
     return Answer(restored, loaded, open_engine(loaded, precision, device=device))

@@ -45,14 +45,17 @@ def check_rows(
 
 
 def check_steps(task: Task[Any, Any], steps: int, *, learning_rate: float, batch_size: int) -> None:
-    """Say before work starts that so few steps will not learn; texts are compared in few."""
+    """Say before work starts that so few steps will not learn. Tasks that compare the texts of a
+    step with each other learn in few, and are not warned of."""
     low = learning_rate < SMALL_RATE
     few = FEW_STEPS if low else FEWEST_STEPS
     if steps < few and task.batching != "step":
         rate = f" at learning_rate {learning_rate:g} (small models want 1e-4 to 3e-4)" * low
+        remedies = ["raise it"] * low + ["give more epochs"]
+        remedies += [f"lower batch_size (it is {batch_size})"] * (batch_size > 1)
         say(
             f"warning: steps in all: {steps:,}, and below {few} little is learned{rate}: "
-            f"{'raise it, ' * low}give more epochs, or lower batch_size (it is {batch_size})"
+            f"{' or '.join(remedies)}"
         )
 
 
@@ -176,11 +179,15 @@ def check_answers(
 
 def _change(rates: Sequence[float], epochs: int) -> str:
     """What may help after these learning rates, lowest first, and so many epochs."""
-    tried = " and ".join(f"{rate:g}" for rate in rates)
+    tried = ", ".join(f"{rate:g}" for rate in rates)
     said = f"it was {tried}" if len(rates) == 1 else f"{tried} were tried"
     more = f"more epochs (there were {epochs})"
-    if rates[-1] < SMALL_RATE:
+    if rates[-1] < HIGH_RATE:
         return f"Raise learning_rate ({said}; small models want 1e-4 to 3e-4) or take {more}"
     if rates[0] > HIGH_RATE:
         return f"Lower learning_rate ({said}; 2e-5 to 3e-4 are usual) or take {more}"
+    if not any(SMALL_RATE <= rate <= HIGH_RATE for rate in rates):
+        return (
+            f"Try a learning_rate between ({said}; small models want 1e-4 to 3e-4) or take {more}"
+        )
     return f"Take {more}: learning_rate is as high as small models want it ({said})"

@@ -192,7 +192,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
         label = label_of(example)
         labels = several(label, example.where) if self.options.multi_label else [label]
-        return [known_as(one, self.index) for one in labels]
+        return list(dict.fromkeys(known_as(one, self.index) for one in labels))
 
     def target(self, example: Example) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""

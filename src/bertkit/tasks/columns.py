@@ -20,7 +20,11 @@ ROLES = ("text", "pair", "label")
 def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     """Settings of a task as config.json has them, with the columns that were named for training."""
     encoded = dict(zip(Reading.__struct_fields__, Reading.__struct_encode_fields__, strict=True))
-    named = {encoded[role]: name for role in ROLES if (name := getattr(reading, role)) is not None}
+    named = {
+        encoded[role]: name
+        for role in ROLES
+        if (name := getattr(reading, role)) is not None and not name.isdecimal()  # a place
+    }
     if not named:
         return dict(settings)
     ours = settings["bertkit"]
@@ -58,5 +62,10 @@ def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool
         table.expect(names)
     except DataError:  # the task says what is wrong, or reads files of another form
         return reading
-    there = {role: name for role, name in wanted.items() if name in table.columns}
+    there = {
+        role: name
+        for role, name in wanted.items()
+        # in its own column it is a label of the first row, which was taken for a header
+        if name in table.columns and all(row[name].strip() != name for row in table.rows)
+    }
     return msgspec.structs.replace(reading, **there)
