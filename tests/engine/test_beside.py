@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,13 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
         torch.testing.assert_close(found, engine.model.states(batch), atol=1e-5, rtol=0)
     assert max(rows * length for rows, length in shapes) == 128
     assert sum(rows for rows, _ in shapes) == 63
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_threads_may_ask_one_graph(runtime: Runtime, folder: Path) -> None:
+    graph = Graph(folder, runtime=runtime)
+    read = [encodings(np.random.default_rng(seed), [9, 30]) for seed in range(40)]
+    alone = [graph.rows(each) for each in read]
+    with ThreadPoolExecutor(4) as pool:
+        for found, expected in zip(pool.map(graph.rows, read), alone, strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-6)

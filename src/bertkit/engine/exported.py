@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -305,11 +306,12 @@ def openvino_graph(path: Path, precision: Numbers) -> Run:
     model = openvino.Core().compile_model(path, "CPU", hints)
     wanted = {name for put in model.inputs for name in put.names}
     outputs = {name for put in model.outputs for name in put.names}
-    request = model.create_infer_request()
+    request, alone = model.create_infer_request(), Lock()
 
     def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
         given = {name: value for name, value in inputs.items() if name in wanted}
-        values = request.infer(given)[output if output in outputs else 0]
-        return np.array(values, dtype=np.float32)
+        with alone:  # a request answers one thread at a time
+            values = request.infer(given)[output if output in outputs else 0]
+            return np.array(values, dtype=np.float32)
 
     return run
