@@ -119,7 +119,8 @@ def test_the_tree_marks_the_text_that_won(steps: Any, wanted: DecoderSteps) -> N
         count += data[i + 3] > 200 && Math.abs(data[i] - 42) + Math.abs(data[i + 2] - 196) < 30;
       return count;
     }"""
-    assert tree.locator("canvas").evaluate(blue) > 20  # the line of the text that won
+    # the line of the text that won, which is drawn after the page
+    steps.wait_for_function(f"({blue})(document.querySelector('.tree canvas')) > 20", timeout=10000)
 
 
 def test_one_beam_says_why_there_is_no_tree(steps: Any) -> None:

@@ -180,7 +180,6 @@ def test_thresholds_of_several_labels_are_learned_on_dev(base: Path, tmp_path: P
     assert kept["threshold"] is None
     assert {"best_f1_micro", "test_f1_micro"} <= set(scores)
     assert record(out)["metric"] == "best_f1_micro"
-    assert "confusion" not in record(out)
     answer = bertkit.pipeline("classify", out)("the loop of it")
     assert answer.labels == [
         label

@@ -88,18 +88,18 @@ def test_what_chooses_layers_does_not_report(
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     file = texts(tmp_path / "t.txt", 80)
     seen: list[set[bytes]] = []
-    run, calibrate = Engine.run, recipe.calibrate
+    rows, calibrate = Engine.rows, recipe.calibrate
 
     def running(self: Engine, encodings: Any, *rest: Any) -> Any:
         seen.append({e.ids.tobytes() for e in encodings})
-        return run(self, encodings, *rest)
+        return rows(self, encodings, *rest)
 
     def calibrating(model: Any, batches: Any) -> Any:
         used = {s.numpy().tobytes() for b in batches for s in b.ids.split(b.layout.lengths)}
         seen.append(used)
         return calibrate(model, batches)
 
-    monkeypatch.setattr(Engine, "run", running)
+    monkeypatch.setattr(Engine, "rows", running)
     monkeypatch.setattr(recipe, "calibrate", calibrating)
     said = quantize(rough, [file], out=tmp_path / "out", lowest=0.9999)
     tokenizer = load(rough).tokenizer
