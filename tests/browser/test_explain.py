@@ -130,8 +130,8 @@ def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> Non
     first = shown.get_by_role("radio", name="Layer 1, head 1", exact=True)
     first.click()
     first.press("ArrowDown")
-    focused = shown.locator(":focus")
-    assert focused.get_attribute("aria-label") == "Layer 2, head 1"
+    focused = shown.locator("[aria-label='Layer 2, head 1']:focus")
+    focused.wait_for()  # the page draws before it moves the focus
     focused.press("End")
     focused = shown.locator(":focus")
     assert focused.get_attribute("aria-label") == "Rollout from layer 3 to the pieces"
