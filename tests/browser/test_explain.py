@@ -126,6 +126,20 @@ def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> N
     assert float(read[1]) == pytest.approx(weight, abs=0.0006)
 
 
+def test_arrow_keys_count_from_the_focus_while_the_page_draws(shown: Any) -> None:
+    shown.evaluate(
+        """() => {
+            document.querySelector("[aria-label='Layer 1, head 1']").focus();
+            for (const key of ["ArrowRight", "ArrowRight", "ArrowDown"]) {
+                const given = { key, bubbles: true, cancelable: true };
+                document.activeElement.dispatchEvent(new KeyboardEvent("keydown", given));
+            }
+        }"""
+    )
+    assert shown.locator(":focus").get_attribute("aria-label") == "Layer 2, head 3"
+    shown.get_by_role("heading", name="Layer 2, head 3").wait_for()
+
+
 def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> None:
     first = shown.get_by_role("radio", name="Layer 1, head 1", exact=True)
     first.click()

@@ -220,8 +220,11 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_the_best_epoch_is_kept(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_best_epoch_is_kept_and_said(
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Scores that fall after the second epoch: the folder must hold the second."""
     given = iter([0.5, 0.75, 0.6, 0.75])
@@ -240,6 +243,7 @@ def test_the_best_epoch_is_kept(
     final = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert kept[0] == b""
     assert kept[1] != kept[2] == kept[3] == final
+    assert "out holds epoch 2, the best by accuracy" in capsys.readouterr().err
 
 
 def test_a_kept_epoch_survives_what_comes_after(

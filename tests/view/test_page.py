@@ -320,7 +320,7 @@ def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_pat
     write_report(tmp_path / "page.html", "errors.html", **values)
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
-    assert "3 of 1,000 answers are not quite right; the 1 worst." in html
+    assert "3 of 1,000 answers are wrong, wholly or in part; the 1 worst." in html
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html[html.index('id="errors"') :])
     assert cells == ["a &lt;b&gt;", "x", "y", "0.123"]
     assert '<th scope="col" class="number">how wrong</th>' in html

@@ -22,6 +22,7 @@ def finish(
     run: Run, task: Task[Any, Any], epochs: Epochs, data: Mapping[str, Examples]
 ) -> dict[str, float]:
     """Write errors, scores and card beside the best epoch's model; returns the scores."""
+    epochs.say_kept()
     report = epochs.report()
     write_mistakes(run.out, task, epochs.answers(), data["dev"].examples, report)
     show_labels(report, "dev")

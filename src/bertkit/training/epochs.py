@@ -103,6 +103,12 @@ class Epochs:
         say(f"no better for {waited} epochs: stopped")
         return True
 
+    def say_kept(self) -> None:
+        """Say which epoch the folder holds, where it is not the last."""
+        assert self.best is not None
+        if self.best["epoch"] < self.records[-1]["epoch"]:
+            say(f"{self.run.best} by {self._named(self.best['scores'])}")
+
     def answers(self) -> Sequence[Any]:
         """Those of the best epoch to dev. Raises: CheckpointError for a model that was changed."""
         return self._of_best()[1]

@@ -28,7 +28,8 @@ export function choice(group, label, choose, columns = 1) {
     button.addEventListener("click", () => choose(place));
   });
   group.addEventListener("keydown", (event) => {
-    const place = moved(event.key, chosen, columns, buttons.length);
+    // from the button with the focus: what draws may still be on its way to the chosen one
+    const place = moved(event.key, buttons.indexOf(event.target), columns, buttons.length);
     if (place === undefined || !buttons[place]) return;
     event.preventDefault();
     buttons[place].focus();
