@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +19,7 @@ from bertkit.engine.quantize import (
     Int8Linear,
     Int8RowsLinear,
     calibrate,
+    largest_weight,
     layers_of,
     rounded,
     unavailable,
@@ -43,10 +48,39 @@ def test_a_layer_computes_with_its_rounded_numbers() -> None:
     layer = Int8Linear(linear, inputs)
     seen = rounded(x, inputs.factor, torch.tensor(float(inputs.zero))).float() - inputs.zero
     seen *= inputs.scale
-    step = linear.weight.abs().amax(1, keepdim=True) / 127
+    step = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / step).round() * step
     torch.testing.assert_close(layer(x), seen @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
     assert float((layer(x) - linear(x)).abs().max()) > 1e-4  # it is rounded indeed
+
+
+LARGEST = """
+import torch
+from torch import nn
+from bertkit.engine import quantize
+linear = nn.Linear(64, 16, bias=False)
+nn.init.ones_(linear.weight)
+inputs = quantize.Inputs(torch.full((64,), 255.0), 1 / 255, 0)
+with torch.inference_mode():
+    exact = quantize.Int8Linear(linear, inputs)(torch.ones(1, 64))
+    largest, quantize.largest_weight = quantize.largest_weight(), lambda: 127
+    cut = quantize.Int8Linear(linear, inputs)(torch.ones(1, 64))
+print(largest, exact[0, 0].item(), cut[0, 0].item())
+"""
+
+
+def test_sums_are_exact_on_processors_that_add_products_in_16_bits() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LARGEST],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    largest, exact, cut = found.stdout.split()
+    assert int(largest) == 63
+    assert float(exact) == pytest.approx(64, rel=1e-5)
+    assert float(cut) < 40  # the control: at 127 the largest sums are cut
 
 
 @torch.inference_mode()
@@ -74,7 +108,7 @@ def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bo
     x[5] = 0
     layer = Int8RowsLinear(linear, dtype)
     step = x.float().abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
-    scales = linear.weight.abs().amax(1, keepdim=True) / 127
+    scales = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / scales).round() * scales
     expected = nn.functional.linear((x / step).round() * step, weights, linear.bias)
     out = layer(x)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertkit.engine.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
 from bertkit.engine.heads import without_dead_heads
-from bertkit.engine.quantize import Inputs
+from bertkit.engine.quantize import Inputs, whole
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from bertkit.models.heads import Classifier, Span, Tagger, Transform
@@ -271,10 +271,9 @@ class _Nodes:
         weight, inputs = linear.weight.detach().float().cpu(), self.int8[name]
         if not _even(inputs):
             weight = weight * inputs.smoothing
-        steps = weight.abs().amax(1).clamp(min=1e-8) / 127
-        whole = (weight / steps[:, None]).round().clamp(-127, 127).to(torch.int8)
+        steps, integers = whole(weight)
         return (
-            self.weight(f"{name}.weight", np.ascontiguousarray(whole.T.numpy())),
+            self.weight(f"{name}.weight", np.ascontiguousarray(integers.T.numpy())),
             self.weight(f"{name}.steps", steps),
             self.weight(f"{name}.zeros", np.zeros(len(steps), np.int8)),
         )

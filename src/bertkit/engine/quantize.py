@@ -63,28 +63,15 @@ class Int8RowsLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear | CausalLM, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.scales, self.weight = _int8_weight(linear.weight.detach().float())
-        self.zeros = torch.zeros(len(self.scales), dtype=torch.int)
+        self.scales, weight = whole(linear.weight.detach().float())
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.dtype = dtype
 
     def forward(self, x: Tensor) -> Tensor:
         step = x.abs().amax(-1, keepdim=True).float().clamp_(min=1e-8).div_(127)
-        out = torch.ops.onednn.qlinear_pointwise(
-            (x / step).round_().to(torch.int8),
-            1.0,
-            0,
-            self.weight,
-            self.scales,
-            self.zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )
+        integers = (x / step).round_().to(torch.int8)
+        out = _linear(integers, self.weight, self.scales, torch.float32)
         out = out.mul_(step) if self.bias is None else torch.addcmul(self.bias, out, step)
         result: Tensor = out.to(self.dtype)
         return result
@@ -104,9 +91,8 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.inputs, self.following, self.dtype = inputs, following, dtype
         self.activation, self.algorithm = activation
-        weight = linear.weight.detach().float() * inputs.smoothing
-        self.scales, self.weight = _int8_weight(weight)
-        self.zeros = torch.zeros(len(self.scales), dtype=torch.int)
+        self.scales, weight = whole(linear.weight.detach().float() * inputs.smoothing)
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.factor = inputs.factor.to(dtype)
         self.zero = torch.tensor(float(inputs.zero), dtype=dtype)
@@ -115,29 +101,63 @@ class Int8Linear(nn.Module):
         if x.dtype != torch.uint8:
             x = rounded(x, self.factor, self.zero)
         after = self.following
-        out: Tensor = torch.ops.onednn.qlinear_pointwise(
+        return _linear(
             x,
-            self.inputs.scale,
-            self.inputs.zero,
             self.weight,
             self.scales,
-            self.zeros,
-            self.bias,
-            1.0 if after is None else after.scale,
-            0 if after is None else after.zero,
             self.dtype if after is None else torch.uint8,
+            (self.inputs.scale, self.inputs.zero),
+            self.bias,
+            (1.0, 0) if after is None else (after.scale, after.zero),
             self.activation,
-            [],
             self.algorithm,
         )
-        return out
 
 
-def _int8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale of each output, and the weights in 8 bits, packed. Shapes: (O, D) -> (O,), ..."""
-    scales = weight.abs().amax(1).clamp(min=1e-8) / 127
-    whole = (weight / scales[:, None]).round().clamp(-127, 127).to(torch.int8)
-    return scales, torch.ops.onednn.qlinear_prepack(whole, None)
+def whole(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale of each output, and the weights in 8 bits. Shapes: (O, D) -> (O,), (O, D)."""
+    most = largest_weight()
+    scales = weight.abs().amax(1).clamp(min=1e-8) / most
+    return scales, (weight / scales[:, None]).round().clamp(-most, most).to(torch.int8)
+
+
+@cache
+def largest_weight() -> int:
+    """The largest weight that sums are exact with: 127, or 63 on processors without VNNI.
+
+    Those add two products in 16 bits, which end at 32,767: 2 · 255 · 63 = 32,130 fits.
+    """
+    weight, x = torch.full((16, 64), 127, dtype=torch.int8), torch.full((1, 64), 255).byte()
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(weight, None)
+        sums = _linear(x, packed, torch.ones(16), torch.float32)
+    except (AttributeError, RuntimeError):  # `unavailable` says so
+        return 127
+    return 127 if bool((sums == 64 * 255 * 127).all()) else 63
+
+
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    dtype: torch.dtype,
+    inputs: tuple[float, int] = (1.0, 0),
+    bias: Tensor | None = None,
+    outputs: tuple[float, int] = (1.0, 0),
+    activation: str = "none",
+    algorithm: str = "",
+) -> Tensor:
+    """oneDNN's linear layer of integers; the sizes of a step, and what stands for zero, of inputs
+    and outputs. Shapes: (N, D) -> (N, O)."""
+    given = x, *inputs, weight, scales, _zeros(len(scales)), bias, *outputs, dtype, activation
+    out: Tensor = torch.ops.onednn.qlinear_pointwise(*given, [], algorithm)
+    return out
+
+
+@cache
+def _zeros(count: int) -> Tensor:
+    """What stands for zero among the weights of each output."""
+    return torch.zeros(count, dtype=torch.int)
 
 
 def rounded(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
