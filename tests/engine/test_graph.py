@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.engine.test_export import SHAPE, encodings, model_of
 from tests.factories import ENCODERS, tiny_model
 
+from bertkit.engine import quantize
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import LOGITS, VECTORS, Run, onnx_graph, padded
 from bertkit.engine.quantize import Inputs, calibrate
@@ -27,6 +28,8 @@ from bertkit.pipelines import pipeline
 
 for _name in ("onnx", "onnxruntime"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export]'")
+
+from onnx import TensorProto, numpy_helper  # noqa: E402
 
 from bertkit.engine.graph import build, unfit  # noqa: E402  # needs onnx
 
@@ -131,6 +134,19 @@ def _integers(model: Model, lengths: list[int]) -> dict[str, Inputs]:
 
     read = encodings(np.random.default_rng(1), lengths)
     return calibrate(model, [Batch.of(sorted(read, key=lambda e: len(e.ids)))])
+
+
+def test_integers_are_no_larger_than_the_processor_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("bert")
+    inputs = _integers(model, [30] * 16)
+    for largest in (63, 127):
+        monkeypatch.setattr(quantize, "largest_weight", partial(int, largest))
+        graph = build(model, Pooling(), int8=inputs).graph
+        weights = [
+            numpy_helper.to_array(w) for w in graph.initializer if w.data_type == TensorProto.INT8
+        ]
+        matrices = [w.astype(int) for w in weights if w.ndim == 2]
+        assert {int(abs(w).max()) for w in matrices} == {largest}
 
 
 def test_integers_by_the_scales_of_ours() -> None:

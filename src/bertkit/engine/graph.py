@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertkit.engine.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
 from bertkit.engine.heads import without_dead_heads
-from bertkit.engine.quantize import Inputs, whole
+from bertkit.engine.quantize import Inputs, quantized
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from bertkit.models.heads import Classifier, Span, Tagger, Transform
@@ -271,7 +271,7 @@ class _Nodes:
         weight, inputs = linear.weight.detach().float().cpu(), self.int8[name]
         if not _even(inputs):
             weight = weight * inputs.smoothing
-        steps, integers = whole(weight)
+        steps, integers = quantized(weight)
         return (
             self.weight(f"{name}.weight", np.ascontiguousarray(integers.T.numpy())),
             self.weight(f"{name}.steps", steps),

@@ -63,7 +63,7 @@ class Int8RowsLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear | CausalLM, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.scales, weight = whole(linear.weight.detach().float())
+        self.scales, weight = quantized(linear.weight.detach().float())
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.dtype = dtype
@@ -91,7 +91,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.inputs, self.following, self.dtype = inputs, following, dtype
         self.activation, self.algorithm = activation
-        self.scales, weight = whole(linear.weight.detach().float() * inputs.smoothing)
+        self.scales, weight = quantized(linear.weight.detach().float() * inputs.smoothing)
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.factor = inputs.factor.to(dtype)
@@ -114,7 +114,7 @@ class Int8Linear(nn.Module):
         )
 
 
-def whole(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The scale of each output, and the weights in 8 bits. Shapes: (O, D) -> (O,), (O, D)."""
     most = largest_weight()
     scales = weight.abs().amax(1).clamp(min=1e-8) / most
