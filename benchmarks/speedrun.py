@@ -55,6 +55,7 @@ from bertkit.models.model import Model
 from bertkit.recipes.prepare import prepare
 from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.journal import Journal
 
 OURS = "bertkit-mini"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
@@ -205,17 +206,26 @@ def loss_of(model: Model, samples: Sequence[Sample]) -> float:
 
 def our_run(text: Corpus, seed: int, steps: int) -> Run:
     """The command, from the start of its process to its end."""
-    changed = {"steps": steps, "seed": seed}
-    command = [sys.executable, "-m", "bertkit", "pretrain", OURS, "--corpus", str(text.folder)]
-    command += [word for name, n in changed.items() for word in (f"--train.{name}", str(n))]
     with TemporaryDirectory() as place:
         out = Path(place) / "run"
         began = time.perf_counter()
-        subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+        learned_by_ours(text, out, steps=steps, seed=seed)
         minutes = (time.perf_counter() - began) / 60
         loss = loss_of(load(out).model, exam(text, 1))
     tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
     return Run(who=OURS, tokens=tokens, seed=seed, minutes=minutes, loss=loss, device=device())
+
+
+def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int = 0) -> float:
+    """A run's folder after so many steps; answers the tokens/s of the second half of them."""
+    changed = {"steps": steps, "seed": seed}
+    command = [sys.executable, "-m", "bertkit", "pretrain", OURS, "--corpus", str(text.folder)]
+    command += [word for name, n in changed.items() for word in (f"--train.{name}", str(n))]
+    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+    warm = [step for step in Journal(out).records() if "tokens" in step][steps // 2 :]
+    return sum(step["tokens"] for step in warm) / sum(
+        step["tokens"] / step["tokens_per_second"] for step in warm
+    )
 
 
 # ---- the peer
