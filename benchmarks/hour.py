@@ -125,7 +125,7 @@ def main(options: Options) -> None:
             root = Path(place) if quick else PLACE
             folders = {who: root / f"hour-{who}" for who in sides}
             if not all(folder.exists() for folder in folders.values()):
-                rates = both(rate, text.folder, 2 if quick else 24)
+                rates = both(rate, text.folder, 1 if quick else 8)
                 for who, each in rates.items():
                     print(f"{who}: {each:,.0f} tokens/s", flush=True)
                 seconds = 1 if quick else 60 * MINUTES
@@ -205,8 +205,10 @@ def halves() -> Iterator[list[Callable[..., Any]]]:
 
 
 def rate(who: str, folder: Path, steps: int) -> float:
-    """Tokens/s beside the other side."""
+    """Tokens/s beside the other side, of so many steps of the peer, and ten times as many of ours,
+    which take about as long."""
     with TemporaryDirectory() as place:
+        steps *= 1 if who == PEER else 10
         return _learned(who, Corpus.open(folder), Path(place) / "out", steps)
 
 
@@ -254,32 +256,32 @@ def scored(who: str, folder: Path, root: Path, data: Path, seed: int, quick: boo
 def tasks(data: Path, quick: bool) -> dict[str, Task]:
     """By name."""
 
-    def of(name: str, train: str, scored: Sequence[str], metric: str, **columns: Any) -> Task:
-        read = [
-            Classify.read(data / name / file, Reading(**columns), labelled=True)[0]
-            for file in (train, *scored)
-        ]
-        return parted(read[0], [one for rows in read[1:] for one in rows], metric)
+    def rows(name: str, *files: str, **columns: Any) -> list[Any]:
+        kind = Tag if name == "conll2003" else Classify
+        read = [kind.read(data / name / f, Reading(**columns), labelled=True)[0] for f in files]
+        return [one for part in read for one in part]
 
-    def parted(train: list[Any], scored: list[Any], metric: str) -> Task:
+    def parted(train: Sequence[Any], scored: Sequence[Any], metric: str) -> Task:
         share = 100 if quick else 1
-        rows = spread(train, (ROWS + CHOOSING) // share)
         every = (ROWS + CHOOSING) // CHOOSING
-        learn = [one for place, one in enumerate(rows) if place % every]
-        return Task(learn, list(rows[::every]), list(spread(scored, SCORED // share)), metric)
+        drawn = spread(train, (ROWS + CHOOSING) // share)
+        learn = [one for place, one in enumerate(drawn) if place % every]
+        return Task(learn, list(drawn[::every]), list(spread(scored, SCORED // share)), metric)
 
-    tagged = [Tag.read(data / "conll2003" / f"{name}.txt", Reading(), labelled=True)[0]
-              for name in ("train", "valid")]  # fmt: skip
-    sick = {"text": "sentence_A", "pair": "sentence_B", "label": "entailment_judgment"}
     cola = {"text": "4", "label": "2", "header": False}
-    dev = [f"{domain}_domain_dev.tsv" for domain in ("in", "out_of")]
-    return {
-        "SST-2": of("sst2", "train.tsv", ["dev.tsv"], "accuracy"),
-        "CoLA": of("cola", "in_domain_train.tsv", dev, "matthews", **cola),
-        "CoNLL-2003": parted(*tagged, "f1"),
-        "SICK": of("sick", "SICK_train.txt", ["SICK_trial.txt"], "accuracy", **sick),
-        "TREC": parted(*map(list, trec(data)), "accuracy"),
-    }  # fmt: skip
+    sick = {"text": "sentence_A", "pair": "sentence_B", "label": "entailment_judgment"}
+    read = {
+        "SST-2": (rows("sst2", "train.tsv"), rows("sst2", "dev.tsv")),
+        "CoLA": (
+            rows("cola", "in_domain_train.tsv", **cola),
+            rows("cola", "in_domain_dev.tsv", "out_of_domain_dev.tsv", **cola),
+        ),
+        "CoNLL-2003": (rows("conll2003", "train.txt"), rows("conll2003", "valid.txt")),
+        "SICK": (rows("sick", "SICK_train.txt", **sick), rows("sick", "SICK_trial.txt", **sick)),
+        "TREC": trec(data),
+    }
+    metrics = {"CoLA": "matthews", "CoNLL-2003": "f1"}
+    return {name: parted(*parts, metrics.get(name, "accuracy")) for name, parts in read.items()}
 
 
 def by_tuning(model: Path, task: Task, seed: int) -> float:
@@ -300,13 +302,14 @@ def by_regression(model: Path, task: Task) -> float:
     if isinstance(task.learn[0], TaggedText):
         tagger = Tag.from_examples(task.learn, TagOptions())
         parts = [frozen.features(tagger, rows, labelled=True) for rows in (task.learn, task.score)]
-        vectors = [frozen.encode(part, [layer])[0].float() for part in parts]
-        labels = list(tagger.labels)
+        states = [frozen.encode(part, [layer])[0].float() for part in parts]
         targets = torch.cat([torch.as_tensor(np.asarray(one.target)) for one in parts[0]])
-        answered = [labels[n] for n in answers(vectors, targets, len(labels))]
+        answered = answers(states, targets, len(tagger.labels))
         ends = np.cumsum([len(one.target) for one in parts[1]])[:-1]
-        given = [list(tags) for tags in np.split(np.array(answered), ends)]
-        gold = [[labels[n] for n in np.asarray(one.target)] for one in parts[1]]
+        given, gold = (
+            [[tagger.labels[n] for n in tags] for tags in side]
+            for side in (np.split(answered, ends), [np.asarray(one.target) for one in parts[1]])
+        )
         return metrics.entities([spans(tags) for tags in given], [spans(tags) for tags in gold])[
             "f1"
         ]
@@ -314,10 +317,10 @@ def by_regression(model: Path, task: Task) -> float:
     vectors = [of_texts(frozen, loaded.tokenizer, rows, layer) for rows in (task.learn, task.score)]
     targets = torch.tensor([names.index(str(one.label)) for one in task.learn])
     found = answers(vectors, targets, len(names))
-    gold = np.array([names.index(str(one.label)) for one in task.score])
+    right = np.array([names.index(str(one.label)) for one in task.score])
     if task.metric == "matthews":
-        return float(np.corrcoef(found, gold)[0, 1]) if len(set(found.tolist())) > 1 else 0.0
-    return float((found == gold).mean())
+        return float(np.corrcoef(found, right)[0, 1]) if len(set(found.tolist())) > 1 else 0.0
+    return float((found == right).mean())
 
 
 def answers(

@@ -20,6 +20,7 @@ from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
 from bertkit.tasks.answering import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, averaged, encode
 
 NUMBER = 64
@@ -144,18 +145,25 @@ class ModelPipeline:
         texts: Sequence[str],
         pairs: Sequence[str] | None,
         long: Long,
-        prompts: Sequence[str] | None = None,
     ) -> list[Work]:
-        encodings, owner = encode(
-            self.tokenizer, texts, pairs, length=self.loaded.length, long=long, prompts=prompts
-        )
-        features: list[list[Feature]] = [[] for _ in texts]
-        for encoding, place in zip(encodings, owner, strict=True):
-            features[place].append(Feature(encoding, 0))
-        return [Work(each) for each in features]
+        read = encode(self.tokenizer, texts, pairs, length=self.loaded.length, long=long)
+        return works_of(*read, len(texts))
 
     def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
         """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
-        encodings = [f.encoding for work in works for f in work.features]
-        owner = [place for place, work in enumerate(works) for _ in work.features]
+        encodings, owner = of_works(works)
         return averaged(self.engine.rows(encodings, read), encodings, owner)
+
+
+def works_of(encodings: Sequence[Encoding], owner: Sequence[int], count: int) -> list[Work]:
+    """The work of so many texts, of which some encodings are windows."""
+    features: list[list[Feature]] = [[] for _ in range(count)]
+    for encoding, place in zip(encodings, owner, strict=True):
+        features[place].append(Feature(encoding, 0))
+    return [Work(each) for each in features]
+
+
+def of_works(works: Sequence[Work]) -> tuple[list[Encoding], list[int]]:
+    """Their encodings, and to which of them each belongs."""
+    encodings = [f.encoding for work in works for f in work.features]
+    return encodings, [place for place, work in enumerate(works) for _ in work.features]

@@ -16,10 +16,17 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.nn.pool import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import NUMBER, PART, ModelPipeline, Work, batched
-from bertkit.tasks.task import Feature
+from bertkit.pipelines.base import (
+    NUMBER,
+    PART,
+    ModelPipeline,
+    Work,
+    batched,
+    of_works,
+    works_of,
+)
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, averaged
+from bertkit.text.long import Long, averaged, encode
 from bertkit.text.prompts import Prompter
 
 
@@ -82,30 +89,41 @@ class Embed(ModelPipeline):
         """The same for any number of texts, some thousands at a time as they come, with which of
         them were cut."""
         for part in batched(texts, PART):
-            works = self.prepare(part, long=long, prompt=prompt)
-            yield self.run(works), [work.truncated for work in works]
+            encodings, owner = self._read(part, long, prompt)
+            cut = [False] * len(part)
+            for place, encoding in zip(owner, encodings, strict=True):
+                cut[place] |= encoding.truncated
+            yield self._vectors(encodings, owner), cut
 
     def prepare(
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> list[Work]:
         """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
-        works = self._encoded(texts, None, long, [self.prompt(prompt)] * len(texts))
+        works = works_of(*self._read(texts, long, prompt), len(texts))
         return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
 
     def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """A vector for each text as the model reads it. Shapes: (S, D)."""
-        return self.run([Work([Feature(encoding, 0)]) for encoding in encodings])
+        """A vector for each text as the model reads it, one at least. Shapes: (S, D)."""
+        return self._vectors(encodings, range(len(encodings)))
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        beside, vectors = self.engine.beside, None
+        return self._vectors(*of_works(works))
+
+    def _read(
+        self, texts: Sequence[str], long: Long, prompt: str | None
+    ) -> tuple[list[Encoding], list[int]]:
+        prompts = [self.prompt(prompt)] * len(texts)
+        return encode(self.tokenizer, texts, length=self.loaded.length, long=long, prompts=prompts)
+
+    def _vectors(self, encodings: Sequence[Encoding], owner: Sequence[int]) -> NDArray[np.float32]:
+        """A vector for each text, of which some encodings are windows. Shapes: (S, D)."""
+        beside, rows = self.engine.beside, None
         if beside is not None and beside.pooling == self.pooling.mode:
-            encodings = [feature.encoding for work in works for feature in work.features]
-            owner = [place for place, work in enumerate(works) for _ in work.features]
             rows = beside.vectors(encodings)
-            vectors = None if rows is None else averaged(rows, encodings, owner)
-        if vectors is None:
-            vectors = self._rows(works, self.pooling)
+        if rows is None:
+            rows = self.engine.rows(encodings, self.pooling)
+        vectors = averaged(rows, encodings, owner)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
