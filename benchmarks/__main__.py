@@ -18,6 +18,7 @@ HELPERS = {
         "__main__",
         "accelerated",
         "clean",
+        "downstream",
         "graphs",
         "harness",
         "joey",
@@ -34,6 +35,7 @@ TAKES = {
     "distill": {"tasks", "seeds", "rows"},
     "few": {"seeds"},
     "experiments": {"seeds"},
+    "speedrun": {"seeds"},
 }
 """Options of these benchmarks alone."""
 

@@ -1,37 +1,38 @@
-"""The best BERT of a given time: minutes to the loss that tuned transformers has after an hour.
+"""The best BERT of a given time: ours and tuned transformers after an hour, and sooner.
 
 Both sides learn masked words from the same training documents, `prose_novels` and `prose_reviews`
 (12 million words), cut by bert-base-uncased's vocabulary; a model is at most as large as BERT-mini
 and its folder opens in transformers. They are scored by the same held-out samples of 128 tokens,
 whose masks (15 % of the tokens, 80/10/10) are the same for all, in fp32: loss a masked token.
 
-The peer is `BertForMaskedLM` at BERT-mini's shape, its samples in memory:
+The peer is `BertForMaskedLM` at BERT-mini's shape, its samples in memory, tuned in good faith: bf16
+autocast where the processor gains by it, warm-up over 5 % of the steps, β₂ 0.98, the best of three
+rates and the better of steps of 16 and 64 samples. Ours is `bertkit-mini`, the run file that comes
+with bertkit, as `bertkit pretrain` runs it. Rates fall to zero at the end of a run on both sides.
 
-- H0, what people copy: `run_mlm.py`'s defaults (batches of 8, 5e-5, no warm-up, fp32);
-- H1, the same code tuned in good faith: bf16 autocast where the processor gains by it, batches of
-  64, warm-up over 5 % of the steps, β₂ 0.98, and the best of three rates. It rules.
+Both learn for an hour at the same time, each with half of the cores, so that what else the machine
+does hits both; steps are set before, by how many tokens each learns from in a minute beside the
+other. Then both folders get ten scores downstream (`downstream.py`). At last ours learns for some
+minutes only, six times, two at a time on the same halves: weights and order have other seeds, and
+minutes are those of the whole process, from a prepared corpus to a model folder. It has reached the
+peer's loss when (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
 
-H1's hour is as many tokens as it learns from here in an hour. What its loss is then does not depend
-on the machine: a run of as many tokens or more that is kept, from here or elsewhere, is taken.
-
-Ours is `bertkit-mini`, the run file that comes with bertkit, as `bertkit pretrain` runs it: its
-minutes are those of the whole process, which begins with a prepared corpus and ends with a model
-folder. Rates fall to zero at the end of a run on both sides. Seeds decide weights and order. It has
-reached the loss when (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
-
-Needs BERTKIT_DATA. Runs are kept (`speedrun.jsonl` beside the results) and not run again; --fresh
-does.
+Needs BERTKIT_DATA. Folders are kept in `runs/speedrun`, runs and scores in `speedrun.jsonl` beside
+the results; what is there is not run again, but with --fresh.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
@@ -42,7 +43,9 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import kept
+from benchmarks.downstream import scores
 from benchmarks.embed import minilm
+from benchmarks.finetune import data_folder, numbers
 from benchmarks.harness import Options, bf16_here, once
 from bertkit.checkpoint.folder import load
 from bertkit.config import read_toml
@@ -57,11 +60,11 @@ from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal
 
-OURS = "bertkit-mini"
+OURS, PEER = "bertkit-mini", "H1"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
-STEPS, SEEDS = 220, 5
-"""Of a run of ours, and how many runs there are."""
-WHAT = "BERT-mini's size, minutes to the loss of H1 after an hour"
+MINUTES = 60
+STEPS, SEEDS = 220, 6
+"""Of a short run of ours, and how many there are."""
 LENGTH = 128
 FILLED = Sampling(
     pairs="none", cross_documents=True, length=LENGTH, short_seq_probability=0.0, held_out=0.01
@@ -70,26 +73,14 @@ FILLED = Sampling(
 EXAM = 2048
 """Samples that are scored at most."""
 PLACE = Path("runs") / "speedrun"
+AHEAD = 3.0
+"""Points downstream by which ours is to be ahead."""
+
+BATCH, LEARNING_RATE, WARMUP, BETA2 = 16, 1e-3, 0.05, 0.98
+"""How the peer learns; β₂ of AdamW."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """How transformers learns."""
-
-    batch: int = 64
-    learning_rate: float = 1e-3
-    warmup: float = 0.05
-    beta2: float = 0.98
-    autocast: bool = True
-
-
-PEERS = {
-    "H0": Peer(batch=8, learning_rate=5e-5, warmup=0.0, beta2=0.999, autocast=False),
-    "H1": Peer(),  # of 5e-4, 1e-3 and 2e-3 the best rate after 9.4 million tokens
-}
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """A line of the log: what a run came to."""
 
     who: str
@@ -98,71 +89,143 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     minutes: float
     loss: float
     """On the half of the held-out samples by which nothing was chosen."""
-    device: str
+    rate: float
+    """Tokens/s."""
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
+    """A line of the log: what the folder of an hour came to with one seed of fine-tuning."""
+
+    who: str
+    seed: int
+    points: dict[str, list[float]]
+    """Of each task with its states as they are, and fine-tuned."""
+
+    @property
+    def mean(self) -> float:
+        """Of 100."""
+        return 100 * mean(score for both in self.points.values() for score in both)
 
 
 def main(options: Options) -> None:
-    quick, text = options.quick, corpus()
+    data, quick = data_folder(), options.quick
     log = kept.log_of("speedrun")
-    if options.fresh and not quick and log.exists():
+    if options.fresh and log.exists() and not quick:
         write_text(log, "")
-    runs = [] if quick else read_log(log)
-    steps = 4 if quick else STEPS
-    tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
+    lines: list[Any] = [] if quick else read_log(log)
+    text, steps = corpus(), 4 if quick else STEPS
 
-    def own() -> list[Run]:
-        return [run for run in runs if run.who == OURS and run.tokens == tokens]
-
-    def add(run: Run) -> Run:
-        runs.append(run)
+    def add(line: Run | Scores) -> None:
+        lines.append(line)
+        print(told(line), flush=True)
         if not quick:
-            kept.append(log, msgspec.json.encode(run).decode() + "\n")
-        return run
+            kept.append(log, msgspec.json.encode(line).decode() + "\n")
 
-    rate = rate_of(text, "H1", steps=2 if quick else 16)
-    hour = round(rate * (1 if quick else 3600))
-    elsewhere = [run for path in kept.RESULTS.glob("*/speedrun.jsonl") for run in read_log(path)]
-    longer = [run for run in [*runs, *elsewhere] if run.who == "H1" and run.tokens >= hour]
-    h1 = min(longer, key=lambda run: run.tokens) if longer else add(peer_run(text, "H1", hour))
-    print(f"H1: {rate:,.0f} tokens/s; {h1.loss:.3f} after {h1.tokens:,} tokens ({h1.device})")
-    for seed in range(1 if quick else SEEDS):
-        if not any(run.seed == seed for run in own()):
-            add(our_run(text, seed, steps))
-    ours = own()
-    losses, minutes = [run.loss for run in ours], mean(run.minutes for run in ours)
-    spread = stdev(losses) if len(losses) > 1 else math.inf
-    reached = (h1.loss - mean(losses)) * math.sqrt(len(losses)) >= 3.09 * spread
-    print(f"{OURS}: {mean(losses):.3f} ± {spread:.3f} in {minutes:.2f} minutes; reached: {reached}")
+    def short() -> list[Run]:
+        tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
+        return [run for run in runs_of(lines, OURS) if run.tokens == tokens]
+
+    with halves() as calls, TemporaryDirectory() as place:
+        root = Path(place) if quick else PLACE
+
+        def both(call: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
+            """What each side calls, at the same time, with what is given for it."""
+            sides = zip(calls, (OURS, PEER), given, strict=True)
+            asked = [run(call, who, *own) for run, who, own in sides]
+            return [one.result() for one in asked]
+
+        if not runs_of(lines, PEER):
+            seconds = 1 if quick else 60 * MINUTES
+            tokens = [round(each * seconds) for each in both(rate, *[(text.folder, quick)] * 2)]
+            for run in both(hour, *((text.folder, root, count) for count in tokens)):
+                add(run)
+        for seed in numbers(options.seeds or ("0" if quick else "0,1,2")):
+            if not any(isinstance(line, Scores) and line.seed == seed for line in lines):
+                for line in both(scored, *[(root, data, seed, quick)] * 2):
+                    add(line)
+        there = {run.seed for run in short()}
+        todo = [seed for seed in range(2 if quick else SEEDS) if seed not in there]
+        asked = [calls[n % 2](our_run, text.folder, seed, steps) for n, seed in enumerate(todo)]
+        for one in asked:
+            add(one.result())
     book = options.book("speedrun")
-    if reached:
-        book.add(
+    book.add(*rows_of(short(), lines))
+    book.close()
+
+
+def rows_of(short: Sequence[Run], lines: Sequence[Run | Scores]) -> list[kept.Row]:
+    """The minutes to the peer's loss, if it was reached, and the scores downstream."""
+    (theirs,) = runs_of(lines, PEER)
+    ours = max(runs_of(lines, OURS), key=lambda run: run.tokens)
+    losses = [run.loss for run in short]
+    apart = stdev(losses)
+    rows = []
+    if (theirs.loss - mean(losses)) * math.sqrt(len(losses)) >= 3.09 * apart:
+        rows.append(
             kept.row(
-                WHAT,
-                minutes,
-                60.0,
+                "BERT-mini's size, minutes to the loss of H1 after an hour",
+                mean(run.minutes for run in short),
+                theirs.minutes,
                 peer_name="transformers, tuned (H1)",
                 unit="minutes",
                 target=15.0,
                 better="lower",
                 how=(
-                    kept.How(f"{ours[0].tokens:,} tokens, {mean(losses):.3f} ± {spread:.3f}"),
-                    kept.How(f"{rate:,.0f} tokens/s; {h1.loss:.3f} after {h1.tokens:,} tokens"),
+                    kept.How(f"{short[0].tokens:,} tokens, {mean(losses):.3f} ± {apart:.3f}"),
+                    kept.How(f"{theirs.tokens:,} tokens, {theirs.loss:.3f}"),
                 ),
             )
         )
-    book.close()
+    points = {
+        who: [line.mean for line in lines if isinstance(line, Scores) and line.who == who]
+        for who in (OURS, PEER)
+    }
+
+    def how(run: Run) -> kept.How:
+        found = points[run.who]
+        over = f" ± {stdev(found):.2f}" if len(found) > 1 else ""
+        return kept.How(
+            f"{run.tokens:,} tokens in {run.minutes:.1f} minutes, loss {run.loss:.3f}; "
+            f"{mean(found):.2f}{over}, seeds of fine-tuning: {len(found)}"
+        )
+
+    us, them = (mean(points[who]) for who in (OURS, PEER))
+    rows.append(
+        kept.row(
+            "BERT-mini's size, mean of ten scores after an hour",
+            us,
+            them,
+            peer_name="transformers, tuned (H1)",
+            unit="points",
+            target=(them + AHEAD) / them,
+            better="higher",
+            how=(how(ours), how(theirs)),
+        )
+    )
+    return rows
 
 
-def read_log(path: Path) -> list[Run]:
-    return kept.lines(path, Run)
+def runs_of(lines: Sequence[Run | Scores], who: str) -> list[Run]:
+    return [line for line in lines if isinstance(line, Run) and line.who == who]
+
+
+def told(line: Run | Scores) -> str:
+    if isinstance(line, Run):
+        return (
+            f"{line.who}, seed {line.seed}: {line.tokens:,} tokens, {line.rate:,.0f} a second, "
+            f"{line.minutes:.2f} minutes, loss {line.loss:.3f}"
+        )
+    each = (f"{name} {100 * a:.1f} {100 * b:.1f}" for name, (a, b) in line.points.items())
+    return f"{line.who}, seed {line.seed}: {line.mean:.2f} ({', '.join(each)})"
+
+
+def read_log(path: Path) -> list[Run | Scores]:
+    return kept.lines(path, Run | Scores)
 
 
 def corpus(place: Path = PLACE) -> Corpus:
     """Prepared once."""
-    data = os.environ.get("BERTKIT_DATA")
-    if data is None:
-        sys.exit("BERTKIT_DATA: names no folder of data sets, and the novels are among them")
-    texts = [Path(data) / "prose_novels", Path(data) / "prose_reviews"]
+    texts = [data_folder() / name for name in ("prose_novels", "prose_reviews")]
 
     def made(folder: Path) -> None:
         with quietly():
@@ -201,22 +264,84 @@ def loss_of(model: Model, samples: Sequence[Sample]) -> float:
     return total / count
 
 
-# ---- ours
+# ---- two halves of a machine
 
 
-def our_run(text: Corpus, seed: int, steps: int) -> Run:
+@contextmanager
+def halves() -> Iterator[list[Callable[..., Future[Any]]]]:
+    """Two ways to call in a process of its own, each on half of the cores."""
+    all_cores = sorted(os.sched_getaffinity(0))
+    middle = len(all_cores) // 2
+    with ExitStack() as stack:
+        runs = []
+        for part in (all_cores[:middle], all_cores[middle:]):
+            pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+            os.sched_setaffinity(0, part)  # a process has the cores of who starts it
+            stack.enter_context(pool).submit(os.getpid).result()
+            runs.append(pool.submit)
+        os.sched_setaffinity(0, all_cores)
+        yield runs
+
+
+def rate(who: str, folder: Path, quick: bool) -> float:
+    """Tokens/s beside the other side; both take about as long."""
+    steps = 4 if quick else {OURS: 64, PEER: 32}[who]
+    with TemporaryDirectory() as place:
+        return learned(who, Corpus.open(folder), Path(place) / "out", steps=steps, seed=0)
+
+
+def hour(who: str, folder: Path, root: Path, tokens: int) -> Run:
+    """What one side learned from so many tokens; its folder stays."""
+    size = BATCH if who == PEER else read_toml(CONFIG)["train"]["batch_size"]
+    steps = max(4, round(tokens / size / LENGTH))
+    text = Corpus.open(folder)
+    with TemporaryDirectory() as place:
+        out = Path(place) / "out"
+        began = time.perf_counter()
+        speed = learned(who, text, out, steps=steps, seed=0)
+        minutes = (time.perf_counter() - began) / 60
+        shutil.rmtree(hour_of(root, who), ignore_errors=True)  # of an hour that was stopped
+        once(hour_of(root, who), lambda kept: shutil.copytree(out, kept))
+        loss = loss_of(load(out).model, exam(text, 1))
+    tokens = steps * size * LENGTH
+    return Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, rate=speed)
+
+
+def hour_of(root: Path, who: str) -> Path:
+    """Where the folder of an hour lies."""
+    return root / f"hour-{who}"
+
+
+def scored(who: str, root: Path, data: Path, seed: int, quick: bool) -> Scores:
+    """The ten scores of the folder of an hour. Raises: SystemExit where it is gone."""
+    if not hour_of(root, who).exists():
+        raise SystemExit(
+            f"{hour_of(root, who)}: is gone, and its scores are not all known; --fresh"
+        )
+    with quietly():
+        points = scores(hour_of(root, who), data, seed, quick=quick)
+    return Scores(who=who, seed=seed, points=points)
+
+
+def our_run(folder: Path, seed: int, steps: int) -> Run:
     """The command, from the start of its process to its end."""
+    text = Corpus.open(folder)
     with TemporaryDirectory() as place:
         out = Path(place) / "run"
         began = time.perf_counter()
-        learned_by_ours(text, out, steps=steps, seed=seed)
+        speed = learned_by_ours(text, out, steps=steps, seed=seed)
         minutes = (time.perf_counter() - began) / 60
         loss = loss_of(load(out).model, exam(text, 1))
     tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
-    return Run(who=OURS, tokens=tokens, seed=seed, minutes=minutes, loss=loss, device=device())
+    return Run(who=OURS, tokens=tokens, seed=seed, minutes=minutes, loss=loss, rate=speed)
 
 
-def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int = 0) -> float:
+def learned(who: str, text: Corpus, out: Path, *, steps: int, seed: int) -> float:
+    call = learned_by_peer if who == PEER else learned_by_ours
+    return call(text, out, steps=steps, seed=seed)
+
+
+def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
     """A run's folder after so many steps; answers its tokens/s."""
     changed = {"steps": steps, "seed": seed}
     command = [sys.executable, "-m", "bertkit", "pretrain", OURS, "--corpus", str(text.folder)]
@@ -226,31 +351,7 @@ def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int = 0) -> fl
     return float(median(r["tokens_per_second"] for r in records if "tokens_per_second" in r))
 
 
-# ---- the peer
-
-
-def rate_of(text: Corpus, who: str, *, steps: int) -> float:
-    """Its tokens/s on this processor."""
-    with TemporaryDirectory() as place:
-        return learned_by_peer(text, Path(place) / "peer", PEERS[who], steps=steps)
-
-
-def peer_run(text: Corpus, who: str, tokens: int) -> Run:
-    """So many tokens, on a GPU where there is one."""
-    way, on = PEERS[who], "cuda" if torch.cuda.is_available() else "cpu"
-    with TemporaryDirectory() as place:
-        out = Path(place) / "peer"
-        began = time.perf_counter()
-        steps = max(1, round(tokens / way.batch / LENGTH))
-        learned_by_peer(text, out, way, steps=steps, on=on)
-        minutes = (time.perf_counter() - began) / 60
-        loss = loss_of(load(out).model, exam(text, 1))
-    return Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, device=device())
-
-
-def learned_by_peer(
-    text: Corpus, out: Path, way: Peer, *, steps: int, seed: int = 0, on: str = "cpu"
-) -> float:
+def learned_by_peer(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
     """A folder of transformers' model after so many steps; answers its tokens/s."""
     from transformers import (
         AutoTokenizer,
@@ -271,20 +372,19 @@ def learned_by_peer(
             intermediate_size=1024,
         )
     )
-    model.to(on).train()
+    model.train()
     rows, collator = (
-        iter(list(peer_rows(text, steps * way.batch, seed))),
+        iter(list(peer_rows(text, steps * BATCH, seed))),
         DataCollatorForLanguageModeling(tokenizer),
     )
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=way.learning_rate, betas=(0.9, way.beta2), weight_decay=0.01
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, BETA2), weight_decay=0.01, fused=True
     )
-    schedule = get_linear_schedule_with_warmup(optimizer, int(way.warmup * steps), steps)
-    autocast = way.autocast and (on == "cuda" or bf16_here())
+    schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
     began = time.perf_counter()
     for _ in range(steps):
-        batch = collator([next(rows) for _ in range(way.batch)]).to(on)
-        with torch.autocast(on, dtype=torch.bfloat16, enabled=autocast):
+        batch = collator([next(rows) for _ in range(BATCH)])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16_here()):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -294,7 +394,7 @@ def learned_by_peer(
     took = time.perf_counter() - began
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    return steps * way.batch * LENGTH / took
+    return steps * BATCH * LENGTH / took
 
 
 def peer_rows(text: Corpus, count: int, seed: int) -> Iterator[dict[str, list[int]]]:
