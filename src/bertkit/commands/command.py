@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from docstring_parser import parse
 
 from bertkit.config import Settings, decode, explained, override, paths
@@ -55,7 +55,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         parameters=[*parameters.values(), *([_JSON_OPTION] if tabular else ())]
     )
     run.__annotations__ = {
-        name: _flat(groups[name])
+        name: _flat(groups[name], title=TITLES.get(name))
         if name in groups
         else _option(name, hints[name], parameter.kind, documented)
         for name, parameter in parameters.items()
@@ -65,6 +65,14 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     _refuse_same_names([name for name in parameters if name not in groups], groups.values())
     return run
 
+
+TITLES = {
+    "settings": "Settings",
+    "options": "Settings of the task",
+    "decoding": "How it writes",
+    "reading": "Columns of files",
+}
+"""Under what --help has the settings of a parameter of this name, in this order."""
 
 JSON = "json"
 """The option of commands whose result is a table at a terminal."""
@@ -116,8 +124,8 @@ def _settings(hint: Any) -> type[Settings] | None:
     return None
 
 
-def _flat(kind: type[Settings], name: str = "*") -> Any:
-    """Settings as a dataclass, which the parser reads: an option for each.
+def _flat(kind: type[Settings], name: str = "*", title: str | None = None) -> Any:
+    """Settings as a dataclass, which the parser reads: an option for each, under a title in --help.
 
     Those of a group in it begin with its `name` and a dot.
     """
@@ -138,7 +146,8 @@ def _flat(kind: type[Settings], name: str = "*") -> Any:
         fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
     flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
-    return Annotated[flat | None, Parameter(name=name, parse=bool(fields))]
+    group = Group(title, sort_key=list(TITLES.values()).index(title)) if title else None
+    return Annotated[flat | None, Parameter(name=name, parse=bool(fields), group=group)]
 
 
 def _groups(kind: type[Settings]) -> dict[str, Settings]:
