@@ -26,6 +26,16 @@ def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
     assert "Examples a step" in text  # a setting's docstring
 
 
+def test_settings_stand_under_titles(capsys: Captured) -> None:
+    text = help_of(["finetune", "classify"], capsys)
+    titles = ["─ Parameters", "─ Settings ─", "─ Settings of the task ─", "─ Columns of files ─"]
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+    options = ["--train ", "--epochs ", "--threshold ", "--text-column "]
+    for option, start, end in zip(options, places, [*places[1:], len(text)], strict=True):
+        assert option in text[start:end]
+
+
 def test_the_group_lists_its_tasks(capsys: Captured) -> None:
     text = help_of(["finetune"], capsys)
     assert all(f" {name} " in text for name in TASKS)

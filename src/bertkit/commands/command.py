@@ -139,15 +139,19 @@ def _flat(kind: type[Settings], name: str = "*", title: str | None = None) -> An
             field.default_factory = setting.default_factory
         if setting.name in groups:
             field.default = None
-            fields.append((setting.name, _flat(type(groups[setting.name]), setting.name), field))
+            inner = _flat(type(groups[setting.name]), setting.name, title)
+            fields.append((setting.name, inner, field))
         else:
             fields.append((setting.encode_name, setting.type, field))
     for old in kind.RENAMED:
         fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
     flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
-    group = Group(title, sort_key=list(TITLES.values()).index(title)) if title else None
-    return Annotated[flat | None, Parameter(name=name, parse=bool(fields), group=group)]
+    option = Parameter(name=name, parse=bool(fields))
+    if title is not None:
+        group = Group(title, sort_key=list(TITLES.values()).index(title))
+        option = Parameter.combine(option, Parameter(group=group))
+    return Annotated[flat | None, option]
 
 
 def _groups(kind: type[Settings]) -> dict[str, Settings]:
