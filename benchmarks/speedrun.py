@@ -63,7 +63,7 @@ from bertkit.training.journal import Journal
 OURS, PEER = "bertkit-mini", "H1"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
 MINUTES = 60
-STEPS, SEEDS = 220, 6
+STEPS, SEEDS = 300, 6
 """Of a short run of ours, and how many there are."""
 LENGTH = 128
 FILLED = Sampling(
