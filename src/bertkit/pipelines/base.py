@@ -151,7 +151,7 @@ class ModelPipeline:
 
     def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
         """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
-        encodings, owner = of_works(works)
+        encodings, owner = encodings_of(works)
         return averaged(self.engine.rows(encodings, read), encodings, owner)
 
 
@@ -163,7 +163,7 @@ def works_of(encodings: Sequence[Encoding], owner: Sequence[int], count: int) ->
     return [Work(each) for each in features]
 
 
-def of_works(works: Sequence[Work]) -> tuple[list[Encoding], list[int]]:
+def encodings_of(works: Sequence[Work]) -> tuple[list[Encoding], list[int]]:
     """Their encodings, and to which of them each belongs."""
     encodings = [f.encoding for work in works for f in work.features]
     return encodings, [place for place, work in enumerate(works) for _ in work.features]

@@ -22,7 +22,7 @@ from bertkit.pipelines.base import (
     ModelPipeline,
     Work,
     batched,
-    of_works,
+    encodings_of,
     works_of,
 )
 from bertkit.text.encoding import Encoding
@@ -108,7 +108,7 @@ class Embed(ModelPipeline):
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        return self._vectors(*of_works(works))
+        return self._vectors(*encodings_of(works))
 
     def _read(
         self, texts: Sequence[str], long: Long, prompt: str | None
