@@ -88,8 +88,8 @@ def tasks(data: Path, *, quick: bool) -> dict[str, Task]:
         "SICK": (rows("sick", "SICK_train.txt", **sick), rows("sick", "SICK_trial.txt", **sick)),
         "TREC": trec(data),
     }
-    metrics = {"CoLA": "matthews", "CoNLL-2003": "f1"}
-    return {name: parted(*parts, metrics.get(name, "accuracy")) for name, parts in read.items()}
+    others = {"CoLA": "matthews", "CoNLL-2003": "f1"}
+    return {name: parted(*parts, others.get(name, "accuracy")) for name, parts in read.items()}
 
 
 def by_tuning(model: Path, task: Task, seed: int) -> float:
@@ -118,17 +118,13 @@ def by_regression(model: Path, task: Task) -> float:
             [[tagger.labels[n] for n in tags] for tags in side]
             for side in (np.split(answered, ends), [np.asarray(one.target) for one in parts[1]])
         )
-        return metrics.entities([spans(tags) for tags in given], [spans(tags) for tags in gold])[
-            "f1"
-        ]
+        found = metrics.entities(list(map(spans, given)), list(map(spans, gold)))
+        return float(found[task.metric])
     names = sorted({str(one.label) for one in task.learn})
     vectors = [of_texts(frozen, loaded.tokenizer, rows, layer) for rows in (task.learn, task.score)]
     targets = torch.tensor([names.index(str(one.label)) for one in task.learn])
-    found = answers(vectors, targets, len(names))
-    right = np.array([names.index(str(one.label)) for one in task.score])
-    if task.metric == "matthews":
-        return float(np.corrcoef(found, right)[0, 1]) if len(set(found.tolist())) > 1 else 0.0
-    return float((found == right).mean())
+    said = [names[n] for n in answers(vectors, targets, len(names))]
+    return metrics.classification(said, [str(one.label) for one in task.score], names)[task.metric]
 
 
 def answers(
