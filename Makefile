@@ -15,7 +15,7 @@ OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
-	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale bench-busy bench-speedrun bench-experiments gpu-check bench-report
+	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale bench-busy bench-speedrun bench-experiments bench-defaults gpu-check bench-report
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ bench-speedrun: install ## what an hour buys, against tuned transformers, and ho
 
 bench-experiments: install ## what each setting is worth to an encoder that learns for minutes (on a GPU, minutes)
 	$(BIN)/python -m benchmarks experiments $(OPTIONS)
+
+bench-defaults: install ## what each default of fine-tuning is worth, beside Trainer (on a GPU, minutes)
+	$(BIN)/python -m benchmarks defaults $(OPTIONS)
 
 bench-write: install ## subjects for mails (AESLC), from nothing and pretrained
 	$(BIN)/python -m benchmarks write $(OPTIONS)

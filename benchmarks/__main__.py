@@ -35,6 +35,7 @@ TAKES = {
     "distill": {"tasks", "seeds", "rows"},
     "few": {"seeds"},
     "experiments": {"seeds"},
+    "defaults": {"tasks", "seeds"},
     "speedrun": {"seeds"},
 }
 """Options of these benchmarks alone."""

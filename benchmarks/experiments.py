@@ -1,14 +1,15 @@
 """What each setting is worth to a small encoder that learns for minutes: one change at a time.
 
 A run learns from 4 million tokens of the speedrun's corpus, and is scored by its held-out samples:
-`choose` by the half that settings may be chosen by, `score` by the other. On a GPU many runs go on
-at once. What has run is kept (`experiments.jsonl` beside the results) and not run again.
+`choose` by the half that settings may be chosen by, `score` by the other. Everything is tried at
+BERT-mini's size, and what may win again at those of BERT-small and BERT-base. On a GPU many runs go
+on at once. What has run is kept (`experiments.jsonl` beside the results) and not run again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 import torch
 
 from benchmarks import kept
+from benchmarks.finetune import numbers
 from benchmarks.harness import Options
 from benchmarks.speedrun import corpus, device, exam, loss_of
 from bertkit.checkpoint.folder import load
@@ -34,14 +36,6 @@ AT_ONCE = 14
 
 BASE: dict[str, Any] = {
     "family": "modernbert",
-    "model": {
-        "layers": 4,
-        "hidden": 256,
-        "heads": 4,
-        "intermediate": 704,
-        "max_positions": 512,
-        "attention": {"window": {"tokens": 128, "global_every": 1}},
-    },
     "sampling": {
         "pairs": "none",
         "cross_documents": True,
@@ -57,7 +51,19 @@ BASE: dict[str, Any] = {
         "max_batch_tokens": 16_384,
     },
 }
-BERT = {"layers": 4, "hidden": 256, "heads": 4, "intermediate": 1024, "max_positions": 512}
+SIZES: Mapping[str, dict[str, Any]] = {
+    "mini": {"layers": 4, "hidden": 256, "heads": 4},
+    "small": {"layers": 4, "hidden": 512, "heads": 8},
+    "base": {"layers": 12, "hidden": 768, "heads": 12},
+}
+FAMILIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
+    "modernbert": lambda hidden: {
+        "intermediate": hidden * 11 // 4,
+        "attention": {"window": {"tokens": 128, "global_every": 1}},
+    },
+    "bert": lambda hidden: {"intermediate": 4 * hidden},
+}
+"""What their models have besides, by hidden size; gated layers have a third of weights more."""
 STILL = {"dropout": 0.0, "attention_dropout": 0.0}
 ADAMW = {"optimizer": "adamw"}
 SHARES = {"warmup_steps": 0.05}
@@ -76,18 +82,23 @@ def window(tokens: int) -> dict[str, Any]:
     return {"model": {"attention": {"window": {"tokens": tokens, "global_every": 2}}}}
 
 
+TOGETHER = train(batch_size=32, embedding_learning_rate=1e-3, schedule="wsd", zero_init=True)
+"""As the run file bertkit-mini has it."""
+
 CHANGES: Mapping[str, dict[str, Any]] = {
     "base": {},
-    "BERT's layers": {"family": "bert", "model": BERT | STILL},
-    "BERT's layers, AdamW 1e-3, 15 %": {
-        "family": "bert",
-        "model": BERT | STILL,
-        **train(**ADAMW, learning_rate=1e-3),
-        **masks(mlm_probability=0.15),
+    "BERT's layers": {"family": "bert", "model": STILL},
+    **{
+        f"BERT's layers, AdamW {rate}, 15 %": {
+            "family": "bert",
+            "model": STILL,
+            **train(**ADAMW, learning_rate=float(rate)),
+            **masks(mlm_probability=0.15),
+        }
+        for rate in ("1e-3", "3e-4")
     },
     "bert-mini's run file at 64 samples": {
         "family": "bert",
-        "model": BERT,
         "sampling": {"pairs": "nsp", "cross_documents": False, "short_seq_probability": 0.1},
         **train(**ADAMW, learning_rate=5e-4, betas=[0.9, 0.999]),
         **masks(mlm_probability=0.15),
@@ -124,8 +135,37 @@ CHANGES: Mapping[str, dict[str, Any]] = {
     **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
     "window 16": window(16),
     "whole words": masks(unit="word"),
+    "together": TOGETHER,
+    **{
+        f"together, rate {rate:g}": merged(TOGETHER, train(learning_rate=rate))
+        for rate in (1e-3, 2e-3, 8e-3)
+    },
+    "together, weight decay 0.1": merged(TOGETHER, train(weight_decay=0.1)),
 }
-"""Each by its name. A family of its own replaces the model; `shares` are of the run's steps."""
+"""Each by its name; `shares` are of the run's steps."""
+
+AGAIN: Mapping[str, tuple[str, ...]] = {
+    "base": (
+        "together",
+        "together, rate 0.002",
+        "together, rate 0.001",
+        "BERT's layers, AdamW 3e-4, 15 %",
+    ),
+    "small": (
+        "base",
+        "together",
+        "together, rate 0.002",
+        "together, rate 0.008",
+        "BERT's layers, AdamW 1e-3, 15 %",
+        "BERT's layers, AdamW 3e-4, 15 %",
+        "AdamW 2e-3",
+        "32 samples a step",
+        "rate of embeddings 0.001",
+        "decay over 40%",
+        "zero-init",
+    ),
+}
+"""What is tried at other sizes, those that take longest first."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +173,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     seed: int
+    size: str = "mini"
     tokens: int
     choose: float
     score: float
@@ -144,49 +185,53 @@ def main(options: Options) -> None:
     if options.fresh and not options.quick and log.exists():
         write_text(log, "")
     known = [] if options.quick else read_log(log)
-    done = {(line.name, line.seed) for line in known}
-    seeds = [int(seed) for seed in (options.seeds or "0,1").split(",")]
+    done = {(line.size, line.name, line.seed) for line in known}
     wanted = [
-        (name, seed)
-        for seed in seeds
-        for name in CHANGES
-        if (name, seed) not in done and options.only.lower() in name.lower()
+        (size, name, seed)
+        for seed in numbers(options.seeds or "0,1,2")
+        for size, names in {**AGAIN, "mini": CHANGES}.items()
+        for name in names
+        if (size, name, seed) not in done and options.only.lower() in f"{size}, {name}".lower()
     ]
     text, tokens = corpus(), 4 * BATCH * LENGTH if options.quick else TOKENS
     processes = min(AT_ONCE, os.cpu_count() or 1) if torch.cuda.is_available() else 1
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        runs = [pool.submit(tried, text.folder, name, seed, tokens) for name, seed in wanted]
+        runs = [pool.submit(tried, text.folder, *run, tokens) for run in wanted]
         for run in as_completed(runs):
             known.append(run.result())
             if not options.quick:
                 kept.append(log, msgspec.json.encode(known[-1]).decode() + "\n")
     for line in sorted(known, key=lambda line: line.choose):
-        print(f"{line.score:.3f}  {line.choose:.3f}  {line.name}, seed {line.seed}")
+        print(f"{line.score:.3f}  {line.choose:.3f}  {line.size}, {line.name}, seed {line.seed}")
 
 
 def read_log(path: Path) -> list[Tried]:
     return kept.lines(path, Tried)
 
 
-def settings_of(name: str, seed: int, tokens: int) -> dict[str, Any]:
+def settings_of(size: str, name: str, seed: int, tokens: int) -> dict[str, Any]:
     """The run file of a change."""
     change = dict(CHANGES[name])
     shares = SHARES | change.pop("shares", {})
-    base = {k: v for k, v in BASE.items() if k != "model"} if "family" in change else BASE
-    run = merged(base, change)
-    size = run["train"].get("batch_size", BATCH)
-    steps = max(8, round(tokens / (size * LENGTH)))
+    model = {"max_positions": 512, **SIZES[size]}
+    model |= FAMILIES[change.get("family", BASE["family"])](model["hidden"])
+    run = merged(BASE | {"model": model}, change)
+    samples = run["train"].get("batch_size", BATCH)
+    steps = max(8, round(tokens / (samples * LENGTH)))
     lengths = {what: max(1, round(share * steps)) for what, share in shares.items()}
-    return merged(run, train(steps=steps, batch_size=size, seed=seed, **lengths))
+    return merged(run, train(steps=steps, batch_size=samples, seed=seed, **lengths))
 
 
-def tried(folder: Path, name: str, seed: int, tokens: int) -> Tried:
+def tried(folder: Path, size: str, name: str, seed: int, tokens: int) -> Tried:
     if torch.cuda.is_available():
         torch.set_num_threads(1)
     text = Corpus.open(folder)
     with TemporaryDirectory() as place:
         with quietly():
-            pretrain(settings_of(name, seed, tokens), corpus=folder, out=Path(place) / "run")
+            run = settings_of(size, name, seed, tokens)
+            pretrain(run, corpus=folder, out=Path(place) / "run")
         model = load(Path(place) / "run").model
     choose, score = (loss_of(model, exam(text, half)) for half in (0, 1))
-    return Tried(name=name, seed=seed, tokens=tokens, choose=choose, score=score, device=device())
+    return Tried(
+        name=name, seed=seed, size=size, tokens=tokens, choose=choose, score=score, device=device()
+    )

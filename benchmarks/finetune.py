@@ -292,16 +292,24 @@ def measure(name: str, seed: int, side: Side, folder: Path, much: Much) -> Run:
 
 
 def ours(
-    work: Work, examples: Callable[[], list[list[Any]]], epochs: int, seed: int, *, whole: bool
+    work: Work,
+    examples: Callable[[], list[list[Any]]],
+    epochs: int,
+    seed: int,
+    *,
+    whole: bool,
+    device: str = "cpu",
+    **changed: Any,
 ) -> Measured:
-    """`finetune`, then the answers of the folder it wrote."""
+    """`finetune` with what is changed of its defaults, then the answers of the folder it wrote."""
     settings = Finetune(
         epochs=epochs,
         batch_size=work.batch_size,
         learning_rate=work.learning_rate,
         length=work.length,
         seed=seed,
-        device="cpu",  # where the peer is told to stay
+        device=device,
+        **changed,
     )
     with TemporaryDirectory() as folder:
         out = Path(folder) / "model"
@@ -311,7 +319,7 @@ def ours(
         finetune(work.task, minilm(), train=train, dev=checked, out=out, settings=settings)
         trained = time.perf_counter() - start
         known = json.loads((out / SCORES).read_text(encoding="utf-8"))
-        answer = answering(out, work.task, precision="auto")
+        answer = answering(out, work.task, precision="auto", device=device)
     policy = answer.task.long_of_files()
     answer.answers(dev[:WARM], long=policy)
     start = time.perf_counter()
@@ -330,6 +338,7 @@ def peers(
     way: Way,
     *,
     whole: bool,
+    device: str = "cpu",
 ) -> Measured:
     """`Trainer.train`, then `Trainer.predict` with the same model."""
     import transformers
@@ -339,7 +348,7 @@ def peers(
         shared: dict[str, Any] = {
             "output_dir": folder,
             "seed": seed,
-            "use_cpu": True,
+            "use_cpu": device == "cpu",
             "save_strategy": "no",
             "report_to": "none",
             "disable_tqdm": True,
