@@ -82,9 +82,6 @@ def main(options: Options) -> None:
             print(f"{line.points:6.2f}  {line.task}, {line.name}, seed {line.seed}", flush=True)
             if not quick:
                 kept.append(log, msgspec.json.encode(line).decode() + "\n")
-    book = options.book("defaults", lambda what, peer: True)
-    book.add(*compared(lines))
-    book.close()
     print(table(lines))
 
 
@@ -122,50 +119,29 @@ def tried(task: str, name: str, seed: int, data: Path, quick: bool) -> Tried:
     )
 
 
-def pairs(lines: Sequence[Tried], name: str, other: str, task: str | None = None) -> list[Any]:
-    """Points of both for each task and seed that both have."""
-    by = {(line.task, line.seed, line.name): line.points for line in lines}
-    return [
-        (points, by[at, seed, other])
-        for (at, seed, who), points in by.items()
-        if who == name and (at, seed, other) in by and task in (None, at)
-    ]
-
-
-def compared(lines: Sequence[Tried]) -> list[kept.Row]:
-    """Ours beside `Trainer`: each task, and the mean of all."""
-    rows = []
-    for task in (*WORKS, None):
-        both = pairs(lines, OURS, PEER, task)
-        if both:
-            own, theirs = map(list, zip(*both, strict=True))
-            score = WORKS[task].scores[0] if task else "mean of scores"
-            rows.append(
-                kept.row(
-                    task or "the tasks together", mean(own), mean(theirs), peer_name=PEER,
-                    unit=score, target=1.0, better="higher",
-                    how=(kept.How(spread(own, task)), kept.How(spread(theirs, task))),
-                )
-            )  # fmt: skip
-    return rows
-
-
-def spread(found: Sequence[float], task: str | None) -> str:
-    """How much the seeds of one task differ."""
-    sd = f", sd {stdev(found):.2f}" if task and len(found) > 1 else ""
-    return f"runs: {len(found)}{sd}"
-
-
 def table(lines: Sequence[Tried]) -> str:
-    """How many points each change gains beside ours, of the same task and seed."""
+    """Each side's points of each task, and what a change gains beside ours with the same seeds."""
+    points = {(line.task, line.name, line.seed): line.points for line in lines}
     told = []
-    for name in NAMES[1:]:
-        gains = {}
-        for task in (*WORKS, None):
-            found = [a - b for a, b in pairs(lines, name, OURS, task)]
-            if found:
-                error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
-                gains[task or "all"] = f"{mean(found):+.2f} ± {error:.2f}"
+    for name in NAMES:
+        gains = []
+        for task in WORKS:
+            found = {s: p for (at, who, s), p in points.items() if (at, who) == (task, name)}
+            if not found:
+                continue
+            gained = [
+                p - points[task, OURS, s] for s, p in found.items() if (task, OURS, s) in points
+            ]
+            gains += gained
+            told.append(
+                f"{name}, {task}: {spread(list(found.values()))}; beside ours {spread(gained)}"
+            )
         if gains:
-            told.append(name + ": " + ", ".join(f"{task} {gain}" for task, gain in gains.items()))
+            told.append(f"{name}, all tasks: beside ours {spread(gains)}")
     return "\n".join(told)
+
+
+def spread(found: Sequence[float]) -> str:
+    """The mean, how far it may be off, and of how many."""
+    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+    return f"{mean(found):.2f} ± {error:.2f} ({len(found)})" if found else "not known"

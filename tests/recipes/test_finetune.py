@@ -220,6 +220,31 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
     assert weights[0] == weights[1] != weights[2]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tokens_that_train_does_not_show_stay_as_they_were(
+    precision: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the rest learns as it would if all of them could."""
+    settings = replace(SETTINGS, precision=precision, weight_decay=0.0, learning_rate=1e-3)
+    table, found = "bert.embeddings.word_embeddings.weight", []
+    for name in ("rows", "whole"):
+        if name == "whole":
+            monkeypatch.setattr(recipe, "rows_read", lambda *given: {})
+        finetune(
+            "classify", base, train=rows(40), dev=rows(8, 200), out=tmp_path / name,
+            settings=settings,
+        )  # fmt: skip
+        found.append(load_file(tmp_path / name / "model.safetensors"))
+    some, every = found
+    assert all(torch.allclose(some[name], every[name], atol=2e-5) for name in every)
+    before = load_file(base / "model.safetensors")[table]
+    tokenizer = load(base).tokenizer
+    shown = sorted({int(i) for row in rows(40) for i in tokenizer.encode(row.text).ids})
+    moved = (some[table] != before).any(1)
+    assert moved.nonzero().flatten().tolist() == shown
+    assert 5 < len(shown) < len(before)
+
+
 def test_the_best_epoch_is_kept_and_said(
     base: Path,
     tmp_path: Path,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 from tests.factories import tiny_model
 
 from bertkit.models.model import Model
-from bertkit.training.masters import Masters
+from bertkit.training.masters import TOKENS, Masters, rows_read
 
 
 def model() -> Model:
@@ -90,3 +92,36 @@ def test_a_frozen_weight_that_bf16_holds_exactly_has_no_copy() -> None:
     assert [name for name, w in masters.weights.items() if w.requires_grad] == [learns]
     whole = masters.whole().state_dict()
     assert all(torch.equal(weight, whole[name]) for name, weight in before.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_of_a_table_the_rows_that_are_read_learn_and_others_stay(dtype: torch.dtype) -> None:
+    one = tiny_model(20, "nsp", hidden=8)
+    before = one.encoder.embedding.tokens.weight.detach().clone()
+    rows = rows_read(one, [np.array([3, 7, 3]), np.array([11])])
+    assert rows[TOKENS].tolist() == [3, 7, 11]
+    masters = Masters(one, dtype, rows)
+    assert masters.weights[TOKENS].shape == (3, 8)
+    nudge(masters, 0.25, 4)
+    whole = masters.whole().state_dict()[TOKENS]
+    moved = torch.isin(torch.arange(20), rows[TOKENS])
+    assert torch.equal(whole[~moved], before[~moved])  # exact, though bf16 works with fewer bits
+    assert torch.allclose(whole[moved], before[moved] - 1.0, atol=1e-6)
+    working = masters.model.encoder.embedding.tokens.weight
+    assert torch.equal(working, whole.to(dtype))
+    still = masters.still([*masters.weights])
+    assert [*still] == [TOKENS]
+    assert torch.equal(still[TOKENS], before[~moved])
+
+
+def test_a_table_that_a_head_or_a_decoder_learns_through_learns_whole() -> None:
+    ids = [np.array([3, 7])]
+    assert TOKENS in rows_read(tiny_model(20, "nsp"), ids)
+    assert rows_read(tiny_model(20, "nsp", "mlm"), ids) == {}
+
+
+def test_a_frozen_table_has_no_rows_that_learn() -> None:
+    one = tiny_model(20, "nsp")
+    table = one.encoder.embedding.tokens.weight.requires_grad_(False)
+    masters = Masters(one, torch.float32, rows_read(one, [np.array([3, 7])]))
+    assert masters.weights[TOKENS] is table

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
-from bertkit.training.masters import Masters
+from bertkit.training.masters import TOKENS, Masters
 from bertkit.training.optim import adamw
 from bertkit.training.state import State, damage
 
@@ -67,6 +67,25 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
         other.restore(tmp_path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         other.restore(tmp_path / "none")
+
+
+def test_other_rows_than_those_that_learn_are_those_that_the_run_began_with(
+    tmp_path: Path,
+) -> None:
+    def of_rows(seed: int) -> State:
+        model = tiny_model(20, "nsp", seed=seed, hidden=8)
+        masters = Masters(model, torch.float32, {TOKENS: torch.tensor([2, 5])})
+        return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
+
+    state = of_rows(0)
+    learn(state, range(2))
+    state.snapshot(2).write(tmp_path)
+    again = of_rows(0)
+    assert again.restore(tmp_path) == 2
+    models = (list(each.masters.model.state_dict().values()) for each in (state, again))
+    assert same(*models)
+    with pytest.raises(CheckpointError, match="has other weights now"):
+        of_rows(1).restore(tmp_path)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
 from bertkit.models.lora import LoRA, add_lora, freeze, unfreeze
-from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
@@ -46,7 +45,7 @@ from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import SCORES, Epochs, check_metric, grown
 from bertkit.training.loop import steps
-from bertkit.training.masters import Masters
+from bertkit.training.masters import Masters, rows_read
 from bertkit.training.opening import opened
 from bertkit.training.optim import adamw
 from bertkit.training.reference import with_start
@@ -186,7 +185,8 @@ def finetune(
     total = per_epoch * settings.epochs
     rate, size = settings.learning_rate, settings.batch_size
     check_steps(fitted, total, learning_rate=rate, batch_size=size)
-    state = _state(settings, network, dtype, loaded.family)
+    rows = rows_read(network, [feature.encoding.ids for feature in features])
+    state = _state(settings, Masters(network, dtype, rows), loaded.family)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
@@ -350,8 +350,7 @@ def _length(settings: Finetune, usual: int, longest: int) -> int:
     return settings.length or usual
 
 
-def _state(settings: Finetune, model: Model, dtype: torch.dtype, family: Family) -> State:
-    masters = Masters(model, dtype)
+def _state(settings: Finetune, masters: Masters, family: Family) -> State:
     optimizer = adamw(
         {name: w for name, w in masters.weights.items() if w.requires_grad},
         learning_rate=settings.learning_rate,

@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
 from bertkit.nn.precision import add_up
+
+TOKENS = "encoder.embedding.tokens.weight"
+"""The name of the table of tokens."""
 
 
 class Masters:
     """The weights an optimizer moves: the model's own in fp32, or fp32 copies of bf16 ones.
 
     Small updates would vanish in bf16's eight bits; in the copies they add up. A frozen weight that
-    bf16 holds exactly needs no copy.
+    bf16 holds exactly needs no copy. Of a table that `rows` names these rows alone learn, and the
+    weight that an optimizer moves has them alone; the others stay as they are.
     Source: Micikevicius et al. 2018, section 3.1.
     """
 
-    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Model, dtype: torch.dtype, rows: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.model, self.dtype = model, dtype
-        self.weights: dict[str, Tensor]
-        if dtype == torch.float32:
-            self.weights = dict(model.named_parameters())
-        else:
-            fp32 = {name: _master(p, dtype) for name, p in model.named_parameters()}
+        self._working = dict(model.named_parameters())
+        self.weights: dict[str, Tensor] = dict(self._working)
+        if dtype != torch.float32:
+            fp32 = {name: _master(p, dtype) for name, p in self._working.items()}
             model.to(dtype)
-            self.weights = {
-                n: p if (w := fp32[n]) is None else w for n, p in model.named_parameters()
-            }
+            self.weights |= {n: w for n, w in fp32.items() if w is not None}
+        self.rows = {n: r for n, r in (rows or {}).items() if self._working[n].requires_grad}
+        self._tables = {name: self.weights[name].detach() for name in self.rows}
+        for name, table in self._tables.items():
+            self.weights[name] = table[self.rows[name]].requires_grad_()
 
     def whole(self) -> Model:
         """The model in fp32, with the weights that learn: what is saved."""
         if self.dtype == torch.float32:
             return self.model
+        tables = {
+            name: table.index_copy(0, self.rows[name], self.weights[name].detach())
+            for name, table in self._tables.items()
+        }
         model = copy.deepcopy(self.model).float()
-        model.load_state_dict(self.weights, strict=False)
+        model.load_state_dict({**self.weights, **tables}, strict=False)
         return model
+
+    def still(self, learned: Collection[str]) -> dict[str, Tensor]:
+        """What does not learn: all weights but those, and the other rows of tables."""
+        frozen = {name: w for name, w in self.weights.items() if name not in learned}
+        for name, table in self._tables.items():
+            others = torch.ones(len(table), dtype=torch.bool, device=table.device)
+            others[self.rows[name]] = False
+            frozen[name] = table[others]
+        return frozen
 
     @torch.no_grad()
     def receive_gradients(self) -> None:
@@ -45,20 +70,41 @@ class Masters:
 
         After each batch of a step: in bf16 the later ones of hundreds would vanish in the sum.
         """
-        if self.dtype != torch.float32:
-            for name, p in self.model.named_parameters():
-                if p.grad is not None:
-                    weight = self.weights[name]
-                    weight.grad = add_up(weight.grad, p.grad).float()
-                    p.grad = None
+        for name, p in self._working.items():
+            weight = self.weights[name]
+            if p.grad is None or weight is p:
+                continue
+            rows = self.rows.get(name)
+            gradient = p.grad if rows is None else p.grad.index_select(0, rows)
+            weight.grad = add_up(weight.grad, gradient).float()
+            p.grad = None
 
     @torch.no_grad()
     def update_model(self) -> None:
         """Copy the masters to the working weights; frozen ones never differ."""
-        if self.dtype != torch.float32:
-            learned = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
-            working = [p.detach() for _, p in learned]
-            torch._foreach_copy_(working, [self.weights[n].detach() for n, _ in learned])
+        for name, rows in self.rows.items():
+            self._working[name].index_copy_(0, rows, self.weights[name].to(self.dtype))
+        copies = [
+            (p, self.weights[name])
+            for name, p in self._working.items()
+            if p.requires_grad and self.weights[name] is not p and name not in self.rows
+        ]
+        if copies:
+            torch._foreach_copy_([p for p, _ in copies], [w for _, w in copies])
+
+
+def rows_read(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
+    """The rows of the table of tokens that sequences of these read, where nothing else learns from
+    the table: no decoder and no head of words.
+
+    The others get no gradient, and are most of a small model's weights; left out of `Masters`, they
+    cost a step no time.
+    """
+    words = any(isinstance(head, LanguageModelHead) for head in model.heads.values())
+    if model.decoder is not None or words or not isinstance(model.encoder, Transformer):
+        return {}
+    rows = torch.from_numpy(np.flatnonzero(np.bincount(np.concatenate(ids))))
+    return {TOKENS: rows.to(model.encoder.embedding.tokens.weight.device)}
 
 
 def _master(p: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -131,10 +131,10 @@ class State:
 
     @cached_property
     def frozen(self) -> str | None:
-        """A hash of the weights that do not learn; None where all do."""
+        """A hash of the weights, and of rows of tables, that do not learn; None where all do."""
         digest = hashlib.sha256()
-        still = [(n, w) for n, w in self.masters.weights.items() if n not in self.learned]
-        for name, weight in still:
+        still = self.masters.still(self.learned)
+        for name, weight in still.items():
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest() if still else None
