@@ -2,9 +2,10 @@
 
 SST-2, TREC and SICK (entailment) by accuracy, CoLA by Matthews' correlation, CoNLL-2003 by F1. Each
 is scored twice: by a logistic regression on the states of the last layer but one, which stay as
-they are, and fine-tuned. A text's features are the mean of its tokens' states, a pair's |u - v| and
-u · v of both (Conneau & Kiela 2018), a word's the state of its first piece. Rows that choose the
-epoch of fine-tuning are of train; none of those that are scored chose anything.
+they are, and fine-tuned, where the same score chooses the epoch. A text's features are the mean of
+its tokens' states, a pair's |u - v| and u · v of both (Conneau & Kiela 2018), a word's the state of
+its first piece. Rows that choose the epoch are of train; none of those that are scored chose
+anything.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def by_tuning(model: Path, task: Task, seed: int) -> float:
     kind = "tag" if isinstance(task.learn[0], TaggedText) else "classify"
     with TemporaryDirectory() as place:
         out = Path(place) / "out"
-        settings = msgspec.structs.replace(TUNING, seed=seed)
+        settings = msgspec.structs.replace(TUNING, seed=seed, metric=task.metric)
         finetune(kind, model, train=task.learn, dev=task.choose, out=out, settings=settings)
         return float(evaluate(str(out), task.score)[task.metric])
 
