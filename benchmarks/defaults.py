@@ -9,11 +9,8 @@ data.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -22,8 +19,8 @@ import msgspec
 import torch
 
 from benchmarks import kept
-from benchmarks.finetune import WAYS, WORKS, chosen, data_folder, numbers, ours, peers, read
-from benchmarks.harness import Options
+from benchmarks.finetune import WAYS, WORKS, Way, chosen, data_folder, numbers, ours, peers, read
+from benchmarks.harness import Options, at_once
 from bertkit.checkpoint.tuned import processor
 from bertkit.console import quietly
 from bertkit.storage import write_text
@@ -32,16 +29,20 @@ OURS, PEER = "ours", "Trainer"
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     OURS: {},
     "no warm-up": {"warmup": 0.0},
-    "twice the rate": {"learning_rate": 2.0},
+    "twice the rate": {},
     "layers 0.9": {"layer_decay": 0.9},
     "no weight decay": {"weight_decay": 0.0},
     "fp32": {"precision": "fp32"},
 }
-"""Settings of ours; a rate is a multiple of the task's."""
-TWICE = f"{PEER}, twice the rate"
-NAMES = (OURS, PEER, *[name for name in CHANGES if name != OURS], TWICE)
-AT_ONCE = 14
-"""Runs on a GPU, whose kernels are short beside what starts them."""
+"""Settings of ours that are not the defaults."""
+PEERS: Mapping[str, Way] = {
+    PEER: WAYS["default"],
+    f"{PEER}, warm-up": replace(WAYS["default"], arguments={"warmup_steps": 0.1}),
+    f"{PEER}, twice the rate": WAYS["default"],
+}
+FASTER = {"twice the rate": 2.0, f"{PEER}, twice the rate": 2.0}
+"""How many times the task's rate."""
+NAMES = tuple(dict.fromkeys((OURS, PEER, *CHANGES, *PEERS)))
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,24 +66,22 @@ def main(options: Options) -> None:
     if options.fresh and log.exists() and not quick:
         write_text(log, "")
     lines = [] if quick else read_log(log)
-    done = {(line.task, line.name, line.seed) for line in lines}
+    done = {(line.task, line.name, line.seed) for line in lines if line.device == device()}
     tasks = chosen(options.tasks, data)
     wanted = [
-        (task, name, seed)
+        (task, name, seed, data, quick)
         for name in NAMES
         for seed in numbers(options.seeds or ("0" if quick else "0,1,2,3,4"))
         for task in tasks
         if (task, name, seed) not in done and options.only.lower() in name.lower()
     ]
-    processes = min(AT_ONCE, os.cpu_count() or 1) if torch.cuda.is_available() else 1
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        runs = [pool.submit(tried, *run, data, quick) for run in wanted]
-        for run in as_completed(runs):
-            lines.append(line := run.result())
-            print(f"{line.points:6.2f}  {line.task}, {line.name}, seed {line.seed}", flush=True)
-            if not quick:
-                kept.append(log, msgspec.json.encode(line).decode() + "\n")
-    print(table(lines))
+    for line in at_once(tried, wanted, options):
+        lines.append(line)
+        print(f"{line.points:6.2f}  {line.task}, {line.name}, seed {line.seed}", flush=True)
+        if not quick:
+            kept.append(log, msgspec.json.encode(line).decode() + "\n")
+    for where in dict.fromkeys(line.device for line in lines):
+        print(f"on {where}:", table([line for line in lines if line.device == where]), sep="\n")
 
 
 def read_log(path: Path) -> list[Tried]:
@@ -90,58 +89,62 @@ def read_log(path: Path) -> list[Tried]:
     return kept.lines(path, Tried)
 
 
+def device() -> str:
+    """Where both sides learn: a GPU's name, or the processor's."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+
+
 def tried(task: str, name: str, seed: int, data: Path, quick: bool) -> Tried:
     """One run of one side."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
+    gpu = torch.cuda.is_available()
+    if gpu:
         torch.set_num_threads(1)
-    change = dict({TWICE: {"learning_rate": 2.0}}.get(name) or CHANGES.get(name, {}))
-    work = WORKS[task]
-    rate = work.learning_rate * change.pop("learning_rate", 1.0)
-    work = replace(work, learning_rate=rate)
-    given: dict[str, Any] = {"whole": True, "device": device}
+    work, settings = WORKS[task], dict(CHANGES.get(name, {}))
+    if name in FASTER:
+        work = replace(work, learning_rate=FASTER[name] * work.learning_rate)
+    given: dict[str, Any] = {"whole": True, "device": "cuda" if gpu else "cpu"}
 
     def examples() -> list[list[Any]]:
         return read(work, data, "quick" if quick else "whole")
 
     with quietly():
-        if name in CHANGES:
-            found = ours(work, examples, work.epochs, seed, **given, **change)
+        if name in PEERS:
+            found = peers(work, examples, work.epochs, seed, PEERS[name], **given)
         else:
-            found = peers(work, examples, work.epochs, seed, WAYS["default"], **given)
+            found = ours(work, examples, work.epochs, seed, **given, **settings)
     return Tried(
         task=task,
         name=name,
         seed=seed,
         scores=found.scores,
-        device=torch.cuda.get_device_name() if device == "cuda" else processor(),
+        device=device(),
         versions=kept.versions(),
     )
 
 
 def table(lines: Sequence[Tried]) -> str:
-    """Each side's points of each task, and what a change gains beside ours with the same seeds."""
+    """Each side's points of each task, what it gains beside ours with the same seeds, and the mean
+    of what the tasks gain."""
     points = {(line.task, line.name, line.seed): line.points for line in lines}
     told = []
     for name in NAMES:
         gains = []
         for task in WORKS:
-            found = {s: p for (at, who, s), p in points.items() if (at, who) == (task, name)}
-            if not found:
-                continue
+            own = {s: p for (at, who, s), p in points.items() if (at, who) == (task, name)}
             gained = [
-                p - points[task, OURS, s] for s, p in found.items() if (task, OURS, s) in points
+                p - points[task, OURS, s] for s, p in own.items() if (task, OURS, s) in points
             ]
-            gains += gained
-            told.append(
-                f"{name}, {task}: {spread(list(found.values()))}; beside ours {spread(gained)}"
-            )
-        if gains:
-            told.append(f"{name}, all tasks: beside ours {spread(gains)}")
+            if own:
+                told.append(f"{name}, {task}: {told_of([*own.values()])}")
+            if gained and name != OURS:
+                told[-1] += f"; beside ours {told_of(gained)}"
+                gains.append(mean(gained))
+        if len(gains) == len(WORKS):
+            told.append(f"{name}, mean of the tasks: beside ours {mean(gains):+.2f}")
     return "\n".join(told)
 
 
-def spread(found: Sequence[float]) -> str:
-    """The mean, how far it may be off, and of how many."""
-    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
-    return f"{mean(found):.2f} ± {error:.2f} ({len(found)})" if found else "not known"
+def told_of(found: Sequence[float]) -> str:
+    """The mean, its standard error, and of how many."""
+    error = f" ± {stdev(found) / len(found) ** 0.5:.2f}" if len(found) > 1 else ""
+    return f"{mean(found):.2f}{error} ({len(found)})"

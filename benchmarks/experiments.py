@@ -9,10 +9,7 @@ on at once. What has run is kept (`experiments.jsonl` beside the results) and no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +19,7 @@ import torch
 
 from benchmarks import kept
 from benchmarks.finetune import numbers
-from benchmarks.harness import Options
+from benchmarks.harness import Options, at_once
 from benchmarks.speedrun import corpus, device, exam, loss_of
 from bertkit.checkpoint.folder import load
 from bertkit.config import merged
@@ -33,9 +30,6 @@ from bertkit.storage import write_text
 
 TOKENS = 4_000_000 if torch.cuda.is_available() else 1_000_000
 LENGTH, BATCH = 128, 64
-AT_ONCE = 14
-"""Runs on a GPU, whose kernels are short beside what starts them."""
-
 BASE: dict[str, Any] = {
     "family": "modernbert",
     "sampling": {
@@ -54,9 +48,9 @@ BASE: dict[str, Any] = {
     },
 }
 SIZES: Mapping[str, dict[str, Any]] = {
-    "mini": {"layers": 4, "hidden": 256, "heads": 4},
-    "small": {"layers": 4, "hidden": 512, "heads": 8},
-    "base": {"layers": 12, "hidden": 768, "heads": 12},
+    "bert-mini": {"layers": 4, "hidden": 256, "heads": 4},
+    "bert-small": {"layers": 4, "hidden": 512, "heads": 8},
+    "bert-base": {"layers": 12, "hidden": 768, "heads": 12},
 }
 FAMILIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
     "modernbert": lambda hidden: {
@@ -85,7 +79,7 @@ def window(tokens: int) -> dict[str, Any]:
 
 
 TOGETHER = train(batch_size=32, embedding_learning_rate=1e-3, schedule="wsd", zero_init=True)
-"""As the run file bertkit-mini has it."""
+"""As the run file bertkit-mini has it, but for the length of its warm-up."""
 
 CHANGES: Mapping[str, dict[str, Any]] = {
     "base": {},
@@ -147,13 +141,13 @@ CHANGES: Mapping[str, dict[str, Any]] = {
 """Each by its name; `shares` are of the run's steps."""
 
 AGAIN: Mapping[str, tuple[str, ...]] = {
-    "base": (
+    "bert-base": (
         "together",
         "together, rate 0.002",
         "together, rate 0.001",
         "BERT's layers, AdamW 3e-4, 15 %",
     ),
-    "small": (
+    "bert-small": (
         "base",
         "together",
         "together, rate 0.002",
@@ -175,7 +169,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     seed: int
-    size: str = "mini"
+    size: str = "bert-mini"
     tokens: int
     choose: float
     score: float
@@ -188,21 +182,18 @@ def main(options: Options) -> None:
         write_text(log, "")
     known = [] if options.quick else read_log(log)
     done = {(line.size, line.name, line.seed) for line in known if line.tokens == TOKENS}
+    text, tokens = corpus(), 4 * BATCH * LENGTH if options.quick else TOKENS
     wanted = [
-        (size, name, seed)
-        for seed in numbers(options.seeds or "0,1,2")
-        for size, names in {**AGAIN, "mini": CHANGES}.items()
+        (text.folder, size, name, seed, tokens)
+        for seed in numbers(options.seeds or ("0" if options.quick else "0,1,2"))
+        for size, names in {**AGAIN, "bert-mini": CHANGES}.items()
         for name in names
         if (size, name, seed) not in done and options.only.lower() in f"{size}, {name}".lower()
     ]
-    text, tokens = corpus(), 4 * BATCH * LENGTH if options.quick else TOKENS
-    processes = min(AT_ONCE, os.cpu_count() or 1) if torch.cuda.is_available() else 1
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        runs = [pool.submit(tried, text.folder, *run, tokens) for run in wanted]
-        for run in as_completed(runs):
-            known.append(run.result())
-            if not options.quick:
-                kept.append(log, msgspec.json.encode(known[-1]).decode() + "\n")
+    for line in at_once(tried, wanted, options):
+        known.append(line)
+        if not options.quick:
+            kept.append(log, msgspec.json.encode(line).decode() + "\n")
     for line in sorted(known, key=lambda line: line.choose):
         print(
             f"{line.score:.3f}  {line.choose:.3f}  {line.size}, {line.name}, seed {line.seed}, "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.factories import tiny_model
+from tests.factories import tiny_config, tiny_model
 
-from bertkit.models.model import Model
+from bertkit.models.model import Model, build
 from bertkit.training.masters import TOKENS, Masters, rows_read
 
 
@@ -107,17 +107,26 @@ def test_of_a_table_the_rows_that_are_read_learn_and_others_stay(dtype: torch.dt
     moved = torch.isin(torch.arange(20), rows[TOKENS])
     assert torch.equal(whole[~moved], before[~moved])  # exact, though bf16 works with fewer bits
     assert torch.allclose(whole[moved], before[moved] - 1.0, atol=1e-6)
-    working = masters.model.encoder.embedding.tokens.weight
-    assert torch.equal(working, whole.to(dtype))
-    still = masters.still([*masters.weights])
-    assert [*still] == [TOKENS]
-    assert torch.equal(still[TOKENS], before[~moved])
+    assert torch.equal(masters.model.encoder.embedding.tokens.weight, whole.to(dtype))
+    assert torch.equal(masters.get(TOKENS), whole)
+    value = torch.randn(20, 8)
+    masters.put(TOKENS, value)
+    assert torch.equal(masters.get(TOKENS), value)
+    assert torch.equal(masters.weights[TOKENS], value[moved])
+    assert torch.equal(masters.model.encoder.embedding.tokens.weight, value.to(dtype))
 
 
-def test_a_table_that_a_head_or_a_decoder_learns_through_learns_whole() -> None:
+def test_a_table_that_other_parts_learn_through_or_that_is_read_by_half_learns_whole() -> None:
     ids = [np.array([3, 7])]
-    assert TOKENS in rows_read(tiny_model(20, "nsp"), ids)
+    one = tiny_model(20, "nsp")
+    assert TOKENS in rows_read(one, ids)
+    assert TOKENS in rows_read(one, [np.arange(10)])
+    assert rows_read(one, [np.arange(11)]) == {}
     assert rows_read(tiny_model(20, "nsp", "mlm"), ids) == {}
+    within = Model(one.encoder, {"own": torch.nn.Sequential(tiny_model(20, "mlm").heads["mlm"])})
+    assert rows_read(within, ids) == {}
+    decoder = tiny_config(20, **{"attention.cross": True, "attention.causal": True})
+    assert rows_read(build(tiny_config(20), decoder=decoder), ids) == {}
 
 
 def test_a_frozen_table_has_no_rows_that_learn() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.factories import tiny_model
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
 from bertkit.training.masters import TOKENS, Masters
 from bertkit.training.optim import adamw
-from bertkit.training.state import State, damage
+from bertkit.training.state import MOMENTS, State, damage
 
 
 def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> State:
@@ -69,23 +70,33 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
         other.restore(tmp_path / "none")
 
 
-def test_other_rows_than_those_that_learn_are_those_that_the_run_began_with(
-    tmp_path: Path,
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("older", [False, True], ids=["as it is", "of before rows learned apart"])
+def test_a_checkpoint_has_all_rows_of_a_table_of_which_some_learn(
+    older: bool, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     def of_rows(seed: int) -> State:
         model = tiny_model(20, "nsp", seed=seed, hidden=8)
-        masters = Masters(model, torch.float32, {TOKENS: torch.tensor([2, 5])})
+        masters = Masters(model, dtype, {TOKENS: torch.tensor([2, 5])})
         return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
 
     state = of_rows(0)
     learn(state, range(2))
     state.snapshot(2).write(tmp_path)
-    again = of_rows(0)
+    table = "bert.embeddings.word_embeddings.weight"
+    assert load_file(tmp_path / "model.safetensors")[table].shape == (20, 8)
+    if older:
+        moments = load_file(tmp_path / "optimizer.safetensors")
+        for name in (f"{moment}.{TOKENS}" for moment in MOMENTS[:2]):
+            whole = torch.full((20, 8), torch.nan)  # of the others nothing is read
+            moments[name] = whole.index_copy(0, torch.tensor([2, 5]), moments[name])
+        save_file(moments, tmp_path / "optimizer.safetensors")
+    again = of_rows(1)
     assert again.restore(tmp_path) == 2
-    models = (list(each.masters.model.state_dict().values()) for each in (state, again))
-    assert same(*models)
-    with pytest.raises(CheckpointError, match="has other weights now"):
-        of_rows(1).restore(tmp_path)
+    for one in (state, again):
+        learn(one, range(2, 4))
+    assert same(*(list(each.masters.whole().state_dict().values()) for each in (state, again)))
+    assert same(*(list(each.masters.model.state_dict().values()) for each in (state, again)))
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def finetune(
     total = per_epoch * settings.epochs
     rate, size = settings.learning_rate, settings.batch_size
     check_steps(fitted, total, learning_rate=rate, batch_size=size)
-    rows = rows_read(network, [feature.encoding.ids for feature in features])
+    # batches of a task of one's own may hold tokens that no feature has
+    rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
     state = _state(settings, Masters(network, dtype, rows), loaded.family)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)

@@ -228,8 +228,12 @@ class Task(ABC, Generic[E, A]):
     @classmethod
     def full_name(cls) -> str:
         """The name, or module:Class of one from outside the package."""
-        ours = cls.__module__.startswith("bertkit.")
-        return cls.name if ours else f"{cls.__module__}:{cls.__qualname__}"
+        return cls.name if cls.ours() else f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def ours(cls) -> bool:
+        """Whether it comes with bertkit."""
+        return cls.__module__.startswith("bertkit.")
 
     # ---- what the model reads and learns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -32,13 +32,14 @@ class Masters:
         self, model: Model, dtype: torch.dtype, rows: Mapping[str, Tensor] | None = None
     ) -> None:
         self.model, self.dtype = model, dtype
-        self._working = dict(model.named_parameters())
-        self.weights: dict[str, Tensor] = dict(self._working)
+        self.working = dict(model.named_parameters())
+        """Those that the model computes with."""
+        self.weights: dict[str, Tensor] = dict(self.working)
         if dtype != torch.float32:
-            fp32 = {name: _master(p, dtype) for name, p in self._working.items()}
+            fp32 = {name: _master(p, dtype) for name, p in self.working.items()}
             model.to(dtype)
             self.weights |= {n: w for n, w in fp32.items() if w is not None}
-        self.rows = {n: r for n, r in (rows or {}).items() if self._working[n].requires_grad}
+        self.rows = {n: r for n, r in (rows or {}).items() if self.working[n].requires_grad}
         self._tables = {name: self.weights[name].detach() for name in self.rows}
         for name, table in self._tables.items():
             self.weights[name] = table[self.rows[name]].requires_grad_()
@@ -47,22 +48,29 @@ class Masters:
         """The model in fp32, with the weights that learn: what is saved."""
         if self.dtype == torch.float32:
             return self.model
-        tables = {
-            name: table.index_copy(0, self.rows[name], self.weights[name].detach())
-            for name, table in self._tables.items()
-        }
         model = copy.deepcopy(self.model).float()
-        model.load_state_dict({**self.weights, **tables}, strict=False)
+        model.load_state_dict({name: self.get(name) for name in self.weights}, strict=False)
         return model
 
-    def still(self, learned: Collection[str]) -> dict[str, Tensor]:
-        """What does not learn: all weights but those, and the other rows of tables."""
-        frozen = {name: w for name, w in self.weights.items() if name not in learned}
-        for name, table in self._tables.items():
-            others = torch.ones(len(table), dtype=torch.bool, device=table.device)
-            others[self.rows[name]] = False
-            frozen[name] = table[others]
-        return frozen
+    def get(self, name: str) -> Tensor:
+        """A weight as it is saved: a table with all its rows."""
+        weight = self.weights[name].detach()
+        if name not in self.rows:
+            return weight
+        return self._tables[name].index_copy(0, self.rows[name], weight)
+
+    @torch.no_grad()
+    def put(self, name: str, value: Tensor) -> None:
+        """Make it that; a table with all its rows."""
+        if name in self.rows:
+            self._tables[name].copy_(value)
+            self.working[name].copy_(value)
+        self.weights[name].copy_(self.learning(name, value))
+
+    def learning(self, name: str, value: Tensor) -> Tensor:
+        """What an optimizer has of such a value: of a table with all its rows those that learn."""
+        rows = self.rows.get(name)
+        return value if rows is None or len(value) == len(rows) else value[rows.to(value.device)]
 
     @torch.no_grad()
     def receive_gradients(self) -> None:
@@ -70,7 +78,7 @@ class Masters:
 
         After each batch of a step: in bf16 the later ones of hundreds would vanish in the sum.
         """
-        for name, p in self._working.items():
+        for name, p in self.working.items():
             weight = self.weights[name]
             if p.grad is None or weight is p:
                 continue
@@ -83,10 +91,10 @@ class Masters:
     def update_model(self) -> None:
         """Copy the masters to the working weights; frozen ones never differ."""
         for name, rows in self.rows.items():
-            self._working[name].index_copy_(0, rows, self.weights[name].to(self.dtype))
+            self.working[name].index_copy_(0, rows, self.weights[name].to(self.dtype))
         copies = [
             (p, self.weights[name])
-            for name, p in self._working.items()
+            for name, p in self.working.items()
             if p.requires_grad and self.weights[name] is not p and name not in self.rows
         ]
         if copies:
@@ -94,17 +102,18 @@ class Masters:
 
 
 def rows_read(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
-    """The rows of the table of tokens that sequences of these read, where nothing else learns from
-    the table: no decoder and no head of words.
+    """The rows of the table of tokens that sequences of these read, where they are few and nothing
+    else learns from the table: no decoder and no head of words.
 
     The others get no gradient, and are most of a small model's weights; left out of `Masters`, they
-    cost a step no time.
+    cost a step no time. Where more than half are read, none are named: a copy of them costs more.
     """
-    words = any(isinstance(head, LanguageModelHead) for head in model.heads.values())
+    words = any(isinstance(module, LanguageModelHead) for module in model.modules())
     if model.decoder is not None or words or not isinstance(model.encoder, Transformer):
         return {}
+    table = model.encoder.embedding.tokens.weight
     rows = torch.from_numpy(np.flatnonzero(np.bincount(np.concatenate(ids))))
-    return {TOKENS: rows.to(model.encoder.embedding.tokens.weight.device)}
+    return {TOKENS: rows.to(table.device)} if 2 * len(rows) <= len(table) else {}
 
 
 def _master(p: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -131,10 +131,10 @@ class State:
 
     @cached_property
     def frozen(self) -> str | None:
-        """A hash of the weights, and of rows of tables, that do not learn; None where all do."""
+        """A hash of the weights that do not learn; None where all do."""
         digest = hashlib.sha256()
-        still = self.masters.still(self.learned)
-        for name, weight in still.items():
+        still = [(n, w) for n, w in self.masters.weights.items() if n not in self.learned]
+        for name, weight in still:
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest() if still else None
@@ -152,7 +152,7 @@ class State:
             if self.average is not None and name in self.average.means:
                 optimizer[f"average.{name}"] = _copy(self.average.means[name])
         ranks, named = self.ranks, partial(self.names.write, config=self.masters.model.config)
-        weights = {name: _copy(w) for name, w in self.learned.items() if ranks.first}
+        weights = {n: _copy(self.masters.get(n)) for n in self.learned if ranks.first}
         return Snapshot(step, weights, optimizer, self.frozen, named, ranks)
 
     def restore(self, folder: Path) -> int:
@@ -176,13 +176,13 @@ class State:
             self.average.means = {n: mean.to(self.learned[n].device) for n, mean in means.items()}
         with torch.no_grad():
             for name, w in self.learned.items():
-                if name not in weights or weights[name].shape != w.shape:
+                if name not in weights or weights[name].shape != masters.working[name].shape:
                     raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
-                w.copy_(weights[name])
+                masters.put(name, weights[name])
                 if name not in self._kept:
                     continue
-                moments = {
-                    moment: optimizer[f"{moment}.{name}"].to(w.device)
+                moments = {  # an older bertkit kept those of all rows of a table
+                    moment: masters.learning(name, optimizer[f"{moment}.{name}"]).to(w.device)
                     for moment in MOMENTS
                     if f"{moment}.{name}" in optimizer
                 }
