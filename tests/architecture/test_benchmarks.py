@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -60,6 +61,13 @@ def test_sides_take_turns_after_one_unmeasured_call_each() -> None:
     assert "".join(called) == "ABC" + "ABCABC"
     assert answers == {"A": ["A", "A"], "B": ["B", "B"], "C": ["C", "C"]}
     assert [len(kept) for kept in times.values()] == [2, 2, 2]
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [(4.0,), (-1.0,), (9.0,)]
+    assert sorted(harness.at_once(math.sqrt, runs, harness.Options())) == [2.0, 3.0]
+    assert "failed: (-1.0,): ValueError" in capsys.readouterr().out
+    assert not [*harness.at_once(math.sqrt, runs, harness.Options(minutes=0.0))]
 
 
 def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
