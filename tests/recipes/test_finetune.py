@@ -220,7 +220,7 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
     assert weights[0] == weights[1] != weights[2]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_tokens_that_train_does_not_show_stay_as_they_were(
     precision: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
