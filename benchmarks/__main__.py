@@ -51,9 +51,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", metavar="TEXT", help="the rows whose description holds TEXT")
     parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured of them")
-    some = parser.add_argument_group("finetune, distill and few")
+    some = parser.add_argument_group("of some benchmarks alone")
     some.add_argument("--tasks", metavar="A,B", help="these alone")
-    some.add_argument("--seeds", metavar="0,1", help="0,1,2 where not given")
+    some.add_argument("--seeds", metavar="0,1", help="by default several")
     some.add_argument("--rows", type=int, help="distill: so many rows to learn from")
     some.add_argument(
         "--speed", action="store_true", help="finetune: times of some rows, and no scores (minutes)"

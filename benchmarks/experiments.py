@@ -59,7 +59,8 @@ FAMILIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
     },
     "bert": lambda hidden: {"intermediate": 4 * hidden},
 }
-"""What their models have besides, by hidden size; gated layers have a third of weights more."""
+"""What their models have besides, by hidden size: gated layers have three matrices, and so narrower
+ones."""
 STILL = {"dropout": 0.0, "attention_dropout": 0.0}
 ADAMW = {"optimizer": "adamw"}
 SHARES = {"warmup_steps": 0.05}

@@ -133,7 +133,7 @@ def at_once(
     """What a function of a module returns for each, as they end: on a GPU many at a time, whose
     kernels are short beside what starts them, else one after the other. One that fails is told and
     left out; after --minutes none is begun."""
-    import torch
+    import torch  # here: preparing a corpus is measured without it
 
     many = min(AT_ONCE, os.cpu_count() or 1) if torch.cuda.is_available() else 1
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:

@@ -225,24 +225,25 @@ def test_tokens_that_train_does_not_show_stay_as_they_were(
     precision: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the rest learns as it would if all of them could."""
-    settings = replace(SETTINGS, precision=precision, weight_decay=0.0, learning_rate=1e-3)
-    table, found = "bert.embeddings.word_embeddings.weight", []
-    for name in ("rows", "whole"):
-        if name == "whole":
-            monkeypatch.setattr(recipe, "rows_read", lambda *given: {})
-        finetune(
-            "classify", base, train=rows(40), dev=rows(8, 200), out=tmp_path / name,
-            settings=settings,
-        )  # fmt: skip
-        found.append(load_file(tmp_path / name / "model.safetensors"))
-    some, every = found
+    table = "bert.embeddings.word_embeddings.weight"
+
+    def learned(name: str, weight_decay: float) -> dict[str, torch.Tensor]:
+        settings = replace(
+            SETTINGS, precision=precision, learning_rate=1e-3, weight_decay=weight_decay
+        )
+        out = tmp_path / f"{name}-{weight_decay}"
+        finetune("classify", base, train=rows(40), dev=rows(8, 200), out=out, settings=settings)
+        return load_file(out / "model.safetensors")
+
+    some, decayed = learned("rows", 0.0), learned("rows", 1.0)
+    monkeypatch.setattr(recipe, "rows_read", lambda *given: {})
+    every, control = learned("whole", 0.0), learned("whole", 1.0)
     assert all(torch.allclose(some[name], every[name], atol=2e-5) for name in every)
-    before = load_file(base / "model.safetensors")[table]
-    tokenizer = load(base).tokenizer
+    before, tokenizer = load_file(base / "model.safetensors")[table], load(base).tokenizer
     shown = sorted({int(i) for row in rows(40) for i in tokenizer.encode(row.text).ids})
-    moved = (some[table] != before).any(1)
-    assert moved.nonzero().flatten().tolist() == shown
     assert 5 < len(shown) < len(before)
+    assert (decayed[table] != before).any(1).nonzero().flatten().tolist() == shown
+    assert (control[table] != before).any(1).all()  # decay alone would move the others
 
 
 def test_the_best_epoch_is_kept_and_said(
