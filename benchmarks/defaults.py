@@ -65,7 +65,7 @@ def main(options: Options) -> None:
     data, log, quick = data_folder(), kept.log_of("defaults"), options.quick
     if options.fresh and log.exists() and not quick:
         write_text(log, "")
-    lines: list[Tried] = [] if quick else kept.lines(log, Tried)
+    lines = [] if quick else read_log(log)
     done = {(line.task, line.name, line.seed) for line in lines if line.device == device()}
     tasks = chosen(options.tasks, data)
     wanted = [
@@ -82,6 +82,11 @@ def main(options: Options) -> None:
             kept.append(log, msgspec.json.encode(line).decode() + "\n")
     for where in dict.fromkeys(line.device for line in lines):
         print(f"on {where}:", table([line for line in lines if line.device == where]), sep="\n")
+
+
+def read_log(path: Path) -> list[Tried]:
+    """What has run before."""
+    return kept.lines(path, Tried)
 
 
 def device() -> str:
