@@ -5,17 +5,19 @@ Both sides learn masked words from the same training documents, `prose_novels` a
 and its folder opens in transformers. They are scored by the same held-out samples of 128 tokens,
 whose masks (15 % of the tokens, 80/10/10) are the same for all, in fp32: loss a masked token.
 
-The peer is `BertForMaskedLM` at BERT-mini's shape, its samples in memory, tuned in good faith: bf16
-autocast where the processor gains by it, warm-up over 5 % of the steps, β₂ 0.98, the best of three
-rates and the better of steps of 16 and 64 samples. Ours is `bertkit-mini`, the run file that comes
-with bertkit, as `bertkit pretrain` runs it. Rates fall to zero at the end of a run on both sides.
+The peer is `BertForMaskedLM` at BERT-mini's shape, its samples in memory, with two recipes. H1 is
+tuned in good faith: bf16 autocast where the processor gains by it, warm-up over 5 % of the steps,
+β₂ 0.98, the best of three rates and the better of steps of 16 and 64 samples. H0 is what people
+copy: the defaults of the masked-language example of transformers. Ours is `bertkit-mini`, the run
+file that comes with bertkit, as `bertkit pretrain` runs it. All rates fall to zero at the end.
 
-Both learn for an hour at the same time, each with half of the cores, so that what else the machine
-does hits both; steps are set before, by how many tokens each learns from in a minute beside the
-other. Then both folders get ten scores downstream (`downstream.py`). At last ours learns for some
-minutes only, six times, two at a time on the same halves: weights and order have other seeds, and
-minutes are those of the whole process, from a prepared corpus to a model folder. It has reached the
-peer's loss when (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
+Ours and H1 learn for an hour at the same time, each with half of the cores, so that what else the
+machine does hits both; steps are set before, by how many tokens each learns from in a minute beside
+the other. Then both folders get ten scores downstream (`downstream.py`). At last H0 learns for an
+hour on the second half, and ours on the first for as few steps as it needs to get below each
+recipe's loss, six times: weights and order have other seeds, and minutes are those of the whole
+process, from a prepared corpus to a model folder. It has reached the peer's loss when
+(target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
 
 Needs BERTKIT_DATA. Folders are kept in `runs/speedrun`, runs and scores in `speedrun.jsonl` beside
 the results; what is there is not run again, but with --fresh.
@@ -29,14 +31,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -60,11 +62,11 @@ from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal
 
-OURS, PEER = "bertkit-mini", "H1"
+OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
 MINUTES = 60
-STEPS, SEEDS = 300, 6
-"""Of a short run of ours, and how many there are."""
+STEPS, SEEDS = {TUNED: 300, COPIED: 60}, 6
+"""Of a short run of ours to the loss of each recipe, and how many there are."""
 LENGTH = 128
 FILLED = Sampling(
     pairs="none", cross_documents=True, length=LENGTH, short_seq_probability=0.0, held_out=0.01
@@ -75,9 +77,31 @@ EXAM = 2048
 PLACE = Path("runs") / "speedrun"
 AHEAD = 3.0
 """Points downstream by which ours is to be ahead."""
+SOONER = {TUNED: 15.0, COPIED: 60.0}
+"""How many times sooner ours is to have the loss of an hour."""
+TRIAL = {OURS: 64, TUNED: 32, COPIED: 64}
+"""Steps by which the tokens of an hour are counted; they take about as long."""
 
-BATCH, LEARNING_RATE, WARMUP, BETA2 = 16, 1e-3, 0.05, 0.98
-"""How the peer learns; β₂ of AdamW."""
+
+class Recipe(NamedTuple):
+    """How the peer learns."""
+
+    title: str
+    batch_size: int
+    learning_rate: float
+    warmup: float
+    """A share of the steps."""
+    beta2: float
+    weight_decay: float
+    bf16: bool
+
+
+RECIPES: Mapping[str, Recipe] = {
+    TUNED: Recipe("transformers, tuned (H1)", 16, 1e-3, 0.05, 0.98, 0.01, bf16=True),
+    COPIED: Recipe(
+        "transformers, its example's defaults (H0)", 8, 5e-5, 0.0, 0.999, 0.0, bf16=False
+    ),
+}
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
@@ -113,7 +137,8 @@ def main(options: Options) -> None:
     if options.fresh and log.exists() and not quick:
         write_text(log, "")
     lines: list[Any] = [] if quick else read_log(log)
-    text, steps = corpus(), 4 if quick else STEPS
+    text = corpus()
+    short = {who: 4 if quick else steps for who, steps in STEPS.items()}
 
     def add(line: Run | Scores) -> None:
         lines.append(line)
@@ -121,88 +146,94 @@ def main(options: Options) -> None:
         if not quick:
             kept.append(log, msgspec.json.encode(line).decode() + "\n")
 
-    def short() -> list[Run]:
-        tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
-        return [run for run in runs_of(lines, OURS) if run.tokens == tokens]
-
-    with halves() as calls, TemporaryDirectory() as place:
+    with halves() as (first, second), TemporaryDirectory() as place:
         root = Path(place) if quick else PLACE
 
-        def both(call: Callable[..., Any], *given: Sequence[Any]) -> list[Any]:
-            """What each side calls, at the same time, with what is given for it."""
-            sides = zip(calls, (OURS, PEER), given, strict=True)
-            asked = [run(call, who, *own) for run, who, own in sides]
+        def both(call: Callable[..., Any], *given: object) -> list[Any]:
+            """What ours and the tuned peer come to, at the same time."""
+            asked = [first(call, OURS, *given), second(call, TUNED, *given)]
             return [one.result() for one in asked]
 
-        if not runs_of(lines, PEER):
-            seconds = 1 if quick else 60 * MINUTES
-            tokens = [round(each * seconds) for each in both(rate, *[(text.folder, quick)] * 2)]
-            for run in both(hour, *((text.folder, root, count) for count in tokens)):
+        if not runs_of(lines, TUNED):
+            for run in both(hour, text.folder, root, quick):
                 add(run)
         for seed in numbers(options.seeds or ("0" if quick else "0,1,2")):
             if not any(isinstance(line, Scores) and line.seed == seed for line in lines):
-                for line in both(scored, *[(root, data, seed, quick)] * 2):
+                for line in both(scored, root, data, seed, quick):
                     add(line)
-        there = {run.seed for run in short()}
-        todo = [seed for seed in range(2 if quick else SEEDS) if seed not in there]
-        asked = [calls[n % 2](our_run, text.folder, seed, steps) for n, seed in enumerate(todo)]
+        asked = []
+        if not runs_of(lines, COPIED):
+            asked.append(second(hour, COPIED, text.folder, root, quick))
+        for steps in short.values():
+            there = {run.seed for run in short_runs(lines, steps)}
+            todo = [seed for seed in range(2 if quick else SEEDS) if seed not in there]
+            asked += [first(our_run, text.folder, seed, steps) for seed in todo]
         for one in asked:
             add(one.result())
     book = options.book("speedrun")
-    book.add(*rows_of(short(), lines))
+    for who, steps in short.items():
+        book.add(*minutes_to(who, short_runs(lines, steps), lines))
+    book.add(points_of(lines))
     book.close()
 
 
-def rows_of(short: Sequence[Run], lines: Sequence[Run | Scores]) -> list[kept.Row]:
-    """The minutes to the peer's loss, if it was reached, and the scores downstream."""
-    (theirs,) = runs_of(lines, PEER)
-    ours = max(runs_of(lines, OURS), key=lambda run: run.tokens)
+def minutes_to(who: str, short: Sequence[Run], lines: Sequence[Run | Scores]) -> list[kept.Row]:
+    """How long ours takes to the loss that a recipe has after an hour, if it came to it."""
+    (theirs,) = runs_of(lines, who)
     losses = [run.loss for run in short]
     apart = stdev(losses)
-    rows = []
-    if (theirs.loss - mean(losses)) * math.sqrt(len(losses)) >= 3.09 * apart:
-        rows.append(
-            kept.row(
-                "BERT-mini's size, minutes to the loss of H1 after an hour",
-                mean(run.minutes for run in short),
-                theirs.minutes,
-                peer_name="transformers, tuned (H1)",
-                unit="minutes",
-                target=15.0,
-                better="lower",
-                how=(
-                    kept.How(f"{short[0].tokens:,} tokens, {mean(losses):.3f} ± {apart:.3f}"),
-                    kept.How(f"{theirs.tokens:,} tokens, {theirs.loss:.3f}"),
-                ),
-            )
+    if (theirs.loss - mean(losses)) * math.sqrt(len(losses)) < 3.09 * apart:
+        return []
+    return [
+        kept.row(
+            f"BERT-mini's size, minutes to the loss of {who} after an hour",
+            mean(run.minutes for run in short),
+            theirs.minutes,
+            peer_name=RECIPES[who].title,
+            unit="minutes",
+            target=SOONER[who],
+            better="lower",
+            how=(
+                kept.How(f"{short[0].tokens:,} tokens, {mean(losses):.3f} ± {apart:.3f}"),
+                kept.How(f"{theirs.tokens:,} tokens, {theirs.loss:.3f}"),
+            ),
         )
+    ]
+
+
+def points_of(lines: Sequence[Run | Scores]) -> kept.Row:
+    """The scores downstream."""
+    (theirs,) = runs_of(lines, TUNED)
+    ours = max(runs_of(lines, OURS), key=lambda run: run.tokens)
     points = {
         who: [line.mean for line in lines if isinstance(line, Scores) and line.who == who]
-        for who in (OURS, PEER)
+        for who in (OURS, TUNED)
     }
 
     def how(run: Run) -> kept.How:
-        found = points[run.who]
-        over = f" ± {stdev(found):.2f}" if len(found) > 1 else ""
+        scores = points[run.who]
+        over = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
         return kept.How(
             f"{run.tokens:,} tokens in {run.minutes:.1f} minutes, loss {run.loss:.3f}; "
-            f"{mean(found):.2f}{over}, seeds of fine-tuning: {len(found)}"
+            f"{mean(scores):.2f}{over}, seeds of fine-tuning: {len(scores)}"
         )
 
-    us, them = (mean(points[who]) for who in (OURS, PEER))
-    rows.append(
-        kept.row(
-            "BERT-mini's size, mean of ten scores after an hour",
-            us,
-            them,
-            peer_name="transformers, tuned (H1)",
-            unit="points",
-            target=(them + AHEAD) / them,
-            better="higher",
-            how=(how(ours), how(theirs)),
-        )
+    us, them = (mean(points[who]) for who in (OURS, TUNED))
+    return kept.row(
+        "BERT-mini's size, mean of ten scores after an hour",
+        us,
+        them,
+        peer_name=RECIPES[TUNED].title,
+        unit="points",
+        target=(them + AHEAD) / them,
+        better="higher",
+        how=(how(ours), how(theirs)),
     )
-    return rows
+
+
+def short_runs(lines: Sequence[Run | Scores], steps: int) -> list[Run]:
+    """Those of ours that took so many steps."""
+    return [run for run in runs_of(lines, OURS) if run.tokens == tokens_of(OURS, steps)]
 
 
 def runs_of(lines: Sequence[Run | Scores], who: str) -> list[Run]:
@@ -283,28 +314,28 @@ def halves() -> Iterator[list[Callable[..., Future[Any]]]]:
         yield runs
 
 
-def rate(who: str, folder: Path, quick: bool) -> float:
-    """Tokens/s beside the other side; both take about as long."""
-    steps = 4 if quick else {OURS: 64, PEER: 32}[who]
-    with TemporaryDirectory() as place:
-        return learned(who, Corpus.open(folder), Path(place) / "out", steps=steps, seed=0)
-
-
-def hour(who: str, folder: Path, root: Path, tokens: int) -> Run:
-    """What one side learned from so many tokens; its folder stays."""
-    size = BATCH if who == PEER else read_toml(CONFIG)["train"]["batch_size"]
-    steps = max(4, round(tokens / size / LENGTH))
-    text = Corpus.open(folder)
+def hour(who: str, folder: Path, root: Path, quick: bool) -> Run:
+    """What one side learned in an hour; its folder stays."""
+    text, seconds = Corpus.open(folder), 1 if quick else 60 * MINUTES
     with TemporaryDirectory() as place:
         out = Path(place) / "out"
+        rate = learned(who, text, out, steps=4 if quick else TRIAL[who], seed=0)
+        steps = max(4, round(rate * seconds / tokens_of(who, 1)))
+        shutil.rmtree(out)
         began = time.perf_counter()
-        speed = learned(who, text, out, steps=steps, seed=0)
+        rate = learned(who, text, out, steps=steps, seed=0)
         minutes = (time.perf_counter() - began) / 60
         shutil.rmtree(hour_of(root, who), ignore_errors=True)  # of an hour that was stopped
         once(hour_of(root, who), lambda kept: shutil.copytree(out, kept))
         loss = loss_of(load(out).model, exam(text, 1))
-    tokens = steps * size * LENGTH
-    return Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, rate=speed)
+    tokens = tokens_of(who, steps)
+    return Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, rate=rate)
+
+
+def tokens_of(who: str, steps: int) -> int:
+    own = who == OURS
+    samples = read_toml(CONFIG)["train"]["batch_size"] if own else RECIPES[who].batch_size
+    return int(steps * samples * LENGTH)
 
 
 def hour_of(root: Path, who: str) -> Path:
@@ -332,13 +363,15 @@ def our_run(folder: Path, seed: int, steps: int) -> Run:
         speed = learned_by_ours(text, out, steps=steps, seed=seed)
         minutes = (time.perf_counter() - began) / 60
         loss = loss_of(load(out).model, exam(text, 1))
-    tokens = steps * read_toml(CONFIG)["train"]["batch_size"] * LENGTH
+    tokens = tokens_of(OURS, steps)
     return Run(who=OURS, tokens=tokens, seed=seed, minutes=minutes, loss=loss, rate=speed)
 
 
 def learned(who: str, text: Corpus, out: Path, *, steps: int, seed: int) -> float:
-    call = learned_by_peer if who == PEER else learned_by_ours
-    return call(text, out, steps=steps, seed=seed)
+    """A folder of one side after so many steps; answers its tokens/s."""
+    if who == OURS:
+        return learned_by_ours(text, out, steps=steps, seed=seed)
+    return learned_by_peer(RECIPES[who], text, out, steps=steps, seed=seed)
 
 
 def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
@@ -351,7 +384,7 @@ def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
     return float(median(r["tokens_per_second"] for r in records if "tokens_per_second" in r))
 
 
-def learned_by_peer(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
+def learned_by_peer(recipe: Recipe, text: Corpus, out: Path, *, steps: int, seed: int) -> float:
     """A folder of transformers' model after so many steps; answers its tokens/s."""
     from transformers import (
         AutoTokenizer,
@@ -373,18 +406,21 @@ def learned_by_peer(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
         )
     )
     model.train()
-    rows, collator = (
-        iter(list(peer_rows(text, steps * BATCH, seed))),
-        DataCollatorForLanguageModeling(tokenizer),
-    )
+    size = recipe.batch_size
+    rows = iter(list(peer_rows(text, steps * size, seed)))
+    collator = DataCollatorForLanguageModeling(tokenizer)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, BETA2), weight_decay=0.01, fused=True
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=(0.9, recipe.beta2),
+        weight_decay=recipe.weight_decay,
+        fused=True,
     )
-    schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
+    schedule = get_linear_schedule_with_warmup(optimizer, int(recipe.warmup * steps), steps)
     began = time.perf_counter()
     for _ in range(steps):
-        batch = collator([next(rows) for _ in range(BATCH)])
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16_here()):
+        batch = collator([next(rows) for _ in range(size)])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.bf16 and bf16_here()):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -394,7 +430,7 @@ def learned_by_peer(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
     took = time.perf_counter() - began
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    return steps * BATCH * LENGTH / took
+    return steps * size * LENGTH / took
 
 
 def peer_rows(text: Corpus, count: int, seed: int) -> Iterator[dict[str, list[int]]]:
