@@ -82,6 +82,16 @@ def window(tokens: int) -> dict[str, Any]:
 TOGETHER = train(batch_size=32, embedding_learning_rate=1e-3, schedule="wsd", zero_init=True)
 """As the run file bertkit-mini has it, but for the length of its warm-up."""
 
+SMALL: Mapping[str, dict[str, Any]] = {
+    **{f"weight decay {decay:g}": train(weight_decay=decay) for decay in (0.0, 0.1, 0.3)},
+    "betas 0.9, 0.95": train(betas=[0.9, 0.95]),
+    "eps 1e-8": train(eps=1e-8),
+    **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
+    "window 16": window(16),
+    "whole words": masks(unit="word"),
+}
+"""What is to be tried on top of those that won, too."""
+
 CHANGES: Mapping[str, dict[str, Any]] = {
     "base": {},
     "BERT's layers": {"family": "bert", "model": STILL},
@@ -126,18 +136,13 @@ CHANGES: Mapping[str, dict[str, Any]] = {
     **{f"{heads} heads": {"model": {"heads": heads}} for heads in (2, 8)},
     "gradients not scaled": train(max_grad_norm=0.0),
     "mean of the last 5 %": {"shares": {"average_steps": 0.05}},
-    **{f"weight decay {decay:g}": train(weight_decay=decay) for decay in (0.0, 0.1, 0.3)},
-    "betas 0.9, 0.95": train(betas=[0.9, 0.95]),
-    "eps 1e-8": train(eps=1e-8),
-    **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
-    "window 16": window(16),
-    "whole words": masks(unit="word"),
+    **SMALL,
     "together": TOGETHER,
     **{
         f"together, rate {rate:g}": merged(TOGETHER, train(learning_rate=rate))
         for rate in (1e-3, 2e-3, 8e-3)
     },
-    "together, weight decay 0.1": merged(TOGETHER, train(weight_decay=0.1)),
+    **{f"together, {name}": merged(TOGETHER, change) for name, change in SMALL.items()},
 }
 """Each by its name; `shares` are of the run's steps."""
 
