@@ -79,3 +79,19 @@ def test_few_numbers_of_rows_come_up() -> None:
     found = {rounded(tokens) for tokens in range(1024, 2048)}
     assert len(found) == 33
     assert all(tokens <= rounded(tokens) <= tokens * 33 / 32 for tokens in range(1, 3000))
+
+
+@pytest.mark.bf16
+def test_while_bf16_weights_learn_rows_are_a_multiple_of_32() -> None:
+    assert [rounded(tokens, at_a_time=32) for tokens in (1, 32, 33, 400, 2050)] == [
+        *(32, 32, 64, 416, 2112)
+    ]
+    model, ids = build(CONFIG, ()).bfloat16().eval(), torch.randint(0, 3000, (100,))
+    batch, rows = Batch(ids, torch.zeros_like(ids), Packed.of([40, 60])), []
+    model.encoder.blocks[0].register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    learning = model.encoder(batch)
+    with torch.no_grad():
+        still = model.encoder(batch)
+    assert rows == [128, 100]
+    assert learning.shape == still.shape == (100, 64)
+    torch.testing.assert_close(learning, still, atol=0.05, rtol=0.05)

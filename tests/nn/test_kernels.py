@@ -10,7 +10,16 @@ from torch import Tensor
 from bertkit.batch import Bucket, Packed, Padded
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.kernels import (
+    Bmm,
+    Dense,
+    Fused,
+    Kernel,
+    Local,
+    Varlen,
+    softmax,
+    softmax_backward,
+)
 from bertkit.nn.rectangles import rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
@@ -257,3 +266,19 @@ def test_varlen_equals_the_formula_on_cuda(sizes: list[int], kv_heads: int) -> N
             there = replace(there, cross=context.cross.to("cuda"))
         ours = Varlen()(*moved, there).float().cpu()
         torch.testing.assert_close(ours, reference(q, kv, context), atol=3e-2, rtol=3e-2)
+
+
+@pytest.mark.bf16
+@pytest.mark.parametrize("length", [5, 16, 31, 32, 40, 100])
+def test_bf16_softmax_is_rounded_once(length: int) -> None:
+    scores = (torch.randn(6, length, length) * 3).bfloat16()
+    exact = torch.softmax(scores.double(), -1)
+    weights = softmax(scores)
+    assert weights.dtype == torch.bfloat16
+    torch.testing.assert_close(weights.double(), exact, atol=1e-6, rtol=2**-8)
+    grad = torch.randn_like(scores)
+    wide = weights.double()
+    slope = wide * (grad.double() - (wide * grad.double()).sum(-1, keepdim=True))
+    back = softmax_backward(grad, weights)
+    assert back.dtype == torch.bfloat16
+    assert (back.double() - slope).norm() < 0.004 * slope.norm()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -114,6 +116,29 @@ def test_of_a_table_the_rows_that_are_read_learn_and_others_stay(dtype: torch.dt
     assert torch.equal(masters.get(TOKENS), value)
     assert torch.equal(masters.weights[TOKENS], value[moved])
     assert torch.equal(masters.model.encoder.embedding.tokens.weight, value.to(dtype))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.bf16)], ids=str
+)
+def test_of_a_table_only_what_was_looked_up_has_a_gradient(dtype: torch.dtype) -> None:
+    ids = torch.tensor([3, 11, 7, 3, 3])
+    rows, grads = {TOKENS: torch.tensor([3, 5, 7, 11])}, []
+    up = torch.randn(5, 8).to(dtype)
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        masters = Masters(tiny_model(20, "nsp", hidden=8), dtype, rows)
+        table = masters.model.encoder.embedding.tokens
+        with masters.gradients_of_rows() if sparse else nullcontext():
+            table(ids).backward(up)
+        assert table.weight.grad.is_sparse == sparse
+        masters.receive_gradients()
+        grads.append(masters.weights[TOKENS].grad)
+        table(ids).backward(up)
+        assert not table.weight.grad.is_sparse  # whoever comes next has it as ever
+    assert torch.equal(*grads)
+    assert grads[0].dtype == torch.float32
+    assert grads[0].any(1).tolist() == [True, False, True, True]
 
 
 def test_a_table_that_other_parts_learn_through_or_that_is_read_by_half_learns_whole() -> None:

@@ -12,7 +12,8 @@ class Table(nn.Embedding):
     """A learned vector for each id. Shapes: (N,) -> (N, E).
 
     In bf16 on CPUs torch's own adds up the gradient of a vector in bf16, where that of a segment,
-    which half of the tokens have, is a tenth off (docs/log.md).
+    which half of the tokens have, is a tenth off (docs/log.md). While it is `sparse`, as torch has
+    it, the gradient holds the vectors that were looked up alone.
     """
 
     def reset_parameters(self) -> None:
@@ -23,7 +24,7 @@ class Table(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         if self.weight.dtype != torch.bfloat16 or self.weight.device.type != "cpu":
             return super().forward(ids)
-        vectors: Tensor = _Lookup.apply(self.weight, ids)  # type: ignore[no-untyped-call]
+        vectors: Tensor = _Lookup.apply(self.weight, ids, self.sparse)  # type: ignore[no-untyped-call]
         return vectors
 
 
@@ -31,19 +32,23 @@ class _Lookup(torch.autograd.Function):
     """The same vectors; the gradients of those that were looked up add up in fp32."""
 
     @staticmethod
-    def forward(ctx, weight: Tensor, ids: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(ids)
-        ctx.shape = weight.shape
+        ctx.shape, ctx.sparse = weight.shape, sparse
         return weight.index_select(0, ids)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[no-untyped-def]
         (ids,) = ctx.saved_tensors
         used, rows = ids.unique(return_inverse=True)
         sums = torch.ops.aten.embedding_dense_backward(
             grad.float(), rows, len(used), padding_idx=-1, scale_grad_by_freq=False
         )
-        return grad.new_zeros(ctx.shape).index_copy_(0, used, sums.to(grad.dtype)), None
+        sums = sums.to(grad.dtype)
+        if ctx.sparse:
+            few = torch.sparse_coo_tensor(used[None], sums, ctx.shape, check_invariants=True)
+            return few, None, None
+        return grad.new_zeros(ctx.shape).index_copy_(0, used, sums), None, None
 
 
 def hold_at_zero(table: nn.Embedding, row: int) -> None:

@@ -21,6 +21,9 @@ from bertkit.nn.rectangles import by_head, picked, put, rectangle
 BLOCK = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""
 
+VECTOR = 32
+"""How many bf16 numbers a processor's vector holds."""
+
 
 class Kernel(Protocol):
     """One way to compute attention. Shapes: q (Rq, H, K), kv (Rk, 2, Hkv, K) -> (Rq, H, K).
@@ -299,7 +302,7 @@ class _Products(torch.autograd.Function):
             padding = context.padding(keys)
             if padding is not None:
                 heads_apart.masked_fill_(padding, -torch.inf)
-            weights = torch.softmax(scores, -1)
+            weights = softmax(scores)
             if factors is not None:
                 factors = factors.view_as(weights)
             put(mixed[:, None], torch.bmm(_times(weights, factors), v).view_as(x), queries)
@@ -327,7 +330,7 @@ class _Products(torch.autograd.Function):
             grad_k, grad_v = grad_y.flatten(1, 2)
             torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
             grad_weights = _times(torch.bmm(out, v.transpose(1, 2)), factors)
-            scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            scores = softmax_backward(grad_weights, weights)
             if ctx.biases:
                 shape = queries.sequences, heads, queries.length, keys.length
                 biases.append(scores.view(shape).sum_to_size(ctx.biases[place]))
@@ -347,7 +350,7 @@ def _alone(q: Tensor, kv: Tensor, context: AttentionContext, *bias: Tensor) -> T
     x = x.reshape(len(k), -1, width)  # a copy only where heads share keys
     scores = _scaled(x, k.transpose(1, 2), context.scaling(width))
     _restrict(scores.view(1, heads, -1, k.shape[1]), context, *bias)
-    mixed = torch.bmm(torch.softmax(scores, -1), v)
+    mixed = torch.bmm(softmax(scores), v)
     return _behind(mixed.view(heads, -1, width).transpose(0, 1), q)
 
 
@@ -359,6 +362,22 @@ def _restrict(scores: Tensor, context: AttentionContext, *bias: Tensor) -> None:
     if blocked is not None:
         # finite: a row of padding may see nothing else, and 0 / 0 would spread
         scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Over the last axis; in fp32 where torch would take bf16 numbers beside a vector one by one,
+    up to eight times as long (docs/log.md)."""
+    if scores.dtype == torch.bfloat16 and scores.shape[-1] % VECTOR:
+        return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+    return torch.softmax(scores, -1)
+
+
+def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of `softmax`, of whose result these are the `weights`."""
+    if weights.dtype == torch.bfloat16 and weights.shape[-1] < VECTOR:
+        wide = torch._softmax_backward_data(grad.float(), weights.float(), -1, torch.float32)
+        return wide.to(weights.dtype)
+    return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:

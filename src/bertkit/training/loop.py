@@ -94,8 +94,9 @@ def steps(
             if batch.part != part_of_step:
                 part_of_step = batch.part
                 _seed(seed, number, part_of_step)
-            loss = model(batch.to(device), partial(objective, totals=counts))
-            loss.total.backward()
+            with masters.gradients_of_rows():
+                loss = model(batch.to(device), partial(objective, totals=counts))
+                loss.total.backward()
             masters.receive_gradients()
             sums.add(loss)
         tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None

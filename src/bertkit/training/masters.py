@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
+from bertkit.nn.embedding import Table
 from bertkit.nn.precision import add_up
 
 TOKENS = "encoder.embedding.tokens.weight"
@@ -43,6 +45,24 @@ class Masters:
         self._tables = {name: self.weights[name].detach() for name in self.rows}
         for name, table in self._tables.items():
             self.weights[name] = table[self.rows[name]].requires_grad_()
+        own = [self.working[name] for name in self.rows]
+        self._lookups = [
+            module
+            for module in model.modules()
+            if isinstance(module, Table) and any(module.weight is weight for weight in own)
+        ]
+
+    @contextmanager
+    def gradients_of_rows(self) -> Iterator[None]:
+        """Of a table of which rows learn, gradients hold the vectors that were looked up alone: one
+        of all its rows would be zeros, which take time to write and to read."""
+        for table in self._lookups:
+            table.sparse = True
+        try:
+            yield
+        finally:
+            for table in self._lookups:
+                table.sparse = False
 
     def whole(self) -> Model:
         """The model in fp32, with the weights that learn: what is saved."""
@@ -83,7 +103,7 @@ class Masters:
             if p.grad is None or weight is p:
                 continue
             rows = self.rows.get(name)
-            gradient = p.grad if rows is None else p.grad.index_select(0, rows)
+            gradient = p.grad if rows is None else _of_rows(p.grad, rows)
             weight.grad = add_up(weight.grad, gradient).float()
             p.grad = None
 
@@ -114,6 +134,16 @@ def rows_read(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tenso
     table = model.encoder.embedding.tokens.weight
     rows = torch.from_numpy(np.flatnonzero(np.bincount(np.concatenate(ids))))
     return {TOKENS: rows.to(table.device)} if 2 * len(rows) <= len(table) else {}
+
+
+def _of_rows(gradient: Tensor, rows: Tensor) -> Tensor:
+    """A table's gradient at these rows, which are sorted and all that it is not zero at."""
+    if not gradient.is_sparse:
+        return gradient.index_select(0, rows)
+    gradient = gradient.coalesce()
+    there, (used,) = gradient.values(), gradient.indices()
+    zeros = there.new_zeros(len(rows), *there.shape[1:])
+    return zeros.index_copy_(0, torch.searchsorted(rows, used), there)
 
 
 def _master(p: Tensor, dtype: torch.dtype) -> Tensor | None:
