@@ -1,4 +1,4 @@
-"""The model of a fine-tuning that was stopped answers, and it is said that more was asked for."""
+"""The model of a run that was stopped answers, and it is said that more was asked for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
+from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.unfinished import say_unfinished
 from bertkit.errors import at_command_line
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
 from bertkit.tasks.classify import Classify, Example
+from bertkit.training.run import Run
 
 ROWS = [
     Example(f"{letter} {letter}", None, "ab"[place % 2]) for place, letter in enumerate("abcdef")
@@ -59,12 +63,50 @@ def test_a_stopped_fine_tuning_says_how_far_it_came(
     assert capsys.readouterr().err == ""
 
 
+def test_a_stopped_pretraining_says_how_far_it_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("\n\n".join(["a b c d e f. f e d c b a."] * 40), encoding="utf-8")
+    corpus = prepare([text], tokenizer=tiny_tokenizer("abcdef."), out=tmp_path / "corpus")
+    run: dict[str, Any] = {
+        "model": {"layers": 1, "hidden": 8, "heads": 2, "intermediate": 8, "max_positions": 32},
+        "sampling": {"pairs": "none", "length": 16, "held_out": 0.0},
+        "train": {"steps": 7, "batch_size": 4, "save_every": 2, "precision": "fp32"},
+    }
+    shown = Run.show
+
+    def stop(self: Run, step: int, *rest: Any, **named: Any) -> None:
+        if step == 5:
+            raise Stopped
+        shown(self, step, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "show", stop)
+        with pytest.raises(Stopped):
+            pretrain(run, corpus=corpus.folder, out=out)
+    capsys.readouterr()
+    assert cli.run(["embed", str(out), "a a"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "has not ended" in line]
+    assert told == [
+        f"warning: {out}: its pretraining has not ended: this is the model after step 4 of 7; the "
+        "same pretraining goes on with --resume"
+    ]
+    pretrain(run, corpus=corpus.folder, out=out, resume=True)
+    load(out)
+    assert "has not ended" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("run", "journal"),
     [
         ({"settings": {"epochs": 3}, "data": {"dev": {}}}, '{"step": 1, "epoch": 1, "scores"'),
         ({"settings": {"epochs": 3}, "data": {"dev": {}}}, None),
-        ({"config": {"train": {"steps": 9}}}, '{"step": 1}\n'),  # of pretraining
+        (
+            {"config": {"train": {"steps": 9}}},
+            '{"step": 9, "loss": 1.0}\n',
+        ),  # its checkpoints are gone
+        ({"config": {"train": {}}}, '{"step": 1, "loss": 1.0}\n'),
         ([], ""),
         (None, ""),
     ],

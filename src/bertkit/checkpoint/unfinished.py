@@ -1,55 +1,61 @@
-"""Whether a folder's model is one that a fine-tuning has not finished."""
+"""Whether a folder's model is one that a run has not finished."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertkit.console import say
 from bertkit.errors import spoken
 
 RUN, JOURNAL, SCORES = "run.json", "journal.jsonl", "scores.json"
-"""Of a run's folder; the last is written when all epochs are done."""
+"""Of a run's folder; the last is written when all epochs of a fine-tuning are done."""
+
+SAVED = "checkpoints/step-*"
+"""Of a pretraining; the newest has the weights of the folder's model."""
 
 
 def say_unfinished(folder: Path) -> None:
-    """Say that a folder's model is the best of the first epochs alone, and how to go on."""
-    if (folder / SCORES).exists() or (epochs := _asked(folder)) is None:
-        return
-    if not (scored := _scored(folder)):  # no model yet, of which `load` says so
-        return
+    """Say that a folder's model is that of the first epochs or steps alone, and how to go on."""
+    match next(_records(folder / RUN), None):
+        case {"settings": {"epochs": int(epochs)}, "data": {"dev": _}}:
+            if (folder / SCORES).exists() or not (epoch := _last(folder, "epoch", "scores")):
+                return  # none: there is no model yet, of which `load` says so
+            run, far = "fine-tuning", f"the best model after epoch {epoch} of {epochs}"
+        case {"config": {"train": {"steps": int(steps)}}}:
+            if _last(folder, "step", "loss") >= steps:
+                return
+            names = [path.name.removeprefix("step-") for path in folder.glob(SAVED)]
+            step = max((int(name) for name in names if name.isdecimal()), default=0)
+            run, far = "pretraining", f"the model after step {step:,} of {steps:,}"
+        case _:
+            return
     say(
-        f"warning: {folder}: its fine-tuning has not ended: this is the best model after epoch "
-        f"{scored} of {epochs}; " + spoken("the same fine-tuning goes on with --resume")
+        f"warning: {folder}: its {run} has not ended: this is {far}; "
+        + spoken(f"the same {run} goes on with --resume")
     )
 
 
-def _asked(folder: Path) -> int | None:
-    """The epochs that a fine-tuning was asked for; None of another folder, or a damaged record."""
-    try:
-        record = json.loads((folder / RUN).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    match record:
-        case {"settings": {"epochs": int(epochs)}, "data": {"dev": _}}:
-            return epochs
-    return None
+def _last(folder: Path, counted: str, beside: str) -> int:
+    """The last epoch or step that the journal has such a record of; 0 where there is none."""
+    records = _records(folder / JOURNAL, f'"{beside}"'.encode())
+    numbers = (record.get(counted) for record in records)
+    return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
-def _scored(folder: Path) -> int:
-    """The last epoch that the journal has scores of."""
-    last = 0
+def _records(path: Path, having: bytes = b"") -> Iterator[dict[str, Any]]:
+    """What the lines with these bytes hold; none of a file that is not there or not to be read."""
     try:
-        lines = (folder / JOURNAL).read_bytes().splitlines()
+        lines = path.read_bytes().splitlines() if having else [path.read_bytes()]
     except OSError:
-        return last
+        return
     for line in lines:
-        if b'"scores"' in line:  # most lines are of steps
+        if having in line:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):  # cut by a kill
                 continue
-            match record:
-                case {"epoch": int(epoch)}:
-                    last = max(last, epoch)
-    return last
+            if isinstance(record, dict):
+                yield record
