@@ -61,19 +61,18 @@ def bf16_here() -> bool:
 
 
 def turns(
-    calls: Mapping[str, Callable[[], Found]], rounds: int
+    calls: Mapping[str, Callable[[], Found]], rounds: int, *, warm: int = 1
 ) -> tuple[dict[str, list[float]], dict[str, list[Found]]]:
-    """Seconds and answers of each side, in turn (A B C A B C …), after a call that is not kept."""
-    for call in calls.values():
-        call()
+    """Seconds and answers of each side, in turn (A B C A B C …), after rounds that are not kept."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     answers: dict[str, list[Found]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    for number in range(warm + rounds):
         for name, call in calls.items():
             start = time.perf_counter()
             answer = call()
-            times[name].append(time.perf_counter() - start)
-            answers[name].append(answer)
+            if number >= warm:
+                times[name].append(time.perf_counter() - start)
+                answers[name].append(answer)
     return times, answers
 
 

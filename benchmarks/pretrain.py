@@ -11,7 +11,8 @@ The peer comes in the ways a user would try: as it is (fp32, random order, padde
 by length as `Trainer` groups; so under bf16 autocast; so with bf16 weights, on which AdamW steps
 without fp32 masters; so with words predicted at masked places only, which transformers leaves to
 its user; and by `torch.compile`, in one padded shape, the small model alone, since compiling the
-large one takes minutes. Sides of a model and a text take turns, and their medians count.
+large one takes minutes. Sides of a model and a text take turns, and their medians count; the first
+five steps of each do not, for a pretraining takes thousands.
 
 Running text: novels of the folder that BERTKIT_DATA names, else the Python language reference.
 Short documents: docstrings.
@@ -61,6 +62,9 @@ MEGABYTES, PART = 1.5, 100_000
 """Of a text, and letters of one novel at most."""
 MEGA = 50
 """Batches among which samples are grouped by length, as `Trainer` does."""
+
+WARM = 5
+"""Steps of each side that do not count: so many ask the kernel for memory that later ones have."""
 
 TEXTS = ("running text", "short documents")
 
@@ -194,10 +198,11 @@ def compared(
     samples: int,
     batch: int,
     rounds: int,
+    warm: int = WARM,
 ) -> list[kept.Row]:
     """Steps of ours and of all peers in turn, as a row for each peer."""
     calls = {"ours": ours(config, corpus), **{way.name: each.step for way, each in peers.items()}}
-    times, tokens = turns(calls, rounds)
+    times, tokens = turns(calls, rounds, warm=warm)
     rates = {
         name: median(done / took for done, took in zip(tokens[name], times[name], strict=True))
         for name in calls

@@ -52,13 +52,15 @@ def test_what_was_stopped_is_made_again_and_what_is_there_is_not(tmp_path: Path)
     assert len(made) == 2
 
 
-def test_sides_take_turns_after_one_unmeasured_call_each() -> None:
+@pytest.mark.parametrize("warm", [1, 3])
+def test_sides_take_turns_after_calls_that_do_not_count(warm: int) -> None:
     called: list[str] = []
     times, answers = harness.turns(
         {name: lambda name=name: called.append(name) or name for name in "ABC"},  # type: ignore[misc]
         rounds=2,
+        warm=warm,
     )
-    assert "".join(called) == "ABC" + "ABCABC"
+    assert "".join(called) == "ABC" * (warm + 2)
     assert answers == {"A": ["A", "A"], "B": ["B", "B"], "C": ["C", "C"]}
     assert [len(kept) for kept in times.values()] == [2, 2, 2]
 
