@@ -34,6 +34,17 @@ def test_equals_the_plain_loss(
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.bf16
+def test_what_is_likeliest_in_bf16_is_counted() -> None:
+    x, weight = torch.randn(600, 16).bfloat16() * 3, torch.randn(50, 16).bfloat16()
+    targets = torch.randint(0, 50, (600,))
+    targets[:200] = F.linear(x, weight)[:200].argmax(-1)
+    _, correct = linear_cross_entropy(x, weight, None, targets)
+    p = torch.softmax(F.linear(x, weight), -1)
+    assert correct.item() == (p.gather(1, targets[:, None])[:, 0] >= p.amax(-1)).sum().item() > 200
+    assert torch.equal(cross_entropy._largest(p), p.amax(-1))
+
+
 def test_frozen_weights_get_no_gradient_and_states_the_same() -> None:
     x, weight = torch.randn(9, 4, requires_grad=True), torch.randn(20, 4, requires_grad=True)
     targets = torch.randint(0, 20, (9,))

@@ -69,7 +69,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 spread = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
                 nats = (1 - smoothing) * nats + smoothing * spread
             loss -= nats
-            correct += (likely[:, 0] >= p.amax(-1)).sum()  # in bf16 five times faster than argmax
+            correct += (likely[:, 0] >= _largest(p)).sum()  # in bf16 faster than argmax
             if z_loss:
                 log_z = logits.logsumexp(-1)
                 loss += z_loss * log_z.square().sum()
@@ -121,6 +121,14 @@ def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Ten
 def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     logits = F.linear(x, weight, bias).float()
     return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def _largest(p: Tensor) -> Tensor:
+    """Of each row of chances. Their bits are in the order of the numbers, for none is negative, and
+    torch compares 16-bit integers 14 times as fast as bf16 (docs/log.md)."""
+    if p.dtype == torch.bfloat16:
+        return p.view(torch.int16).amax(-1).view(p.dtype)
+    return p.amax(-1)
 
 
 def _rows(x: Tensor) -> int:
