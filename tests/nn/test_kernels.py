@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Bucket, Packed, Padded
+from bertkit.nn import attention
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.kernels import (
@@ -220,6 +221,37 @@ def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int, case: st
     alone = attend(q[parts[0]], kv[parts[1]], replace(context, **one))
     together = attend(q, kv, context)[parts[0]]
     torch.testing.assert_close(alone, together, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "learns", "amx", "longest"),
+    [
+        (torch.float32, False, True, 192),
+        (torch.float32, True, True, 192),
+        (torch.bfloat16, False, False, 192),
+        (torch.bfloat16, False, True, 96),
+        (torch.bfloat16, True, False, 512),
+        (torch.bfloat16, True, True, 512),
+    ],
+    ids=str,
+)
+def test_up_to_which_length_products_are_taken(
+    dtype: torch.dtype, learns: bool, amx: bool, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = {Bmm: (), Fused: ()}
+
+    def call(self: Kernel, q: Tensor, kv: Tensor, context: AttentionContext, **_: float) -> Tensor:
+        lengths[type(self)] = context.queries.lengths
+        return q
+
+    monkeypatch.setattr(attention, "has_amx", lambda: amx)
+    for kernel in lengths:
+        monkeypatch.setattr(kernel, "__call__", call)
+    q, kv, context = made([90, 96, 97, 192, 193, 512, 513])
+    with torch.set_grad_enabled(learns):
+        attend(q.to(dtype), kv.to(dtype), context)
+    assert lengths[Bmm][-1] == longest
+    assert lengths[Fused][0] == longest + 1
 
 
 def test_a_kernel_that_cannot_serve_says_why() -> None:

@@ -52,6 +52,25 @@ def test_bf16_is_hidden_with_the_instructions_that_onednn_may_not_use(
         assert not has_bf16("cpu")
 
 
+@pytest.mark.parametrize(
+    ("flags", "told", "there"),
+    [
+        ("avx512_bf16 amx_bf16", None, True),
+        ("avx512_bf16 amx_bf16", "avx512_core_amx", True),
+        ("avx512_bf16 amx_bf16", "AVX512_CORE_BF16", False),
+        ("avx512_bf16", None, False),
+    ],
+)
+def test_tiles_are_there_unless_onednn_may_not_use_them(
+    flags: str, told: str | None, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "cpuinfo", lambda: f"flags : {flags}")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if told is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", told)
+    assert precision.has_amx.__wrapped__() is there
+
+
 def test_a_device_is_there_or_named() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from bertkit.batch import Packed, Padded
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.precision import has_amx
 from bertkit.nn.rotary import Rotary, rotate
 
-BMM_MAX_LENGTH = 192
-"""Up to this many queries `Bmm` is the faster kernel on CPUs even without dropout (a multiple of
-BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
-
+BMM_MAX_LENGTH, OF_AMX, LEARNING_BF16 = 192, 96, 512
+"""Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, where
+torch's own multiplies bf16 by AMX, and while bf16 weights learn, where longer ones would keep too
+much (multiples of BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
 
 LOCAL_MIN_WINDOWS = 4
 """Sequences longer than so many windows go by `Local`."""
@@ -77,12 +78,21 @@ def attend(
     if on_cpu and dropout:
         longest = Bmm()
     elif on_cpu:
-        bounds.append((BMM_MAX_LENGTH, Bmm()))
+        bounds.append((bmm_max_length(q.dtype), Bmm()))
     if window is not None and context.bias is None:
         bounds.append((max(BMM_MAX_LENGTH, LOCAL_MIN_WINDOWS * window), longest))
         longest = Local()
     bounds.append((math.inf, longest))
     return _by_length(q, kv, context, bounds, dropout)
+
+
+def bmm_max_length(dtype: torch.dtype) -> int:
+    """How many queries a sequence may have for `Bmm` on a CPU, without dropout (docs/log.md)."""
+    if dtype != torch.bfloat16:
+        return BMM_MAX_LENGTH
+    if torch.is_grad_enabled():
+        return LEARNING_BF16
+    return OF_AMX if has_amx() else BMM_MAX_LENGTH
 
 
 def _by_length(

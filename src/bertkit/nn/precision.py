@@ -47,6 +47,13 @@ def has_bf16(device: str) -> bool:
     return any(flag in cpuinfo() for flag in ("avx512_bf16", "amx_bf16", " bf16"))
 
 
+@cache
+def has_amx() -> bool:
+    """Whether the processor multiplies bf16 by tiles, and oneDNN may use them."""
+    told = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    return "amx_bf16" in cpuinfo() and ("AMX" in told or told in ("ALL", "DEFAULT"))
+
+
 def gains_by_bf16(device: str) -> bool:
     """Whether bf16 is faster than fp32 on the device: where it is, auto takes it.
 
