@@ -87,7 +87,7 @@ SMALL: Mapping[str, dict[str, Any]] = {
     "betas 0.9, 0.95": train(betas=[0.9, 0.95]),
     "eps 1e-8": train(eps=1e-8),
     **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
-    "window 16": window(16),
+    **{f"window {tokens}": window(tokens) for tokens in (8, 16, 32)},
     "whole words": masks(unit="word"),
 }
 """What is to be tried on top of those that won, too."""
