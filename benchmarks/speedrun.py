@@ -14,9 +14,9 @@ file that comes with bertkit, as `bertkit pretrain` runs it. All rates fall to z
 Ours and H1 learn for an hour at the same time, each with half of the cores, so that what else the
 machine does hits both; steps are set before, by how many tokens each learns from in a minute beside
 the other. Then both folders get ten scores downstream (`downstream.py`). At last H0 learns for an
-hour on the second half, and ours on the first for as few steps as it needs to get below each
-recipe's loss, six times: weights and order have other seeds, and minutes are those of the whole
-process, from a prepared corpus to a model folder. It has reached the peer's loss when
+hour on the second half, and ours on the first, or two at a time, for as few steps as it needs to
+get below each recipe's loss, six times: weights and order have other seeds, and minutes are those
+of the whole process, from a prepared corpus to a model folder. It has reached the peer's loss when
 (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
 
 Needs BERTKIT_DATA. Folders are kept in `runs/speedrun`, runs and scores in `speedrun.jsonl` beside
@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -65,7 +66,7 @@ from bertkit.training.journal import Journal
 OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
 MINUTES = 60
-STEPS, SEEDS = {TUNED: 300, COPIED: 60}, 6
+STEPS, SEEDS = {TUNED: 300, COPIED: 120}, 6
 """Of a short run of ours to the loss of each recipe, and how many there are."""
 LENGTH = 128
 FILLED = Sampling(
@@ -161,13 +162,14 @@ def main(options: Options) -> None:
             if not any(isinstance(line, Scores) and line.seed == seed for line in lines):
                 for line in both(scored, root, data, seed, quick):
                     add(line)
-        asked = []
+        asked, free = [], cycle([first, second])
         if not runs_of(lines, COPIED):
             asked.append(second(hour, COPIED, text.folder, root, quick))
+            free = cycle([first])
         for steps in short.values():
             there = {run.seed for run in short_runs(lines, steps)}
             todo = [seed for seed in range(2 if quick else SEEDS) if seed not in there]
-            asked += [first(our_run, text.folder, seed, steps) for seed in todo]
+            asked += [next(free)(our_run, text.folder, seed, steps) for seed in todo]
         for one in asked:
             add(one.result())
     book = options.book("speedrun")
