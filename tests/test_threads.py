@@ -45,7 +45,7 @@ def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "quota", lambda: 0.5)
     monkeypatch.setattr(threads, "bound", lambda: 2)
     assert threads.cores() == 1
-    threads.settle()
+    threads.settle(lasting=True)
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert os.environ["GOMP_SPINCOUNT"] == threads.SPINS
 
@@ -54,7 +54,7 @@ def test_a_group_with_time_for_all_cores_changes_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(threads, "quota", lambda: 4.0)
     monkeypatch.setattr(threads, "bound", lambda: 2)
-    threads.settle()
+    threads.settle(lasting=True)
     assert "OMP_NUM_THREADS" not in os.environ
 
 
@@ -63,15 +63,54 @@ def test_what_the_user_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    threads.settle()
+    threads.settle(lasting=True)
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("looks", "found"),
+    [
+        (["2", "3", "2"], True),
+        (["2", "1", "2"], False),
+        (["1"], False),
+        (["0", "0", "0"], True),  # a kernel that does not tell: this process runs
+    ],
+)
+def test_a_process_that_computes_is_there_at_every_look(
+    looks: list[str], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LOAD", load := tmp_path / "loadavg")
+    told = iter(looks)
+    monkeypatch.setattr(
+        Path, "read_text", lambda path: f"0.5 0.4 0.3 {next(told)}/80 7\n" if path == load else ""
+    )
+    assert threads.busy() is found
+
+
+def test_without_a_count_of_processes_one_is_taken_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LOAD", tmp_path / "none")
+    assert threads.busy()
+    (tmp_path / "none").write_text("?")
+    assert threads.busy()
+
+
+@pytest.mark.parametrize(("lasting", "busy"), [(False, False), (False, True), (True, False)])
+def test_threads_sleep_soon_beside_another_process_and_in_what_lasts(
+    lasting: bool, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(threads, "busy", lambda: busy)
+    threads.settle(lasting=lasting)
+    assert os.environ.get("GOMP_SPINCOUNT") == (threads.SPINS if lasting or busy else None)
 
 
 def test_the_command_line_says_it_before_torch_is_imported() -> None:
     code = (
         "import sys, os\nfrom bertkit import cli\nassert 'torch' not in sys.modules\n"
-        "cli.run(['--version'])\nsys.exit(os.environ['GOMP_SPINCOUNT'] != '1000')"
+        "cli.run(['serve', '--help'])\nsys.exit(os.environ['GOMP_SPINCOUNT'] != '1000')"
     )
     free = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     assert subprocess.run([sys.executable, "-c", code], env=free).returncode == 0

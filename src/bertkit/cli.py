@@ -16,6 +16,9 @@ from bertkit.threads import settle
 STDIN = "/dev/stdin"
 """What the word - stands for, which would be no value of an option."""
 
+LASTING = (["pretrain"], ["serve"])
+"""Commands that compute for hours, beside whatever comes."""
+
 app = App(
     name="bertkit",
     help="From raw text to a BERT in service. Results go to stdout, messages to stderr.",
@@ -33,7 +36,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
-    settle()  # before torch is imported
+    settle(lasting=arguments[:1] in LASTING)  # before torch is imported
     with at_command_line():
         return _run(arguments)
 

@@ -365,9 +365,10 @@ def _restrict(scores: Tensor, context: AttentionContext, *bias: Tensor) -> None:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Over the last axis; in fp32 where torch would take bf16 numbers beside a vector one by one,
-    up to eight times as long (docs/log.md)."""
-    if scores.dtype == torch.bfloat16 and scores.shape[-1] % VECTOR:
+    """Over the last axis; in fp32 where torch would take bf16 numbers beside a few vectors one by
+    one, up to four times as long (docs/log.md)."""
+    width = scores.shape[-1]
+    if scores.dtype == torch.bfloat16 and width % VECTOR and width < 4 * VECTOR:
         return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
     return torch.softmax(scores, -1)
 
