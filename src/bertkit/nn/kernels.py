@@ -301,7 +301,7 @@ class _Products(torch.autograd.Function):
             _restrict(heads_apart, context, *biases[place : place + 1])
             padding = context.padding(keys)
             if padding is not None:
-                heads_apart.masked_fill_(padding, -torch.inf)
+                _hide(heads_apart, padding)
             weights = softmax(scores)
             if factors is not None:
                 factors = factors.view_as(weights)
@@ -362,6 +362,15 @@ def _restrict(scores: Tensor, context: AttentionContext, *bias: Tensor) -> None:
     if blocked is not None:
         # finite: a row of padding may see nothing else, and 0 / 0 would spread
         scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
+
+
+def _hide(scores: Tensor, padding: Tensor) -> None:
+    """Let nobody see these columns. Torch fills by a mask one number at a time, and adds a vector
+    of them (docs/log.md)."""
+    if scores.shape[-1] < VECTOR:
+        scores.masked_fill_(padding, -torch.inf)
+    else:
+        scores += torch.zeros_like(padding, dtype=scores.dtype).masked_fill_(padding, -torch.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:
