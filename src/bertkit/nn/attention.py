@@ -15,10 +15,10 @@ from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
 from bertkit.nn.precision import has_amx
 from bertkit.nn.rotary import Rotary, rotate
 
-BMM_MAX_LENGTH, OF_AMX, LEARNING_BF16 = 192, 96, 512
-"""Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, where
-torch's own multiplies bf16 by AMX, and while bf16 weights learn, where longer ones would keep too
-much (multiples of BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
+BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
+"""Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, in bf16
+where torch's own uses AMX, and while bf16 weights learn, where longer ones would keep too much
+(multiples of BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
 
 LOCAL_MIN_WINDOWS = 4
 """Sequences longer than so many windows go by `Local`."""
@@ -91,8 +91,8 @@ def bmm_max_length(dtype: torch.dtype) -> int:
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
     if torch.is_grad_enabled():
-        return LEARNING_BF16
-    return OF_AMX if has_amx() else BMM_MAX_LENGTH
+        return BMM_MAX_LENGTH_LEARNING
+    return BMM_MAX_LENGTH_AMX if has_amx() else BMM_MAX_LENGTH
 
 
 def _by_length(

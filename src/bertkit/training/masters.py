@@ -49,7 +49,9 @@ class Masters:
         self._lookups = [
             module
             for module in model.modules()
-            if isinstance(module, Table) and any(module.weight is weight for weight in own)
+            if isinstance(module, Table)
+            and any(module.weight is weight for weight in own)
+            and module.weight.device.type == "cpu"  # a GPU would have to be waited for
         ]
 
     @contextmanager
