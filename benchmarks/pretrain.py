@@ -198,11 +198,10 @@ def compared(
     samples: int,
     batch: int,
     rounds: int,
-    warm: int = WARM,
 ) -> list[kept.Row]:
     """Steps of ours and of all peers in turn, as a row for each peer."""
     calls = {"ours": ours(config, corpus), **{way.name: each.step for way, each in peers.items()}}
-    times, tokens = turns(calls, rounds, warm=warm)
+    times, tokens = turns(calls, rounds, warm=WARM)
     rates = {
         name: median(done / took for done, took in zip(tokens[name], times[name], strict=True))
         for name in calls

@@ -16,7 +16,7 @@ from bertkit.threads import settle
 STDIN = "/dev/stdin"
 """What the word - stands for, which would be no value of an option."""
 
-LASTING = (["pretrain"], ["serve"])
+LASTING = ("pretrain", "serve")
 """Commands that compute for hours, beside whatever comes."""
 
 app = App(
@@ -36,7 +36,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are one sentence on stderr."""
-    settle(lasting=arguments[:1] in LASTING)  # before torch is imported
+    settle(lasting=any(word in LASTING for word in arguments[:1]))  # before torch is imported
     with at_command_line():
         return _run(arguments)
 

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 SPINS = "1000"
 """Turns that a thread of GNU OpenMP waits at full speed before it sleeps. By default it turns for
-milliseconds, which a busy neighbour's core has to pay; on an idle machine small steps of learning
-take a third longer without (docs/log.md)."""
+milliseconds, which a busy neighbour's core has to pay; on an idle machine threads that sleep make
+small steps of learning a third longer (docs/log.md)."""
 
 LOOKS = 3
 """How often it is asked whether another process computes, a millisecond apart."""
