@@ -9,21 +9,31 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks import kept
 from benchmarks.finetune import WAYS, WORKS, Way, chosen, data_folder, numbers, ours, peers, read
 from benchmarks.harness import Options, at_once
+from bertkit.batch import Batch
 from bertkit.checkpoint.tuned import processor
 from bertkit.console import quietly
+from bertkit.models.model import Model
+from bertkit.objectives.loss import Loss, Totals
 from bertkit.storage import write_text
+from bertkit.tasks.task import Task
+from bertkit.training.masters import Masters
 
 OURS, PEER = "ours", "Trainer"
 CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -33,13 +43,20 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "layers 0.9": {"layer_decay": 0.9},
     "no weight decay": {"weight_decay": 0.0},
     "fp32": {"precision": "fp32"},
+    "mean of steps": {},
+    "R-Drop": {},
+    "twice the passes": {},
 }
-"""Settings of ours that are not the defaults."""
+"""Settings of ours that are not the defaults. R-Drop takes as long as twice the passes."""
 PEERS: Mapping[str, Way] = {
     PEER: WAYS["default"],
     f"{PEER}, warm-up": replace(WAYS["default"], arguments={"warmup_steps": 0.1}),
     f"{PEER}, twice the rate": WAYS["default"],
 }
+LONGER = {"twice the passes": 2}
+"""How many times the task's passes."""
+CLASSES = ("sst2", "mrpc")
+"""Tasks that R-Drop is tried at."""
 FASTER = {"twice the rate": 2.0, f"{PEER}, twice the rate": 2.0}
 """How many times the task's rate."""
 NAMES = tuple(dict.fromkeys((OURS, PEER, *CHANGES, *PEERS)))
@@ -74,6 +91,7 @@ def main(options: Options) -> None:
         for seed in numbers(options.seeds or ("0" if quick else "0,1,2,3,4"))
         for task in tasks
         if (task, name, seed) not in done and options.only.lower() in name.lower()
+        if name != "R-Drop" or task in CLASSES
     ]
     for line in at_once(tried, wanted, options):
         lines.append(line)
@@ -100,14 +118,14 @@ def tried(task: str, name: str, seed: int, data: Path, quick: bool) -> Tried:
     if gpu:
         torch.set_num_threads(1)
     work, settings = WORKS[task], dict(CHANGES.get(name, {}))
-    if name in FASTER:
-        work = replace(work, learning_rate=FASTER[name] * work.learning_rate)
+    rate, passes = FASTER.get(name, 1.0), LONGER.get(name, 1)
+    work = replace(work, learning_rate=rate * work.learning_rate, epochs=passes * work.epochs)
     given: dict[str, Any] = {"whole": True, "device": "cuda" if gpu else "cpu"}
 
     def examples() -> list[list[Any]]:
         return read(work, data, "quick" if quick else "whole")
 
-    with quietly():
+    with quietly(), WITHIN.get(name, nullcontext)():
         if name in PEERS:
             found = peers(work, examples, work.epochs, seed, PEERS[name], **given)
         else:
@@ -120,6 +138,51 @@ def tried(task: str, name: str, seed: int, data: Path, quick: bool) -> Tried:
         device=device(),
         versions=kept.versions(),
     )
+
+
+@contextmanager
+def agreeing() -> Iterator[None]:
+    """R-Drop: a batch goes through the model twice, with other dropout, and both answers are to
+    agree. Source: Wu et al. 2021, equation 4, with α = 1."""
+
+    def loss(task: Task[Any, Any], model: Model, batch: Batch, totals: Totals) -> Loss:
+        both = [task.outputs(model, batch) for _ in range(2)]
+        one, other = (task.loss_of(out, batch, totals, model.heads[task.head]) for out in both)
+        p, q = (F.log_softmax(out, dim=-1) for out in both)
+        apart: Tensor = ((p.exp() - q.exp()) * (p - q)).sum() / 2 / totals[task.head]
+        return Loss((one.total + other.total) / 2 + apart, one.parts, one.correct)
+
+    with patch.object(Task, "loss", loss):
+        yield
+
+
+@contextmanager
+def averaging(share: float = 0.02) -> Iterator[None]:
+    """What is scored has a moving mean of the weights of all steps, to which each adds a share."""
+    update, means = Masters.update_model, dict[str, Tensor]()
+
+    def update_model(masters: Masters) -> None:
+        update(masters)
+        for name, weight in masters.weights.items():
+            if weight.requires_grad:
+                means.setdefault(name, weight.detach().clone()).lerp_(weight.detach(), share)
+
+    def whole(masters: Masters) -> Model:
+        model = copy.deepcopy(masters.model).float()
+        with patch.dict(masters.weights, means):
+            averaged = {name: masters.get(name) for name in masters.weights}
+        model.load_state_dict(averaged, strict=False)
+        return model
+
+    with patch.object(Masters, "update_model", update_model), patch.object(Masters, "whole", whole):
+        yield
+
+
+WITHIN: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "R-Drop": agreeing,
+    "mean of steps": averaging,
+}
+"""What is changed besides settings."""
 
 
 def table(lines: Sequence[Tried]) -> str:

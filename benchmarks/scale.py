@@ -239,7 +239,7 @@ def stalls(out: Path, corpus: Corpus, name: str, *, saves: int) -> Iterator[floa
                 if name == TORCH_SAVE:
                     state = {
                         "model": masters.model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
+                        "optimizer": [optimizer.state[w] for w in masters.weights.values()],
                     }
                     torch.save(state, out / "state.pt")
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss, totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import Step, evaluate, steps
-from bertkit.training.masters import Masters
+from bertkit.training.masters import TOKENS, Masters
 from bertkit.training.optim import adamw
 
 VOCAB = 40
@@ -58,9 +58,14 @@ def model(dropout: float = 0.0) -> Model:
 
 
 def train(
-    network: Model, batches: Sequence[Sequence[Batch]], *, start: int = 0, seed: int = 0
+    network: Model,
+    batches: Sequence[Sequence[Batch]],
+    *,
+    start: int = 0,
+    seed: int = 0,
+    rows: Mapping[str, Tensor] | None = None,
 ) -> list[Step]:
-    masters = Masters(network, torch.float32)
+    masters = Masters(network, torch.float32, rows)
     optimizer = adamw(masters.weights, learning_rate=1e-3, weight_decay=0.01)
     return list(
         steps(
@@ -164,6 +169,30 @@ def test_training_goes_through_the_models_forward() -> None:
     network.register_forward_hook(count)
     train(network, groups(64))
     assert calls == sum(map(len, groups(64)))
+
+
+def test_of_a_table_that_learns_by_rows_gradients_hold_what_was_read_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = [
+        [replace(b, targets={"nsp": b.targets["nsp"]}, token_indices=None) for b in group]
+        for group in groups(64)
+    ]
+    network, sparse = tiny_model(VOCAB, "nsp", length=16), []
+    few = {TOKENS: torch.unique(torch.cat([b.ids for group in batches for b in group]))}
+    receive = Masters.receive_gradients
+
+    def looked_at(masters: Masters) -> None:
+        grad = masters.working[TOKENS].grad
+        assert grad is not None
+        sparse.append(grad.is_sparse)
+        receive(masters)
+
+    monkeypatch.setattr(Masters, "receive_gradients", looked_at)
+    for rows in (few, {}):
+        train(copy.deepcopy(network), batches, rows=rows)
+    count = sum(map(len, batches))
+    assert sparse == [True] * count + [False] * count
 
 
 def test_a_part_of_a_step_has_dropouts_draws_of_its_own() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +47,55 @@ def test_decay_alone_shrinks_a_weight() -> None:
     optimizer.step()
     assert torch.allclose(weights["w"], torch.tensor(1.0 - 0.1 * 0.5))
     assert torch.equal(weights["b"], torch.ones(2))
+
+
+def test_adamw_is_torchs_own_bit_for_bit() -> None:
+    sizes, betas = {"a": (3, 70), "b": (70,), "c": (2, 2)}, (0.8, 0.98)
+
+    def learned(make: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        weights = {name: torch.randn(size).requires_grad_() for name, size in sizes.items()}
+        if make == "torch":
+            groups = [
+                {"params": [weights["a"], weights["c"]], "weight_decay": 0.5},
+                {"params": [weights["b"]], "weight_decay": 0.0},
+            ]
+            optimizer: Any = torch.optim.AdamW(groups, lr=0.1, betas=betas, eps=1e-6, fused=True)
+        else:
+            optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, betas=betas)
+        for step in range(5):
+            for name, weight in weights.items():
+                weight.grad = torch.randn_like(weight) if name != "c" or step > 2 else None
+            if make == "slower":
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.0999
+            optimizer.step()
+            optimizer.zero_grad()
+            assert all(weight.grad is None for weight in weights.values())
+        return [*weights.values()]
+
+    assert all(map(torch.equal, learned("ours"), learned("torch")))
+    assert not torch.equal(learned("slower")[0], learned("torch")[0])  # the control
+
+
+def test_learning_does_not_import_torchs_compiler() -> None:
+    """Which takes a process a second."""
+    code = (
+        "import sys, torch\n"
+        "from bertkit.training.optim import adamw, muon\n"
+        "names = 'encoder.blocks.0.feedforward.up.weight', 'encoder.norm.weight'\n"
+        "weights = {n: torch.ones(4, 4, requires_grad=True) for n in names}\n"
+        "for make in adamw, muon:\n"
+        "    optimizer = make(weights, learning_rate=0.1, weight_decay=0.1)\n"
+        "    sum(w.square().sum() for w in weights.values()).backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    own = "torch.optim.SGD([torch.ones(1)])"  # the control
+    code = f"import sys, torch\n{own}\nsys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
 
 
 def test_a_model_without_matrices_has_one_group() -> None:

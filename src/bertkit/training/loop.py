@@ -18,6 +18,7 @@ from bertkit.errors import TrainingError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Objective, Totals, totals
 from bertkit.training.masters import Masters
+from bertkit.training.optim import Optimizer
 from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.schedule import Schedule
 
@@ -64,7 +65,7 @@ def steps(
     masters: Masters,
     objective: Objective,
     groups: Iterable[Sequence[Batch]],
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     schedule: Schedule,
     *,
     max_grad_norm: float,

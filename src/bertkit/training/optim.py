@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw as move_by_adamw
 
 from bertkit.errors import ConfigError
 from bertkit.models.lora import depths
@@ -33,6 +34,21 @@ MOMENTUM = 0.95
 """Muon's, by default."""
 
 
+class Optimizer(Protocol):
+    """What moves weights; those of torch.optim are such, too."""
+
+    param_groups: list[dict[str, Any]]
+    """Of each group its weights, `params`, and its settings."""
+    state: defaultdict[Tensor, Any]
+    """What is kept of each weight."""
+
+    def step(self) -> Any:
+        """Move the weights that have a gradient."""
+
+    def zero_grad(self) -> Any:
+        """Forget the gradients."""
+
+
 def adamw(
     weights: Mapping[str, Tensor],
     *,
@@ -42,7 +58,7 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
     embedding_learning_rate: float | None = None,
-) -> torch.optim.AdamW:
+) -> Optimizer:
     """AdamW with BERT's groups: matrices decay, biases and norms do not, nor do a CRF's scores.
 
     These learn `CRF_RATE` times faster than the rest. With `layer_decay` below 1 each layer learns
@@ -66,18 +82,15 @@ def adamw(
         kind = "crf" if name.endswith(CRF) else "table" if TABLE.match(name) else ""
         below = 0 if layer_decay == 1.0 else top - place[name]
         groups.setdefault((kind, below, w.ndim > 1 and kind != "crf"), []).append(w)
-    return torch.optim.AdamW(
-        [
-            {
-                "params": groups[kind, below, decays],
-                "lr": rates[kind] * layer_decay**below,
-                "weight_decay": weight_decay if decays else 0.0,
-            }
-            for kind, below, decays in sorted(groups)  # the first has the rate that is logged
-        ],
-        betas=betas,
-        eps=eps,
-        fused=True,
+    return _AdamW(
+        {
+            "params": groups[kind, below, decays],
+            "lr": rates[kind] * layer_decay**below,
+            "weight_decay": weight_decay if decays else 0.0,
+            "betas": betas,
+            "eps": eps,
+        }
+        for kind, below, decays in sorted(groups)  # the first has the rate that is logged
     )
 
 
@@ -92,7 +105,7 @@ def muon(
     adamw_learning_rate: float | None = None,
     adamw_weight_decay: float | None = None,
     embedding_learning_rate: float | None = None,
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """Muon for the matrices of the layers, whose steps it makes orthogonal; AdamW for the rest.
 
     Those of queries, keys and values, which are stored as one, are three to it.
@@ -125,7 +138,61 @@ OPTIMIZERS = {"adamw": adamw, "muon": muon}
 """By the names they have in run files."""
 
 
-class _Muon(torch.optim.Optimizer):
+class _Groups:
+    """Groups of weights, and what is kept of each weight.
+
+    It is no torch.optim.Optimizer: making one imports torch's compiler, which takes a process a
+    second (docs/log.md).
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
+        self.param_groups = [*groups]
+        self.state: defaultdict[Tensor, Any] = defaultdict(dict)
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for w in group["params"]:
+                w.grad = None
+
+
+class _AdamW(_Groups):
+    """torch.optim.AdamW, in one kernel for all weights of a group.
+
+    Source: Loshchilov & Hutter 2019, algorithm 2.
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            moved = [w for w in group["params"] if w.grad is not None]
+            for w in moved:
+                if not self.state[w]:
+                    self.state[w] = {
+                        "step": torch.zeros((), device=w.device),
+                        "exp_avg": torch.zeros_like(w),
+                        "exp_avg_sq": torch.zeros_like(w),
+                    }
+            kept = [self.state[w] for w in moved]
+            beta1, beta2 = group["betas"]
+            move_by_adamw(
+                moved,
+                [w.grad for w in moved],
+                [state["exp_avg"] for state in kept],
+                [state["exp_avg_sq"] for state in kept],
+                [],
+                [state["step"] for state in kept],
+                fused=True,
+                amsgrad=False,
+                beta1=beta1,
+                beta2=beta2,
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+
+
+class _Muon(_Groups):
     """torch.optim.Muon with `match_rms_adamw`, to which a stack of three matrices is three.
 
     It computes in bf16 where that is faster than fp32. torch's own does so everywhere, and a
@@ -136,7 +203,7 @@ class _Muon(torch.optim.Optimizer):
         self, matrices: Mapping[str, Tensor], lr: float, weight_decay: float, momentum: float
     ) -> None:
         settings = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__([*matrices.values()], settings)
+        super().__init__([{"params": [*matrices.values()], **settings}])
         device = str(next(iter(matrices.values())).device)
         self.dtype = torch.bfloat16 if gains_by_bf16(device) else torch.float32
         self.stacked: dict[int, list[int]] = {}
@@ -147,7 +214,7 @@ class _Muon(torch.optim.Optimizer):
                 self.stacked[id(w)] = [queries, *[(len(w) - queries) // 2] * 2]
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         (group,) = self.param_groups
         momentum = group["momentum"]
         for w in group["params"]:
@@ -181,22 +248,21 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     return x.T if tall else x
 
 
-class _Together(torch.optim.Optimizer):
+class _Together(_Groups):
     """Optimizers of different weights, as one: their groups and states are its own."""
 
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        super().__init__([g for part in parts for g in part.param_groups], {})
-        self.parts, self.state = parts, defaultdict(dict)
-        self.param_groups = [group for part in parts for group in part.param_groups]
+    def __init__(self, *parts: Optimizer) -> None:
+        super().__init__(group for part in parts for group in part.param_groups)
+        self.parts = parts
         for part in parts:
             part.state = self.state
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for part in self.parts:
             part.step()
 
 
-class Sharded(torch.optim.Optimizer):
+class Sharded(_Groups):
     """An optimizer of which each process keeps the state of its own share of the weights alone.
 
     It moves these, and gets the rest from the processes that have moved them: what is learned is
@@ -204,12 +270,9 @@ class Sharded(torch.optim.Optimizer):
     Source: Rajbhandari et al. 2020, section 5.1 (ZeRO-1).
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], ranks: Ranks
-    ) -> None:
-        super().__init__(optimizer.param_groups, {})
+    def __init__(self, optimizer: Optimizer, weights: Mapping[str, Tensor], ranks: Ranks) -> None:
+        super().__init__(optimizer.param_groups)
         self.optimizer, self.state = optimizer, optimizer.state
-        self.param_groups = optimizer.param_groups
         owners = ranks.owners({name: w.numel() for name, w in weights.items() if w.requires_grad})
         self.ranks, self.owners = ranks, {name: (weights[name], o) for name, o in owners.items()}
 
@@ -217,7 +280,7 @@ class Sharded(torch.optim.Optimizer):
         """Whether this process keeps the state of a weight."""
         return self.owners[name][1] == self.ranks.rank
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         moved: list[list[Tensor]] = [[] for _ in range(self.ranks.world)]
         for weight, owner in self.owners.values():
             if weight.grad is not None:

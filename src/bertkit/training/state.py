@@ -20,7 +20,7 @@ from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.training.average import TailAverage
 from bertkit.training.masters import Masters
-from bertkit.training.optim import Sharded
+from bertkit.training.optim import Optimizer, Sharded
 from bertkit.training.ranks import ALONE, Ranks
 
 OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
@@ -107,7 +107,7 @@ class State:
     """
 
     masters: Masters
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     names: Names
     average: TailAverage | None = None
 
