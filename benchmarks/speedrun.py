@@ -20,11 +20,13 @@ of the whole process, from a prepared corpus to a model folder. It has reached t
 (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
 
 Needs BERTKIT_DATA. Folders are kept in `runs/speedrun`, runs and scores in `speedrun.jsonl` beside
-the results; what is there is not run again, but with --fresh.
+the results; what is there is not run again, but with --fresh. An hour of ours is a record:
+`benchmarks/records` has its run file, its journal and the commit.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -58,9 +60,11 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling, split_documents
 from bertkit.models.model import Model
+from bertkit.recipes.learn import RUN_FILE
 from bertkit.recipes.prepare import prepare
 from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.journal import FILE as JOURNAL
 from bertkit.training.journal import Journal
 
 OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"
@@ -76,6 +80,9 @@ FILLED = Sampling(
 EXAM = 2048
 """Samples that are scored at most."""
 PLACE = Path("runs") / "speedrun"
+RECORDS = Path(__file__).parent / "records"
+SHOWN = 100
+"""Steps between those that a record's journal has, beside scores of held-out text."""
 AHEAD = 3.0
 """Points downstream by which ours is to be ahead."""
 SOONER = {TUNED: 15.0, COPIED: 60.0}
@@ -116,6 +123,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """On the half of the held-out samples by which nothing was chosen."""
     rate: float
     """Tokens/s."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What an hour of ours came to, and with what."""
+
+    run: Run
+    date: str
+    commit: str
+    machine: kept.Machine
+    versions: dict[str, str]
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
@@ -331,7 +348,34 @@ def hour(who: str, folder: Path, root: Path, quick: bool) -> Run:
         once(hour_of(root, who), lambda kept: shutil.copytree(out, kept))
         loss = loss_of(load(out).model, exam(text, 1))
     tokens = tokens_of(who, steps)
-    return Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, rate=rate)
+    run = Run(who=who, tokens=tokens, seed=0, minutes=minutes, loss=loss, rate=rate)
+    if who == OURS and not quick:
+        keep_record(hour_of(root, who), run)
+    return run
+
+
+def keep_record(out: Path, run: Run, records: Path = RECORDS) -> None:
+    """Keep the run file and the journal of an hour's folder, and what made it."""
+    asked = subprocess.run(
+        ["git", "-C", str(records.parent), "rev-parse", "HEAD"],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    record = Record(
+        run=run,
+        date=kept.now(),
+        commit=asked.stdout.strip(),
+        machine=kept.machine(),
+        versions=kept.versions(),
+    )
+    folder = records / f"{record.date[:10]}-{run.who}"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(out / RUN_FILE, folder)
+    few = [r for r in Journal(out).records() if "held_out" in r or r["step"] % SHOWN == 0]
+    write_text(folder / JOURNAL, "".join(json.dumps(record) + "\n" for record in few))
+    told = msgspec.json.format(msgspec.json.encode(record), indent=2)
+    write_text(folder / "record.json", told.decode() + "\n")
 
 
 def tokens_of(who: str, steps: int) -> int:

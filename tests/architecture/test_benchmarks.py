@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -23,10 +24,12 @@ from benchmarks import (
     kept,
     pretrain,
     report,
+    speedrun,
     text,
     trainer,
 )
 
+from bertkit.config import read_toml
 from bertkit.nn import precision
 
 RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
@@ -222,6 +225,18 @@ def test_kept_results_agree_with_themselves(path: Path) -> None:
 def test_kept_runs_are_read(path: Path) -> None:
     name = path.stem.removesuffix("-speed")
     assert importlib.import_module(f"benchmarks.{name}").read_log(path)
+
+
+@pytest.mark.parametrize("folder", sorted(speedrun.RECORDS.iterdir()), ids=lambda path: path.name)
+def test_a_records_files_agree(folder: Path) -> None:
+    record = msgspec.json.decode((folder / "record.json").read_bytes(), type=speedrun.Record)
+    train = read_toml(folder / "run.toml")["train"]
+    assert folder.name == f"{record.date[:10]}-{record.run.who}"
+    assert re.fullmatch("[0-9a-f]{40}", record.commit)
+    assert train["seed"] == record.run.seed
+    assert train["steps"] * train["batch_size"] * speedrun.LENGTH == record.run.tokens
+    lines = map(json.loads, (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [r["step"] for r in lines if "held_out" in r][-1] == train["steps"]
 
 
 def test_a_comparison_that_was_stopped_goes_on(
