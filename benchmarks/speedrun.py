@@ -15,9 +15,10 @@ Ours and H1 learn for an hour at the same time, each with half of the cores, so 
 machine does hits both; steps are set before, by how many tokens each learns from in a minute beside
 the other. Then both folders get ten scores downstream (`downstream.py`). At last H0 learns for an
 hour on the second half, and ours on the first, or two at a time, for as few steps as it needs to
-get below each recipe's loss, six times: weights and order have other seeds, and minutes are those
-of the whole process, from a prepared corpus to a model folder. It has reached the peer's loss when
-(target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand times.
+get below each recipe's loss, at the rate of so short a run, six times: weights and order have other
+seeds, and minutes are those of the whole process, from a prepared corpus to a model folder. It has
+reached the peer's loss when (target - mean) · √n ≥ 3.09 σ: chance does as much once in a thousand
+times.
 
 Needs BERTKIT_DATA. Folders are kept in `runs/speedrun`, runs and scores in `speedrun.jsonl` beside
 the results; what is there is not run again, but with --fresh. An hour of ours is a record:
@@ -70,8 +71,10 @@ from bertkit.training.journal import Journal
 OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
 MINUTES = 60
-STEPS, SEEDS = {TUNED: 300, COPIED: 120}, 6
+STEPS, SEEDS = {TUNED: 130, COPIED: 75}, 6
 """Of a short run of ours to the loss of each recipe, and how many there are."""
+SHORT_RATE = 1.2e-2
+"""The learning rate of short runs: the fewer the steps, the larger it may be (docs/log.md)."""
 LENGTH = 128
 FILLED = Sampling(
     pairs="none", cross_documents=True, length=LENGTH, short_seq_probability=0.0, held_out=0.01
@@ -406,7 +409,7 @@ def our_run(folder: Path, seed: int, steps: int) -> Run:
     with TemporaryDirectory() as place:
         out = Path(place) / "run"
         began = time.perf_counter()
-        speed = learned_by_ours(text, out, steps=steps, seed=seed)
+        speed = learned_by_ours(text, out, steps=steps, seed=seed, learning_rate=SHORT_RATE)
         minutes = (time.perf_counter() - began) / 60
         loss = loss_of(load(out).model, exam(text, 1))
     tokens = tokens_of(OURS, steps)
@@ -420,9 +423,8 @@ def learned(who: str, text: Corpus, out: Path, *, steps: int, seed: int) -> floa
     return learned_by_peer(RECIPES[who], text, out, steps=steps, seed=seed)
 
 
-def learned_by_ours(text: Corpus, out: Path, *, steps: int, seed: int) -> float:
-    """A run's folder after so many steps; answers its tokens/s."""
-    changed = {"steps": steps, "seed": seed}
+def learned_by_ours(text: Corpus, out: Path, **changed: float) -> float:
+    """The folder of a run with these settings of training; answers its tokens/s."""
     command = [sys.executable, "-m", "bertkit", "pretrain", OURS, "--corpus", str(text.folder)]
     command += [word for name, n in changed.items() for word in (f"--train.{name}", str(n))]
     subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
