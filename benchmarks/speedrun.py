@@ -71,7 +71,7 @@ from bertkit.training.journal import Journal
 OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"
 CONFIG = Path(__file__).parents[1] / "configs" / f"{OURS}.toml"
 MINUTES = 60
-STEPS, SEEDS = {TUNED: 130, COPIED: 75}, 6
+STEPS, SEEDS = {TUNED: 150, COPIED: 75}, 6
 """Of a short run of ours to the loss of each recipe, and how many there are."""
 SHORT_RATE = 1.2e-2
 """The learning rate of short runs: the fewer the steps, the larger it may be (docs/log.md)."""
