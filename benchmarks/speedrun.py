@@ -376,7 +376,7 @@ def keep_record(out: Path, run: Run, records: Path = RECORDS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(out / RUN_FILE, folder)
     few = [r for r in Journal(out).records() if "held_out" in r or r["step"] % SHOWN == 0]
-    write_text(folder / JOURNAL, "".join(json.dumps(record) + "\n" for record in few))
+    write_text(folder / JOURNAL, "".join(json.dumps(line) + "\n" for line in few))
     told = msgspec.json.format(msgspec.json.encode(record), indent=2)
     write_text(folder / "record.json", told.decode() + "\n")
 

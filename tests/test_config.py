@@ -135,6 +135,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
     "bert-mini": (4, 256, 4, 11.2),
     "bertkit-mini": (4, 256, 4, 16.2),  # with ModernBERT's vocabulary
     "bertkit-small": (4, 512, 8, 38.9),  # the same
+    "bertkit-base": (12, 768, 12, 126.0),  # the same
     "bert-small": (4, 512, 8, 28.8),
     "bert-base": (12, 768, 12, 109.5),
     "bert-base-gpu": (12, 768, 12, 109.5),
