@@ -90,12 +90,12 @@ def test_learning_does_not_import_torchs_compiler() -> None:
         "    sum(w.square().sum() for w in weights.values()).backward()\n"
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
-        "sys.exit('torch._dynamo' in sys.modules)"
+        "sys.exit(77 * ('torch._dynamo' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     own = "torch.optim.SGD([torch.ones(1)])"  # the control
-    code = f"import sys, torch\n{own}\nsys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
+    code = f"import sys, torch\n{own}\nsys.exit(77 * ('torch._dynamo' in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 77
 
 
 def test_a_model_without_matrices_has_one_group() -> None:
