@@ -141,6 +141,25 @@ def test_of_a_table_only_what_was_looked_up_has_a_gradient(dtype: torch.dtype) -
     assert grads[0].any(1).tolist() == [True, False, True, True]
 
 
+@pytest.mark.bf16
+@pytest.mark.parametrize("computes", [True, False], ids=["head computes", "head idle"])
+def test_a_table_that_a_head_of_words_shares_gets_the_gradient_it_had(computes: bool) -> None:
+    ids, up, grads = torch.tensor([3, 11, 7, 3, 3]), torch.randn(5, 8).bfloat16(), []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        masters = Masters(tiny_model(20, "nsp", "mlm", hidden=8), torch.bfloat16)
+        table = masters.model.encoder.embedding.tokens
+        with masters.gradients_of_rows() if sparse else nullcontext():
+            assert table.sparse == sparse
+            words = table.weight.sin().sum() if computes else 0.0
+            ((table(ids) * up).sum() + words).backward()
+        assert table.weight.grad.is_sparse == (sparse and not computes)
+        masters.receive_gradients()
+        grads.append(masters.weights[TOKENS].grad)
+    assert torch.equal(*grads)
+    assert bool(grads[0].any(1).all()) == computes
+
+
 def test_a_table_that_other_parts_learn_through_or_that_is_read_by_half_learns_whole() -> None:
     ids = [np.array([3, 7])]
     one = tiny_model(20, "nsp")

@@ -9,9 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.precision import add_up
 
-ROWS, ROWS_OF_GPU = 512, 8192
-"""Rows of logits that exist at one time, so that memory does not grow with a batch; few of them
+LOGITS, LOGITS_OF_GPU = 80 << 20, 512 << 20
+"""Bytes of logits that exist at one time, so that memory does not grow with a batch; few of them
 keep a GPU waiting for the next."""
+
+TILE = 32
+"""Rows of bf16 that a processor's matrix unit sums up at once. Other numbers of rows cost a product
+over the vocabulary a third more, and oneDNN new code for each (docs/log.md)."""
 
 
 def linear_cross_entropy(
@@ -54,41 +58,44 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
+        behind = -len(x) % TILE if x.is_cpu and x.dtype == torch.bfloat16 else 0
+        x = F.pad(x, (0, 0, 0, behind)) if behind else x  # by nothing it would be copied
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
-        count = _rows(x)
-        for start in range(0, x.shape[0], count):
+        count = _rows(x, weight)
+        for start in range(0, len(targets), count):
             rows, right = x[start : start + count], targets[start : start + count]
+            real = len(right)
             logits = F.linear(rows, weight, bias)  # (rows, V)
             if z_loss:  # in bf16 the few per mille that it adds to p would be rounded away
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             p = torch.softmax(logits, -1)
-            likely = p.gather(1, right[:, None])
+            likely = p[:real].gather(1, right[:, None])
             nats = likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
             if smoothing:
-                wide = logits.float()
+                wide = logits[:real].float()
                 spread = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
                 nats = (1 - smoothing) * nats + smoothing * spread
             loss -= nats
-            correct += (likely[:, 0] >= _largest(p)).sum()  # in bf16 faster than argmax
+            correct += (likely[:, 0] >= _largest(p[:real])).sum()  # in bf16 faster than argmax
             if z_loss:
                 log_z = logits.logsumexp(-1)
-                loss += z_loss * log_z.square().sum()
+                loss += z_loss * log_z[:real].square().sum()
             if learns:
                 if z_loss:
                     p *= (1.0 + 2.0 * z_loss * log_z)[:, None]
-                p[torch.arange(len(right), device=p.device), right] -= (
-                    1.0 - smoothing
-                )  # softmax - one-hot
+                each = torch.arange(real, device=p.device)
+                p[each, right] -= 1.0 - smoothing  # softmax - one-hot
                 if smoothing:
                     p -= smoothing / p.shape[1]
+                p[real:] = 0
                 p = p.to(x.dtype)
                 torch.mm(p, weight, out=grad_x[start : start + count])
                 if ctx.needs_input_grad[1]:
                     grad_weight = add_up(grad_weight, p.T @ rows)
                 if bias is not None and ctx.needs_input_grad[2]:
                     grad_bias = add_up(grad_bias, p.sum(0))
-        grads = (None if g is None else g.to(x.dtype) for g in (grad_x, grad_weight, grad_bias))
-        ctx.save_for_backward(*grads)
+        grads = grad_x[: len(targets)], grad_weight, grad_bias
+        ctx.save_for_backward(*(None if g is None else g.to(x.dtype) for g in grads))
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
@@ -105,7 +112,7 @@ def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Ten
     Where gradients are wanted, logits are computed again on the way back, some rows at a time.
     Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> (M,).
     """
-    count = _rows(x)
+    count = _rows(x, weight)
     parts = zip(x.split(count), targets.split(count), strict=True)
     if not torch.is_grad_enabled():
         return torch.cat([_logprobs(part, weight, bias, wanted) for part, wanted in parts])
@@ -131,5 +138,9 @@ def _largest(p: Tensor) -> Tensor:
     return p.amax(-1)
 
 
-def _rows(x: Tensor) -> int:
-    return ROWS_OF_GPU if x.is_cuda else ROWS
+def _rows(x: Tensor, weight: Tensor) -> int:
+    """How many at a time, in parts of equal size but for the last."""
+    most = (LOGITS_OF_GPU if x.is_cuda else LOGITS) // (weight.shape[0] * weight.element_size())
+    parts = max(1, -(-len(x) // max(1, most)))
+    each = -(-len(x) // parts)
+    return max(1, each + -each % TILE)

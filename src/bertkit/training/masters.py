@@ -45,7 +45,10 @@ class Masters:
         self._tables = {name: self.weights[name].detach() for name in self.rows}
         for name, table in self._tables.items():
             self.weights[name] = table[self.rows[name]].requires_grad_()
-        own = [self.working[name] for name in self.rows]
+        own: list[Tensor] = [self.working[name] for name in self.rows]
+        if dtype != torch.float32:  # else the optimizer itself would meet gradients of rows
+            heads = (head for head in model.modules() if isinstance(head, LanguageModelHead))
+            own += [head.weight for head in heads]
         self._lookups = [
             module
             for module in model.modules()
@@ -56,8 +59,9 @@ class Masters:
 
     @contextmanager
     def gradients_of_rows(self) -> Iterator[None]:
-        """Of a table of which rows learn, gradients hold the vectors that were looked up alone: one
-        of all its rows would be zeros, which take time to write and to read."""
+        """Of a table of which rows learn, and of one that a head of words shares, gradients hold
+        the vectors that were looked up alone: others would be zeros, which take time to write and
+        to add to what the head has."""
         for table in self._lookups:
             table.sparse = True
         try:
@@ -105,7 +109,10 @@ class Masters:
             if p.grad is None or weight is p:
                 continue
             rows = self.rows.get(name)
-            gradient = p.grad if rows is None else _of_rows(p.grad, rows)
+            if rows is None:  # of a head of words that computed nothing, zeros are all there is
+                gradient = p.grad.to_dense() if p.grad.is_sparse else p.grad
+            else:
+                gradient = _of_rows(p.grad, rows)
             weight.grad = add_up(weight.grad, gradient).float()
             p.grad = None
 
