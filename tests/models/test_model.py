@@ -95,3 +95,25 @@ def test_while_bf16_weights_learn_rows_are_a_multiple_of_32() -> None:
     assert rows == [128, 100]
     assert learning.shape == still.shape == (100, 64)
     torch.testing.assert_close(learning, still, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.bf16
+def test_while_bf16_weights_learn_the_mlm_head_fills_its_rows_and_nobody_sees_them() -> None:
+    head, rows = build(CONFIG, ("mlm",)).bfloat16().eval().heads["mlm"], []
+    states = torch.randn(100, 64).bfloat16().requires_grad_()
+    places = torch.tensor([3, 50, 99])
+    batch = Batch(
+        torch.zeros(100, dtype=torch.int64),
+        torch.zeros(100, dtype=torch.int64),
+        Packed.of([40, 60]),
+        token_indices=places,
+    )
+    head.dense.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    learning = head.features(states, batch)
+    with torch.no_grad():
+        still = head.features(states, batch)
+    assert rows == [32, 3]
+    assert learning.shape == still.shape
+    torch.testing.assert_close(learning, still, atol=0.05, rtol=0.05)
+    (gradient,) = torch.autograd.grad((learning * torch.randn_like(learning)).sum(), states)
+    assert gradient.any(1).nonzero().flatten().tolist() == places.tolist()

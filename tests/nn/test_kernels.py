@@ -21,7 +21,7 @@ from bertkit.nn.kernels import (
     softmax,
     softmax_backward,
 )
-from bertkit.nn.rectangles import rectangle
+from bertkit.nn.rectangles import TILE, in_tiles, rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
 LAYOUTS = {
@@ -314,3 +314,14 @@ def test_bf16_softmax_is_rounded_once(length: int) -> None:
     back = softmax_backward(grad, weights)
     assert back.dtype == torch.bfloat16
     assert (back.double() - slope).norm() < 0.004 * slope.norm()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 32, 33])
+def test_rows_of_bf16_are_filled_up_with_zeros(rows: int) -> None:
+    x = torch.randn(rows, 3)
+    assert in_tiles(x) is x
+    tiled = in_tiles(x.bfloat16())
+    assert len(tiled) % TILE == 0
+    assert len(tiled) < rows + TILE
+    assert torch.equal(tiled[:rows], x.bfloat16())
+    assert not tiled[rows:].any()

@@ -17,6 +17,7 @@ from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
 from bertkit.nn.pool import POOLINGS, Dense, Pool, Pooling, last
+from bertkit.nn.rectangles import in_tiles
 
 
 class LanguageModelHead(nn.Module):
@@ -66,8 +67,10 @@ class MaskedLM(LanguageModelHead):
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Shapes: (M, E)."""
-        out: Tensor = self.norm(self.activation(self.dense(_chosen(states, batch))))
-        return out
+        chosen = _chosen(states, batch)
+        rows = in_tiles(chosen) if torch.is_grad_enabled() else chosen
+        out: Tensor = self.norm(self.activation(self.dense(rows)))
+        return out if rows is chosen else out[: len(chosen)]
 
 
 class CausalLM(LanguageModelHead):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
@@ -23,6 +22,7 @@ from bertkit.nn.cache import Step
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.convolution import Convolution
 from bertkit.nn.distances import TERMS, DistanceTable
+from bertkit.nn.rectangles import TILE, lengthened
 from bertkit.nn.relative import RelativeBias
 from bertkit.nn.rotary import Rotary
 
@@ -78,8 +78,7 @@ class Transformer(nn.Module):
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
             learning = torch.is_grad_enabled() and x.dtype == torch.bfloat16
-            behind = rounded(tokens, at_a_time=32 if learning else 1) - tokens
-            x = F.pad(x, (0, 0, 0, behind)) if behind else x  # by nothing it would be copied
+            x = lengthened(x, rounded(tokens, at_a_time=TILE if learning else 1))
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch.layout, x)
@@ -156,8 +155,7 @@ def rounded(tokens: int, at_a_time: int = 1) -> int:
     multiple of `at_a_time`.
 
     oneDNN compiles code for each new shape of a matrix product, and batches of a hundred lengths
-    would make it spend a tenth of the time of small steps on that. The gradient of a weight is a
-    sum over rows, and in bf16 a sum over 32 at a time is a fifth faster (docs/log.md).
+    would make it spend a tenth of the time of small steps on that (docs/log.md).
     """
     step = max(at_a_time, 1 << max(0, tokens.bit_length() - 6))
     return tokens + -tokens % step

@@ -8,14 +8,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.precision import add_up
+from bertkit.nn.rectangles import TILE, in_tiles
 
 LOGITS, LOGITS_OF_GPU = 80 << 20, 512 << 20
 """Bytes of logits that exist at one time, so that memory does not grow with a batch; few of them
 keep a GPU waiting for the next."""
-
-TILE = 32
-"""Rows of bf16 that a processor's matrix unit sums up at once. Other numbers of rows cost a product
-over the vocabulary a third more, and oneDNN new code for each (docs/log.md)."""
 
 
 def linear_cross_entropy(
@@ -58,8 +55,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         learns = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
-        behind = -len(x) % TILE if x.is_cpu and x.dtype == torch.bfloat16 else 0
-        x = F.pad(x, (0, 0, 0, behind)) if behind else x  # by nothing it would be copied
+        x = in_tiles(x)
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
         count = _rows(x, weight)
         for start in range(0, len(targets), count):
