@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from bertkit.batch import Batch
 from bertkit.engine import exported
 from bertkit.engine.beside import Beside
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import Graph, Runtime
+from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.nn.pool import Pooling
 
 for _name in ("onnx", "onnxruntime", "openvino"):
@@ -85,6 +86,34 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
         torch.testing.assert_close(found, engine.model.states(batch), atol=1e-5, rtol=0)
     assert max(rows * length for rows, length in shapes) == 128
     assert sum(rows for rows, _ in shapes) == 63
+
+
+@pytest.mark.parametrize(
+    ("precision", "amx", "lengths"),
+    [("auto", True, {32, 40}), ("auto", False, {3, 30, 35}), ("fp32", True, {3, 30, 35})],
+)
+def test_openvino_reads_whole_tiles_where_it_computes_in_them(
+    precision: Numbers, amx: bool, lengths: set[int], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exported, "has_amx", lambda: amx)
+    graph = Graph(folder, precision, runtime="openvino")
+    graph.record = msgspec.structs.replace(graph.record, length=40)  # and no longer than it reads
+    asked: list[int] = []
+    states = graph.states
+
+    def watched(inputs: dict[str, Any]) -> Any:
+        asked.append(inputs["input_ids"].shape[1])
+        return states(inputs)
+
+    monkeypatch.setattr(graph, "states", watched)
+    beside, exact = Beside(lambda _: graph, lambda _: "openvino", "mean"), Engine(model_of("bert"))
+    for length in (3, 30, 35):
+        read = encodings(np.random.default_rng(length), [length])
+        found, batch = beside(Batch.of(read)), Batch.of(read)
+        with torch.inference_mode():  # bf16 where the processor has it
+            torch.testing.assert_close(found, exact.model.states(batch), atol=0.05, rtol=0)
+        assert graph.rows(read).shape == (1, graph.width)
+    assert set(asked) == lengths
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

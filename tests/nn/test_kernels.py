@@ -21,7 +21,8 @@ from bertkit.nn.kernels import (
     softmax,
     softmax_backward,
 )
-from bertkit.nn.rectangles import TILE, in_tiles, rectangle
+from bertkit.nn.precision import TILE
+from bertkit.nn.rectangles import in_tiles, rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
 LAYOUTS = {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.engine.exported import Graph, Runtime, by_width, padded
+from bertkit.engine.exported import Graph, Runtime, by_width
 from bertkit.text.encoding import Encoding
 
 
@@ -46,6 +46,6 @@ class Beside:
         ids, types = (np.split(part.numpy(), ends) for part in (batch.ids, batch.types))
         graph, states = self.graphs(runtime), []
         for part in by_width(lengths):
-            inputs = padded(ids[part], types[part])
+            inputs = graph.inputs(ids[part], types[part])
             states.append(graph.states(inputs)[inputs["attention_mask"].astype(bool)])
         return torch.from_numpy(np.concatenate(states)).to(self.dtype)

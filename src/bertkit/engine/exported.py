@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.nn.precision import TILE, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
@@ -115,6 +116,7 @@ class Graph:
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
         self.output = output
+        self.tile = TILE if not by_onnx and precision != "fp32" and has_amx() else 1
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
         self._path, weights = (folder / name for name in GRAPHS[self.record.kind])
         self._check(self._path)  # before a runtime reads it; weights are numbers, whatever they are
@@ -155,8 +157,17 @@ class Graph:
         for part in by_width([len(encodings[place]) for place in order]):
             places = order[part]
             read = [encodings[place] for place in places]
-            vectors[places] = self.run(padded([e.ids for e in read], [e.types for e in read]))
+            vectors[places] = self.run(self.inputs([e.ids for e in read], [e.types for e in read]))
         return vectors
+
+    def inputs(
+        self, ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
+    ) -> dict[str, NDArray[np.int64]]:
+        """Rows of equal length, in whole tiles where the runtime computes in them: it prepares
+        itself anew for each length that differs from the last one's, which takes longer than the
+        padding. Shapes: (B, T) each."""
+        longest = max(map(len, ids))
+        return padded(ids, types, min(longest + -longest % self.tile, self.record.length))
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """A row for each text. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
@@ -254,10 +265,11 @@ def by_width(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def padded(
-    ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
+    ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]], length: int = 0
 ) -> dict[str, NDArray[np.int64]]:
-    """Rows of equal length, as graphs want them. Shapes: (B, T) each."""
-    shape = len(ids), max(map(len, ids))
+    """Rows as long as the longest, or of a `length` beyond it, as graphs want them. Shapes: (B, T)
+    each."""
+    shape = len(ids), max(length, *map(len, ids))
     inputs = {name: np.zeros(shape, np.int64) for name in INPUTS}
     for row, (row_ids, segments) in enumerate(zip(ids, types, strict=True)):
         inputs["input_ids"][row, : len(row_ids)] = row_ids

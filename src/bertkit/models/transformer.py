@@ -22,7 +22,8 @@ from bertkit.nn.cache import Step
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.convolution import Convolution
 from bertkit.nn.distances import TERMS, DistanceTable
-from bertkit.nn.rectangles import TILE, lengthened
+from bertkit.nn.precision import TILE
+from bertkit.nn.rectangles import lengthened
 from bertkit.nn.relative import RelativeBias
 from bertkit.nn.rotary import Rotary
 

@@ -18,6 +18,10 @@ Precision = Literal["auto", "fp32", "bf16"]
 Inference = Literal["auto", "fp32", "bf16", "int8"]
 """What a finished model can compute in; int8 where its folder says how."""
 
+TILE = 32
+"""Rows of bf16 that a processor's matrix unit sums up at once: other numbers of rows cost up to a
+third more, and oneDNN new code for each (docs/log.md)."""
+
 CACHED = 1 << 17
 """How many bf16 numbers become fp32 at a time: so many stay in a processor's cache."""
 

@@ -10,10 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Bucket
-
-TILE = 32
-"""Rows of bf16 that a processor's matrix unit sums up at once: other numbers of rows cost up to a
-third more, and oneDNN new code for each (docs/log.md)."""
+from bertkit.nn.precision import TILE
 
 
 def lengthened(x: Tensor, rows: int) -> Tensor:
