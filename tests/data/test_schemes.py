@@ -17,6 +17,7 @@ from bertkit.data.schemes import (
     Entity,
     Masks,
     Scheme,
+    neighbors,
     scheme_of,
     scheme_of_labels,
     spans,
@@ -66,6 +67,15 @@ def test_every_scheme_gives_the_entities_back(
     assert spans(other.encode(spans(tags), length)) == entities
     if entities:
         assert scheme_of([["O"], tags]) == scheme
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([*NAMES, "E-LOC", "S-PER", "", "X"]), max_size=4)),
+    st.sampled_from(SCHEMES),
+)
+def test_tags_fit_where_none_is_at_fault(sentences: list[list[str]], scheme: Scheme) -> None:
+    pairs = {pair for tags in sentences for pair in neighbors(tags)}
+    assert scheme.fits(pairs) != any(list(scheme.faults(tags)) for tags in sentences)
 
 
 def test_schemes_by_hand() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -98,6 +99,13 @@ class Scheme:
         after = [] if self.allows(last, "O") else [f"E{last[1:]}"]
         return before, after
 
+    def fits(self, pairs: Set[tuple[str, str]]) -> bool:
+        """Whether all tags that stand beside each other may; O is at both ends of a sentence."""
+        tags = {tag for _, tag in pairs}
+        return all(_TAG.fullmatch(tag) and tag[0] in f"O{self.prefixes}" for tag in tags) and all(
+            self.allows(before, tag) for before, tag in pairs
+        )
+
     def faults(self, tags: Sequence[str]) -> Iterator[tuple[int, str]]:
         """Each word whose tag breaks the rules, and what was expected in its place."""
         before = "O"
@@ -155,10 +163,17 @@ def spans(tags: Sequence[str]) -> list[Entity]:
     return entities
 
 
+def neighbors(tags: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each two tags of a sentence that stand beside each other, and O at its ends."""
+    return zip(("O", *tags), (*tags, "O"), strict=True)
+
+
 def look_like_tags(values: Sequence[str]) -> bool:
     """Whether most values have the form of tags."""
     # most, not all: one wrong tag must be refused, not make the column one of another kind
-    return 0 < len(values) <= 2 * sum(bool(_LIKE_A_TAG.fullmatch(value)) for value in values)
+    counts = Counter(values)  # few differ
+    alike = sum(count for value, count in counts.items() if _LIKE_A_TAG.fullmatch(value))
+    return 0 < len(values) <= 2 * alike
 
 
 def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
@@ -182,6 +197,10 @@ def scheme_of(
     """
     if not look_like_tags([tag for tags in sentences for tag in tags]):
         return None
+    pairs = {pair for tags in sentences for pair in neighbors(tags)}
+    for scheme in SCHEMES.values():
+        if scheme.fits(pairs):
+            return scheme
     fewest: list[tuple[int, int, str]] = []
     best = IOB2
     for scheme in SCHEMES.values():
@@ -190,8 +209,6 @@ def scheme_of(
             for sentence, tags in enumerate(sentences)
             for word, expected in scheme.faults(tags)
         ]
-        if not faults:
-            return scheme
         if not fewest or len(faults) < len(fewest):
             best, fewest = scheme, faults
     sentence, word, expected = fewest[0]
