@@ -1,11 +1,14 @@
 """Freed memory is fetched from the kernel once: where glibc is what allocates."""
 
+import gc
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from bertkit import memory
 
 PROGRAM = """
 import resource, sys, torch
@@ -62,6 +65,23 @@ before = resident()
 run(range(128, 600))
 print(resident() - before)
 """
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_goes_on_as_before(enabled: bool) -> None:
+    def read() -> None:
+        with memory.uncollected():
+            assert not gc.isenabled()
+            raise ValueError("a row")
+
+    if not enabled:
+        gc.disable()
+    try:
+        with pytest.raises(ValueError, match="a row"):
+            read()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc tells how large a process is")

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertkit import memory
 from bertkit.console import say
 from bertkit.data.bad_rows import MOST, refuse, shown
 from bertkit.data.given import KINDS, are_examples, as_file, is_rows
@@ -125,7 +126,7 @@ def _read(
 ) -> list[Any]:
     """Examples, and what is said of them, in words of those who gave the rows."""
     reading = as_learned(reading or Reading(), learned or Reading(), path, labelled=labelled)
-    with shown(told):
+    with shown(told), memory.uncollected():
         examples, columns = task.read(path, reading, labelled=labelled)
     say(told(columns))
     if not examples:
