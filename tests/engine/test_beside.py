@@ -99,13 +99,13 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
     graph = Graph(folder, precision, runtime="openvino")
     graph.record = msgspec.structs.replace(graph.record, length=40)  # and no longer than it reads
     asked: list[int] = []
-    states = graph.states
+    checked = graph._checked  # by which both states and vectors are asked for
 
-    def watched(inputs: dict[str, Any]) -> Any:
+    def watched(inputs: dict[str, Any], *rest: Any) -> Any:
         asked.append(inputs["input_ids"].shape[1])
-        return states(inputs)
+        return checked(inputs, *rest)
 
-    monkeypatch.setattr(graph, "states", watched)
+    monkeypatch.setattr(graph, "_checked", watched)
     beside, exact = Beside(lambda _: graph, lambda _: "openvino", "mean"), Engine(model_of("bert"))
     for length in (3, 30, 35):
         read = encodings(np.random.default_rng(length), [length])
@@ -114,6 +114,7 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
             torch.testing.assert_close(found, exact.model.states(batch), atol=0.05, rtol=0)
         assert graph.rows(read).shape == (1, graph.width)
     assert set(asked) == lengths
+    assert len(asked) == 6
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

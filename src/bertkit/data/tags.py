@@ -193,7 +193,7 @@ def _sentence(where: str, words: list[str], tags: list[str] | None) -> TaggedTex
     return TaggedText(" ".join(words), spans, tags, where, line_a_word=True)
 
 
-def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, tuple[str, ...]]]]:
+def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
     """The rows (line, cells) of each sentence, all equally long."""
     rows = [
         (number, line.rstrip(" \t\r"))
@@ -205,7 +205,7 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, tuple[str, ...
     first, sample = next((row for row in rows if row[1].split()[0] != "#"), rows[0])
     tabs = "\t" in sample
     count = len(_cells(sample, tabs))
-    groups: list[list[tuple[int, tuple[str, ...]]]] = [[]]
+    groups: list[list[tuple[int, list[str]]]] = [[]]
     last = 0
     for number, line in rows:
         if number != last + 1 and groups[-1]:
@@ -223,12 +223,11 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, tuple[str, ...
     return groups if groups[-1] else groups[:-1]
 
 
-def _cells(line: str, tabs: bool) -> tuple[str, ...]:
-    # not split(): other white space, such as a no-break space, may belong to a word; and tuples,
-    # for Python's garbage collector looks through lists again and again, half of the time
+def _cells(line: str, tabs: bool) -> list[str]:
+    # not split(): other white space, such as a no-break space, may belong to a word
     if tabs:
-        return tuple(cell.strip(" ") for cell in line.split("\t"))
-    return tuple(filter(None, line.replace("\t", " ").split(" ")))
+        return [cell.strip(" ") for cell in line.split("\t")]
+    return [cell for cell in line.replace("\t", " ").split(" ") if cell]
 
 
 def column_number(option: str, column: str) -> int:
