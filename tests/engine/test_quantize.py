@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis.strategies import integers, sampled_from
 from tests.engine.test_export import encodings, model_of
 from torch import nn
 
@@ -47,12 +49,24 @@ def test_a_layer_computes_with_its_rounded_numbers() -> None:
     linear, x = nn.Linear(64, 48), torch.randn(33, 64)
     inputs = inputs_of(x)
     layer = Int8Linear(linear, inputs)
-    seen = rounded(x, inputs.factor, torch.tensor(float(inputs.zero))).float() - inputs.zero
+    seen = rounded(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
     seen *= inputs.scale
     step = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / step).round() * step
     torch.testing.assert_close(layer(x), seen @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
     assert float((layer(x) - linear(x)).abs().max()) > 1e-4  # it is rounded indeed
+
+
+@given(zero=integers(0, 255), dtype=sampled_from([torch.float32, torch.bfloat16]))
+def test_inputs_are_rounded_to_the_next_integer(zero: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(zero)
+    x, factor = torch.randn(64, 32).to(dtype), (20 * torch.rand(32) + 20).to(dtype)
+    exact = x.double() * factor.double() + zero
+    seen = rounded(x, factor, torch.tensor(zero - 128.0, dtype=dtype))
+    assert seen.dtype == torch.uint8
+    off = (seen.double() - exact.clamp(0, 255)).abs()
+    # bf16 has 8 bits: between 64 and 128, its numbers are half apart
+    assert float(off.max()) <= (0.5 + 1e-4 if dtype == torch.float32 else 0.75)
 
 
 LARGEST = """
