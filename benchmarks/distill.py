@@ -206,6 +206,7 @@ def line_of(task: Task, layers: int, kind: str, settings: Finetune, out: Path) -
     ready = answering(out, precision="auto")
     answers = ready.answers(task.dev, long=ready.task.long_of_files())
     score = WORKS[task.name].scores[0]
+    assert settings.learning_rate is not None
     return Line(
         task=task.name,
         rows=len(task.learn),

@@ -142,6 +142,7 @@ CHANGES: Mapping[str, dict[str, Any]] = {
         f"together, rate {rate:g}": merged(TOGETHER, train(learning_rate=rate))
         for rate in (1e-3, 2e-3, 8e-3)
     },
+    "together, no zero-init": merged(TOGETHER, train(zero_init=False)),
     **{f"together, {name}": merged(TOGETHER, change) for name, change in SMALL.items()},
 }
 """Each by its name; `shares` are of the run's steps."""
@@ -158,6 +159,7 @@ AGAIN: Mapping[str, tuple[str, ...]] = {
         "together",
         "together, rate 0.002",
         "together, rate 0.008",
+        "together, no zero-init",
         "BERT's layers, AdamW 1e-3, 15 %",
         "BERT's layers, AdamW 3e-4, 15 %",
         "AdamW 2e-3",

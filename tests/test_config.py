@@ -58,6 +58,7 @@ def test_round_trip() -> None:
         (("train.adamw_learning_rate", "0.1"), r"train: adamw_learning_rate: is for optimizer"),
         (("train.adamw_weight_decay", "0.0"), r"train: adamw_weight_decay: is for optimizer"),
         (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
+        (("train.embedding_learning_rate", "high"), r"rate: expected `float`, got `str`$"),
         (("masking.first_share", "0.5"), r"masking: first_share, schedule: say how the share"),
         (("train.z_loss", "-1"), r"train\.z_loss: expected `float` >= 0"),
         (("train.average_steps", "11"), r"train: average_steps = 11: the run has 10 steps"),

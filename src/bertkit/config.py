@@ -37,6 +37,7 @@ Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Weight = Annotated[float, Meta(ge=0.0)]
+Positive = Annotated[float, Meta(gt=0.0)]
 Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
@@ -286,7 +287,7 @@ def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> di
 
 
 def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
-    text, _, place = error.partition(" - at ")
+    text, _, place = error.replace(" | null", "").partition(" - at ")  # TOML has no null
     inner = place.strip("`$").lstrip(".")
     path = ".".join(filter(None, [where, inner]))
     unknown = re.match(r"Object contains unknown field `(.*)`", text)

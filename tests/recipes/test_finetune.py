@@ -29,11 +29,12 @@ from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes import finished
 from bertkit.recipes.evaluate import evaluate
-from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.finetune import Finetune, finetune, usual_rate
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import classify, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.similarity import Similarity
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.loop import steps
 
@@ -218,6 +219,35 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
         )
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "rate"),
+    [(1024, 5e-5), (768, 5e-5), (512, 7.5e-5), (384, 1e-4), (256, 1.5e-4), (128, 3e-4), (32, 3e-4)],
+)
+def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
+    """But where the vectors of a step are compared."""
+    labels, vectors = Classify.from_examples(rows(4), classify.Options()), Similarity()
+    assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
+    assert usual_rate(vectors, hidden) == 5e-5
+
+
+def test_a_run_without_a_rate_has_the_usual_one(base: Path, tmp_path: Path) -> None:
+    asked = replace(SETTINGS, epochs=1, learning_rate=None)
+    data = {"train": rows(16), "dev": rows(4)}
+    for name, rate in (("usual", None), ("same", 3e-4), ("other", 5e-5)):
+        given = replace(asked, learning_rate=rate)
+        finetune(Classify, base, **data, out=tmp_path / name, settings=given)
+    usual = tmp_path / "usual"
+    assert weights_of(usual) == weights_of(tmp_path / "same")
+    assert weights_of(usual) != weights_of(tmp_path / "other")
+    asked_for, done = (
+        json.loads((usual / file).read_text(encoding="utf-8"))["settings"]["learning_rate"]
+        for file in ("run.json", "scores.json")
+    )
+    assert (asked_for, done) == (None, 3e-4)
+    assert "- learning_rate = 0.0003\n" in (usual / "README.md").read_text(encoding="utf-8")
+    finetune(Classify, base, **data, out=usual, settings=asked, resume=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Count, Rate, Settings, at
+from bertkit.config import Count, Positive, Rate, Settings, at
 
 Base = Annotated[float, Meta(gt=1.0)]
 Buckets = Annotated[int, Meta(ge=4, multiple_of=4)]
@@ -31,7 +31,7 @@ class RotaryPositions(Settings, frozen=True, tag_field="kind", tag="rotary"):
 
     base: Base = 10_000.0
     """Base of the wavelengths of rotary positions."""
-    factor: Annotated[float, Meta(gt=0.0)] = 1.0
+    factor: Positive = 1.0
     """Positions are divided by it, so that longer texts have angles that were learned (GTE)."""
 
 
@@ -82,7 +82,7 @@ class NormSettings(Settings, frozen=True):
     """LayerNorm, or RMSNorm (T5), which has no bias."""
     place: Literal["post", "pre"] = "post"
     """After residual sums (BERT), or before each sublayer (GPT-2, ModernBERT)."""
-    eps: Annotated[float, Meta(gt=0.0)] = 1e-12
+    eps: Positive = 1e-12
     """What is added to the variance."""
     bias: bool = True
     """Whether norms have biases."""

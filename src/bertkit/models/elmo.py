@@ -13,12 +13,12 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
+from bertkit.config import Positive, Rate
 from bertkit.models.recurrent import ProjectedLSTM, Steps
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import Table
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
-Clip = Annotated[float, Meta(gt=0.0)]
 
 WORDS = 256
 """Different words that go through the convolutions together: each takes as much memory as its
@@ -36,9 +36,9 @@ class LSTMConfig(msgspec.Struct, frozen=True):
     projection_dim: Count
     """Width of the outputs of one direction, and of a word's own vector."""
     n_layers: Count
-    cell_clip: Clip | None = None
+    cell_clip: Positive | None = None
     """The most that a cell may be, with either sign."""
-    proj_clip: Clip | None = None
+    proj_clip: Positive | None = None
     """The same of outputs."""
     use_skip_connections: bool = False
     """Whether the input of each layer but the first is added to its output."""
@@ -73,7 +73,7 @@ class ElmoConfig(msgspec.Struct, frozen=True):
 
     lstm: LSTMConfig
     char_cnn: CharacterConfig
-    dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    dropout: Rate = 0.0
     """While it learns: of what each layer reads, and of what the next word is told from."""
 
     @property

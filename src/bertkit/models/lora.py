@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Rate, Settings
+from bertkit.config import Positive, Rate, Settings
 from bertkit.errors import ConfigError
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
@@ -27,7 +27,7 @@ class LoRA(Settings, frozen=True):
 
     rank: Annotated[int, Meta(ge=0)] = 0
     """Rank of the adapters (LoRA) that learn in place of the model's weights; 0 for none."""
-    alpha: Annotated[float, Meta(gt=0.0)] = 16.0
+    alpha: Positive = 16.0
     """What an adapter adds is multiplied by alpha / rank."""
     dropout: Rate = 0.0
     """On what adapters read."""

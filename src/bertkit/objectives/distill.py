@@ -7,15 +7,14 @@ Wang et al. 2020 (MiniLM).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
-from bertkit.config import Settings, Weight
+from bertkit.config import Positive, Settings, Weight
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
@@ -40,7 +39,7 @@ class Terms(Settings, frozen=True):
     outputs: Weight = 0.5
     """What the teacher answers: cross-entropy with its softened chances, or the squared difference
     where a row of outputs is no choice among labels."""
-    temperature: Annotated[float, Meta(gt=0.0)] = 2.0
+    temperature: Positive = 2.0
     """What both sides' outputs are divided by before softmax; above 1 small chances count more."""
     states: Weight = 0.25
     """The states, as `compare` says."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
-from bertkit.config import Count, Rate, Seed, Settings, plain
+from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.metrics import spread
 from bertkit.models.features import MeanHead
@@ -89,8 +89,6 @@ REASONS = {
 START = "random-start"
 """The folder of the random weights, while they are fine-tuned."""
 
-LearningRate = Annotated[float, Meta(gt=0.0)]
-
 
 class Compare(Settings, frozen=True):
     """Each way has the settings that are usual for it, and is scored after its best epoch."""
@@ -106,15 +104,15 @@ class Compare(Settings, frozen=True):
     """Of the encoders and the GPT; LSTMs compute in fp32."""
     epochs: Count = 3
     """Of the pretrained encoder."""
-    learning_rate: LearningRate = 5e-5
-    """Of the pretrained encoder."""
+    learning_rate: Positive | None = None
+    """Of the pretrained encoder; by default as `finetune` has it."""
     random_epochs: Count = 10
     """Of the encoder with random weights, which has farther to go."""
-    random_learning_rate: LearningRate = 1e-4
+    random_learning_rate: Positive = 1e-4
     """Of the encoder with random weights."""
     vector_epochs: Count = 10
     """Of the network on word vectors, and of the same on ELMo's states."""
-    vector_learning_rate: LearningRate = 1e-3
+    vector_learning_rate: Positive = 1e-3
     """Of these networks (Adam)."""
     tune_vectors: bool = False
     """Whether the word vectors learn, too."""
@@ -124,11 +122,11 @@ class Compare(Settings, frozen=True):
     """Before and after that BiLSTM."""
     gpt_epochs: Count = 3
     """Of the GPT."""
-    gpt_learning_rate: LearningRate = 6.25e-5
+    gpt_learning_rate: Positive = 6.25e-5
     """Of the GPT."""
     lstm_epochs: Count = 10
     """Of the language model of LSTMs."""
-    lstm_learning_rate: LearningRate = 3e-3
+    lstm_learning_rate: Positive = 3e-3
     """Of the language model of LSTMs."""
     lstm_layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.38
     """How much slower each of its layers learns than the one above it (Howard & Ruder 2018: 1/2.6);

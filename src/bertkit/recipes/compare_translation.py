@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta, structs
+from msgspec import structs
 
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.weights import FILE as WEIGHTS
-from bertkit.config import Count, Rate, Seed, Settings, override, plain, read_toml
+from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain, read_toml
 from bertkit.console import say
 from bertkit.data.long_pairs import PIECES, Texts, joined, reversals
 from bertkit.data.pairs import SIDES
@@ -42,8 +42,6 @@ from bertkit.training.journal import RUN, Journal
 
 RECORD = "record.json"
 """What a comparison was asked to do."""
-
-Rated = Annotated[float, Meta(gt=0.0)]
 
 
 class CompareTranslation(Settings, frozen=True):
@@ -70,9 +68,9 @@ class CompareTranslation(Settings, frozen=True):
     hidden: Count = 256
     """Width of each layer."""
     dropout: Rate = 0.1
-    lstm_learning_rate: Rated = 2e-3
+    lstm_learning_rate: Positive = 2e-3
     """Of both LSTMs."""
-    transformer_learning_rate: Rated = 1e-3
+    transformer_learning_rate: Positive = 1e-3
     precision: Precision = "fp32"
     """Of the numbers that all of them learn with."""
     beams: Count = 1

@@ -21,6 +21,7 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
 from bertkit.config import (
     Count,
+    Positive,
     Rate,
     Seed,
     Settings,
@@ -64,7 +65,8 @@ class Finetune(Settings, frozen=True):
     epochs: Count = 3
     batch_size: Count = 32
     """Examples a step (windows, where a task reads long texts in windows)."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 5e-5
+    learning_rate: Positive | None = None
+    """By default as the model is wide: `usual_rate`."""
     warmup: Rate = 0.1
     """Share of the steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
@@ -76,7 +78,7 @@ class Finetune(Settings, frozen=True):
     """In the first epoch heads alone learn, and in each other one layer more, from the top; the
     embeddings behind the last (Howard & Ruder 2018)."""
     lora: LoRA = LoRA()
-    max_grad_norm: Annotated[float, Meta(gt=0.0)] = 1.0
+    max_grad_norm: Positive = 1.0
     """Largest norm of the gradient."""
     metric: str | None = None
     """Dev score by which the best epoch is chosen, such as f1; by default the task's."""
@@ -96,6 +98,17 @@ class Finetune(Settings, frozen=True):
     """Minutes between the checkpoints that --resume goes on from."""
     track: Track = "none"
     """Who is told the losses and scores, too."""
+
+
+def usual_rate(task: Task[Any, Any], hidden: int) -> float:
+    """The peak learning rate of a model whose states have so many numbers: the paper's 5e-5 at
+    BERT-base's 768 and above, more the narrower a model is, at most 3e-4. Where the texts of a step
+    are compared with each other it is 5e-5: what a model knows of likeness is easily lost.
+
+    Source: Devlin et al. 2019, appendix A.3; of narrow ones Turc et al. 2019, whose list ends at
+    3e-4, and docs/log.md, 2026-11-27. Yang et al. 2022 have Adam's rate fall with the width, too.
+    """
+    return 5e-5 if task.batching == "step" else min(3e-4, 5e-5 * max(1.0, 768 / hidden))
 
 
 FREE = ("save_minutes", "max_batch_tokens", "track")
@@ -183,14 +196,16 @@ def finetune(
     units = fitted.units(features, settings.seed)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
-    rate, size = settings.learning_rate, settings.batch_size
-    check_steps(fitted, total, learning_rate=rate, batch_size=size)
+    rate = settings.learning_rate or usual_rate(fitted, network.config.hidden)
+    check_steps(fitted, total, learning_rate=rate, batch_size=settings.batch_size)
     # batches of a task of one's own may hold tokens that no feature has
     rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
-    state = _state(settings, Masters(network, dtype, rows), loaded.family)
+    state = _state(settings, rate, Masters(network, dtype, rows), loaded.family)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
+    # run.json says what was asked for, and what is written from here on says what was done
+    run.record = {**run.record, "settings": {**run.record["settings"], "learning_rate": rate}}
     max_batch_tokens = settings.max_batch_tokens
     if fitted.from_start:
         features, dev_features = with_start(
@@ -351,10 +366,10 @@ def _length(settings: Finetune, usual: int, longest: int) -> int:
     return settings.length or usual
 
 
-def _state(settings: Finetune, masters: Masters, family: Family) -> State:
+def _state(settings: Finetune, rate: float, masters: Masters, family: Family) -> State:
     optimizer = adamw(
         {name: w for name, w in masters.weights.items() if w.requires_grad},
-        learning_rate=settings.learning_rate,
+        learning_rate=rate,
         weight_decay=settings.weight_decay,
         layer_decay=settings.layer_decay,
     )

@@ -7,15 +7,15 @@ The ELMo reads every text once and does not learn; what learns is the weighted s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from msgspec import Meta, structs
+from msgspec import structs
 
 from bertkit import tasks
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.hub import resolve
-from bertkit.config import Count, Seed, Settings, plain
+from bertkit.config import Count, Positive, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.pipelines.elmo_task import (
@@ -43,7 +43,7 @@ class Learning(Settings, frozen=True):
     epochs: Count = 10
     batch_size: Count = 32
     """Texts a step."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    learning_rate: Positive = 1e-3
     """Of Adam."""
     seed: Seed = 0
 

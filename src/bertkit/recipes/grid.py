@@ -116,7 +116,7 @@ def finetune_grid(
     record = read_scores(out / SCORES)
     report = read_report(record)
     show_labels(report, "dev")
-    rates = [its.learning_rate for its, _ in cells.values()]
+    rates = [read_scores(out / one / SCORES)["settings"]["learning_rate"] for one in cells]
     check_answers(report, "dev", settings=record["settings"], rates=rates)
     if held is not None:
         score_test(out, kind, held, settings.device)

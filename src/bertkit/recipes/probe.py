@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from markupsafe import Markup
-from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.config import Count, Rate, Seed, Settings, plain
+from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models.features import Features, How, WordHead
@@ -72,7 +71,7 @@ class Probe(Settings, frozen=True):
     epochs: Count = 10
     batch_size: Count = 32
     """Sentences a step."""
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 1e-3
+    learning_rate: Positive = 1e-3
     """Of Adam."""
     width: Count = 256
     """Of the BiLSTM, in each direction; 768 in the paper."""

@@ -8,7 +8,17 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import numpy as np
 from msgspec import Meta
 
-from bertkit.config import Count, Seed, Settings, decode, merged, nested, plain, with_new_names
+from bertkit.config import (
+    Count,
+    Positive,
+    Seed,
+    Settings,
+    decode,
+    merged,
+    nested,
+    plain,
+    with_new_names,
+)
 from bertkit.console import say
 from bertkit.data.corrupt import Corruption, Damage
 from bertkit.data.masking import Masking
@@ -25,7 +35,6 @@ from bertkit.training.optim import MOMENTUM
 from bertkit.training.tracker import Track
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
-LearningRate = Annotated[float, Meta(gt=0.0)]
 
 
 class Train(Settings, frozen=True):
@@ -56,10 +65,10 @@ class Train(Settings, frozen=True):
     last digits of the precision and the draws of dropout."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Muon moves the matrices of the layers, and AdamW all else."""
-    learning_rate: LearningRate = 1e-4
-    adamw_learning_rate: LearningRate | None = None
+    learning_rate: Positive = 1e-4
+    adamw_learning_rate: Positive | None = None
     """With Muon, that of what AdamW moves; `learning_rate` by default."""
-    embedding_learning_rate: LearningRate | None = None
+    embedding_learning_rate: Positive | None = None
     """That of the tables of tokens, positions and segments; by default that of the rest of what
     AdamW moves."""
     schedule: Literal["linear", "wsd", "constant"] = "linear"
@@ -73,7 +82,7 @@ class Train(Settings, frozen=True):
     """How much Muon keeps at each step of the mean gradient."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """How much AdamW keeps at each step of the mean gradient and of its square."""
-    eps: Annotated[float, Meta(gt=0.0)] = 1e-6
+    eps: Positive = 1e-6
     """What AdamW adds to the root of the mean square that it divides by."""
     max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
     """Largest norm of the gradient; 0 bounds none."""
@@ -108,7 +117,7 @@ class Train(Settings, frozen=True):
     """Checkpoints kept; the newest complete one always is."""
     track: Track = "none"
     """Who is told the numbers of the journal, too."""
-    peak_flops: Annotated[float, Meta(gt=0.0)] | None = None
+    peak_flops: Positive | None = None
     """FLOP/s that the device can do at most, by which MFU is said; those of known GPUs in bf16 by
     default."""
 

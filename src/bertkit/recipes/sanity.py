@@ -47,7 +47,7 @@ def check_rows(
 def check_steps(task: Task[Any, Any], steps: int, *, learning_rate: float, batch_size: int) -> None:
     """Say before work starts that so few steps will not learn. Tasks that compare the texts of a
     step with each other learn in few, and are not warned of."""
-    low = learning_rate < SMALL_RATE
+    low = learning_rate <= SMALL_RATE
     few = FEW_STEPS if low else FEWEST_STEPS
     if steps < few and task.batching != "step":
         rate = f" at learning_rate {learning_rate:g} (small models want 1e-4 to 3e-4)" * low

@@ -17,22 +17,19 @@ import math
 import sys
 from pathlib import Path
 from statistics import NormalDist, fmean, median, stdev
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.checkpoint.folder import load
-from bertkit.config import Count
+from bertkit.config import Count, Positive
 from bertkit.console import say
 from bertkit.errors import ConfigError, TrainingError
 from bertkit.recipes.run_file import Train
 from bertkit.storage import read_json
 from bertkit.training.journal import RUN, Journal
-
-Positive = Annotated[float, Meta(gt=0.0)]
 
 FIRST = 3
 """Lines of a journal that are not counted: the first steps take longer."""

@@ -14,13 +14,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bertkit.config import Count, Settings, decode, read_toml
+from bertkit.config import Count, Positive, Settings, decode, read_toml
 from bertkit.errors import ConfigError
 
 KEY = "BERTKIT_KEY"
 """The environment variable of a key to all routes."""
-
-Seconds = Annotated[float, Meta(gt=0.0)]
 
 
 class Limits(Settings, frozen=True):
@@ -40,9 +38,9 @@ class Limits(Settings, frozen=True):
     """Bytes that requests may hold together, beside the models and the batch that one computes."""
     requests: Count = 512
     """Requests that are open at once."""
-    timeout: Seconds = 30.0
+    timeout: Positive = 30.0
     """Seconds a request may take, from the end of its body."""
-    body_timeout: Seconds = 10.0
+    body_timeout: Positive = 10.0
     """Seconds a body may take to arrive."""
     truncate: bool = False
     """Truncate texts longer than the model, where a request does not say; what reads them in

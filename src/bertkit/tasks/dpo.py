@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 import msgspec
 import numpy as np
 import torch
-from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.config import Settings
+from bertkit.config import Positive, Settings
 from bertkit.data.messages import Preference, read_preferences
 from bertkit.errors import DataError
 from bertkit.models.model import Model
@@ -36,7 +35,7 @@ from bertkit.text.tokenizer import Tokenizer
 class Options(Settings, frozen=True):
     """How far a model may go from where it began."""
 
-    beta: Annotated[float, Meta(gt=0.0)] = 0.1
+    beta: Positive = 0.1
     """What differences of log-probabilities are multiplied by; with more the model stays nearer to
     where it began."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
-from bertkit.config import Settings, Share
+from bertkit.config import Positive, Settings, Share
 from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import Roles
 from bertkit.data.tables import Table
@@ -86,7 +85,7 @@ class Options(Settings, frozen=True):
     calibrate: bool = False
     """With one label a text: divide the head's outputs by a temperature that dev teaches, so that
     scores are as high as answers are right (Guo et al. 2017)."""
-    temperature: Annotated[float, Meta(gt=0.0)] | None = None
+    temperature: Positive | None = None
     """That temperature; what dev taught."""
     both_orders: bool = False
     """Read a pair in both orders and add what the head says of each: for pairs of which neither

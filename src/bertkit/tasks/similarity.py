@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertkit import metrics
 from bertkit.batch import Batch
-from bertkit.config import Count, Settings
+from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
 from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import LABELS, PAIRS, TEXTS, Columns
@@ -61,11 +61,11 @@ class Options(Settings, frozen=True):
     label has the higher cosine (Su 2022, CoSENT). `triplet`: nearer to the second than to the
     negative. `margin_mse`: by how much, the label says (Hofstätter et al. 2020), in cosines times
     `scale`. By default `cosine` where there are labels and no negatives, else `ranking`."""
-    scale: Annotated[float, Meta(gt=0.0)] = 20.0
+    scale: Positive = 20.0
     """What cosines are multiplied by in `ranking`, `cosent` and `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
     """Of `triplet`: by how much nearer, in cosine."""
-    highest: Annotated[float, Meta(gt=0.0)] | None = None
+    highest: Positive | None = None
     """Of scored pairs: the label of texts that mean the same; the highest in training if none."""
     pooling: Mode | None = None
     """What a vector is: the mean of all states, the first, or the largest of each number. By

@@ -18,7 +18,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.config import Count, Seed, Settings
+from bertkit.config import Count, Positive, Seed, Settings
 from bertkit.data.readers import documents
 from bertkit.errors import DataError, TrainingError
 from bertkit.progress import progress
@@ -49,7 +49,7 @@ class Skipgram(Settings, frozen=True):
     subsample: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-3
     """Words that are a larger share of the text than this are thinned out."""
     epochs: Count = 3
-    learning_rate: Annotated[float, Meta(gt=0.0)] = 0.025
+    learning_rate: Positive = 0.025
     """Falls linearly to 0."""
     seed: Seed = 0
     batch: Count = 512
