@@ -89,7 +89,8 @@ def packed(
         if int8:
             raise DeviceError(f"int8: {reason}; choose another --precision")
         return model
-    _pack(model.encoder, exact.encoder, dtype, int8 or {})
+    int8 = quantize.faster(int8 or {}, dtype)
+    _pack(model.encoder, exact.encoder, dtype, int8)
     if model.decoder is not None:
         assert exact.decoder is not None
         _pack(model.decoder, exact.decoder, dtype, int8 if int8 == "rows" else {})

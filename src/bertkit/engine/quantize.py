@@ -21,6 +21,7 @@ from bertkit.models.heads import CausalLM
 from bertkit.models.model import Model
 from bertkit.nn.attention import Attention
 from bertkit.nn.feedforward import FeedForward
+from bertkit.nn.precision import has_amx
 
 ALPHA = 0.5
 """How much of a large input number's difficulty moves into its weights."""
@@ -54,6 +55,15 @@ class Inputs:
 
 Int8 = Mapping[str, Inputs] | Literal["rows"]
 """Which linear layers compute in integers, and how their inputs are rounded; or all, by rows."""
+
+
+def faster(int8: Int8, dtype: torch.dtype) -> Int8:
+    """Those of the layers that integers make faster than `dtype` does: where a processor multiplies
+    bf16 by tiles, attention's take longer to have their inputs rounded than they gain
+    (docs/log.md)."""
+    if int8 == "rows" or dtype != torch.bfloat16 or not has_amx():
+        return int8
+    return {name: how for name, how in int8.items() if name.endswith((".up", ".down"))}
 
 
 class Int8RowsLinear(nn.Module):
