@@ -16,9 +16,7 @@ from tests.engine.test_export import encodings, model_of
 from torch import nn
 
 from bertkit.batch import Batch
-from bertkit.engine import quantize
 from bertkit.engine.engine import Engine
-from bertkit.engine.linear import PackedLinear, packed
 from bertkit.engine.quantize import (
     Inputs,
     Int8Linear,
@@ -167,26 +165,6 @@ def test_every_family_in_integers(family: str) -> None:
     half = {name: one for name, one in inputs.items() if name.endswith((".up", ".out"))}
     some = Engine(model, int8=half).rows(new, mean)
     assert np.abs(some - exact).mean() < np.abs(found - exact).mean()
-
-
-@pytest.mark.parametrize(
-    ("amx", "dtype", "attention"),
-    [
-        pytest.param(True, torch.bfloat16, PackedLinear, marks=pytest.mark.bf16),
-        pytest.param(False, torch.bfloat16, Int8Linear, marks=pytest.mark.bf16),
-        (True, torch.float32, Int8Linear),
-    ],
-)
-def test_attention_stays_in_bf16_where_a_processor_has_tiles(
-    amx: bool, dtype: torch.dtype, attention: type[nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quantize, "has_amx", lambda: amx)
-    model = model_of("bert")
-    inputs = calibrate(model, [Batch.of(encodings(np.random.default_rng(0), [5, 9]))])
-    parts = dict(packed(model, dtype, inputs).encoder.named_modules())
-    for name in layers_of(model):
-        inner = name.endswith((".up", ".down"))
-        assert type(parts[name.removeprefix("encoder.")]) is (Int8Linear if inner else attention)
 
 
 def test_nothing_is_left_on_the_model() -> None:

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.int8 import FILE, read_int8
+from bertkit.engine import quantize as integers
 from bertkit.engine.engine import Engine
-from bertkit.engine.quantize import unavailable
+from bertkit.engine.linear import PackedLinear
+from bertkit.engine.quantize import Int8Linear, layers_of, unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
+from bertkit.pipelines.base import open_engine
 from bertkit.recipes import quantize as recipe
 from bertkit.recipes.quantize import quantize
 
@@ -64,6 +68,30 @@ def test_the_quality_is_measured_and_kept(tiny: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(pipeline("embed", out)(asked), exact, atol=1e-6)  # the same weights
     _, quality = read_int8(out, load(out).fingerprint())
     assert quality.lowest_cosine == said["lowest_cosine"]
+
+
+@pytest.mark.bf16
+@pytest.mark.parametrize(
+    ("amx", "bf16", "attention"),
+    [(True, True, PackedLinear), (False, True, Int8Linear), (True, False, Int8Linear)],
+)
+def test_attention_stays_in_bf16_where_a_processor_has_tiles(
+    amx: bool,
+    bf16: bool,
+    attention: type[nn.Module],
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", lowest=0.5)
+    assert said["left"] == []
+    monkeypatch.setattr(integers, "has_amx", lambda: amx)
+    monkeypatch.setattr(precision, "gains_by_bf16", lambda device: bf16)
+    model = open_engine(load(tmp_path / "out"), "int8").model
+    parts = dict(model.transformer.named_modules())
+    for name in layers_of(load(tiny).model):
+        inner = name.endswith((".up", ".down"))
+        assert type(parts[name]) is (Int8Linear if inner else attention)
 
 
 def test_layers_stay_until_the_quality_is_reached(

@@ -89,8 +89,7 @@ def packed(
         if int8:
             raise DeviceError(f"int8: {reason}; choose another --precision")
         return model
-    int8 = quantize.faster(int8 or {}, dtype)
-    _pack(model.encoder, exact.encoder, dtype, int8)
+    _pack(model.encoder, exact.encoder, dtype, int8 or {})
     if model.decoder is not None:
         assert exact.decoder is not None
         _pack(model.decoder, exact.decoder, dtype, int8 if int8 == "rows" else {})

@@ -57,13 +57,13 @@ Int8 = Mapping[str, Inputs] | Literal["rows"]
 """Which linear layers compute in integers, and how their inputs are rounded; or all, by rows."""
 
 
-def faster(int8: Int8, dtype: torch.dtype) -> Int8:
+def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
     """Those of the layers that integers make faster than `dtype` does: where a processor multiplies
     bf16 by tiles, attention's take longer to have their inputs rounded than they gain
     (docs/log.md)."""
-    if int8 == "rows" or dtype != torch.bfloat16 or not has_amx():
-        return int8
-    return {name: how for name, how in int8.items() if name.endswith((".up", ".down"))}
+    if dtype != torch.bfloat16 or not has_amx():
+        return inputs
+    return {name: one for name, one in inputs.items() if name.endswith((".up", ".down"))}
 
 
 class Int8RowsLinear(nn.Module):

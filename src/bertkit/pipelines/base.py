@@ -15,9 +15,9 @@ from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
 from bertkit.engine.beside import Beside
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
-from bertkit.engine.quantize import Int8
+from bertkit.engine.quantize import Int8, faster
 from bertkit.errors import CheckpointError
-from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
+from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
 from bertkit.tasks.answering import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
@@ -98,8 +98,8 @@ def open_engine(
         # a few tokens of a model that writes have states a thousand times as large as the others
         int8, precision = "rows", "fp32"
     elif precision == "int8":
-        int8, _ = read_int8(loaded.folder, loaded.fingerprint())
-        precision = "auto"
+        stored, _ = read_int8(loaded.folder, loaded.fingerprint())
+        int8, precision = faster(stored, resolve("auto", "cpu")), "auto"
     engine = Engine(
         loaded.model,
         precision=precision,
