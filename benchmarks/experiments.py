@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
         "attention": {"window": {"tokens": 128, "global_every": 1}},
     },
     "bert": lambda hidden: {"intermediate": 4 * hidden},
+    "gte": lambda hidden: {"intermediate": hidden * 11 // 4},
 }
 """What their models have besides, by hidden size: gated layers have three matrices, and so narrower
 ones."""
@@ -95,6 +96,11 @@ SMALL: Mapping[str, dict[str, Any]] = {
 CHANGES: Mapping[str, dict[str, Any]] = {
     "base": {},
     "BERT's layers": {"family": "bert", "model": STILL},
+    "GTE's layers": {"family": "gte", "model": STILL},
+    "GTE's layers, dropout": {"family": "gte", "model": {"dropout": 0.1}},
+    "documents apart": {
+        "sampling": {"cross_documents": False, "short_seq_probability": 0.1},
+    },
     **{
         f"BERT's layers, AdamW {rate}, 15 %": {
             "family": "bert",

@@ -168,11 +168,11 @@ class Batcher:
 
     def _answer(self, pipeline: Pipeline, taken: Sequence[tuple[_Job, int]]) -> None:
         tokens = sum(job.works[place].tokens for job, place in taken)
+        self.metrics.batch.observe(tokens)  # before: who has an answer finds its batch counted
         start = time.perf_counter()
         self._run(pipeline, taken)
         seconds = time.perf_counter() - start
         self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
-        self.metrics.batch.observe(tokens)
 
     def _take(self) -> tuple[Pipeline, list[tuple[_Job, int]]]:
         """The oldest job's pipeline, and as many of what waits for it as make a batch."""
