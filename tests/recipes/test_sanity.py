@@ -88,9 +88,12 @@ def test_words_that_are_learned_are_told_of_tags(
     assert len(said(capsys)) == 1
 
 
-def test_few_steps_are_told_before_they_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("rate", [5e-5, 1e-4])
+def test_few_steps_are_told_before_they_are_taken(
+    rate: float, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = Classify(LABELS, Options())
-    check_steps(task, 12, learning_rate=5e-5, batch_size=32)
+    check_steps(task, 12, learning_rate=rate, batch_size=32)
     (line,) = said(capsys)
     assert line.startswith(
         "warning: steps in all: 12, and below 100 little is learned at learning_"
