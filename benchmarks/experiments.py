@@ -59,6 +59,7 @@ FAMILIES: Mapping[str, Callable[[int], dict[str, Any]]] = {
     },
     "bert": lambda hidden: {"intermediate": 4 * hidden},
     "gte": lambda hidden: {"intermediate": hidden * 11 // 4},
+    "nomic_bert": lambda hidden: {"intermediate": hidden * 11 // 4},
 }
 """What their models have besides, by hidden size: gated layers have three matrices, and so narrower
 ones."""
@@ -83,24 +84,7 @@ def window(tokens: int) -> dict[str, Any]:
 TOGETHER = train(batch_size=32, embedding_learning_rate=1e-3, schedule="wsd", zero_init=True)
 """As the run file bertkit-mini has it, but for the length of its warm-up."""
 
-SMALL: Mapping[str, dict[str, Any]] = {
-    **{f"weight decay {decay:g}": train(weight_decay=decay) for decay in (0.0, 0.1, 0.3)},
-    "betas 0.9, 0.95": train(betas=[0.9, 0.95]),
-    "eps 1e-8": train(eps=1e-8),
-    **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
-    **{f"window {tokens}": window(tokens) for tokens in (8, 16, 32)},
-    "whole words": masks(unit="word"),
-}
-"""What is to be tried on top of those that won, too."""
-
-CHANGES: Mapping[str, dict[str, Any]] = {
-    "base": {},
-    "BERT's layers": {"family": "bert", "model": STILL},
-    "GTE's layers": {"family": "gte", "model": STILL},
-    "GTE's layers, dropout": {"family": "gte", "model": {"dropout": 0.1}},
-    "documents apart": {
-        "sampling": {"cross_documents": False, "short_seq_probability": 0.1},
-    },
+PAPERS: Mapping[str, dict[str, Any]] = {
     **{
         f"BERT's layers, AdamW {rate}, 15 %": {
             "family": "bert",
@@ -116,11 +100,29 @@ CHANGES: Mapping[str, dict[str, Any]] = {
         **train(**ADAMW, learning_rate=5e-4, betas=[0.9, 0.999]),
         **masks(mlm_probability=0.15),
     },
+}
+"""What people copy."""
+
+ALONE: Mapping[str, dict[str, Any]] = {
+    "BERT's layers": {"family": "bert", "model": STILL},
+    "GTE's layers": {"family": "gte", "model": STILL},
+    "GTE's layers, dropout": {"family": "gte", "model": {"dropout": 0.1}},
+    "Nomic's layers": {"family": "nomic_bert", "model": STILL},
+    **{
+        f"rotary base {base:g}": {"model": {"positions": {"kind": "rotary", "base": base}}}
+        for base in (1e2, 1e3, 1e4)
+    },
+    "documents apart": {
+        "sampling": {"cross_documents": False, "short_seq_probability": 0.1},
+    },
     "AdamW 2e-3": train(**ADAMW, learning_rate=2e-3),
     "AdamW 4e-3": train(**ADAMW),
-    **{f"rate {rate:g}": train(learning_rate=rate) for rate in (2e-3, 8e-3, 1.6e-2)},
+    **{f"rate {rate:g}": train(learning_rate=rate) for rate in (1e-3, 2e-3, 8e-3, 1.6e-2)},
     **{f"{size} samples a step": train(batch_size=size) for size in (16, 32, 128)},
-    "16 to 64 samples": {**train(first_batch_size=16), "shares": {"batch_warmup_steps": 0.5}},
+    "16 to 64 samples": {
+        **train(first_batch_size=16, batch_size=64),
+        "shares": {"batch_warmup_steps": 0.5},
+    },
     **{f"masks {share:.0%}": masks(mlm_probability=share) for share in (0.15, 0.2, 0.4)},
     "masks 30 to 15 %": masks(first_mlm_probability=0.3, mlm_probability=0.15),
     "masks 15 %, then 30 %": masks(first_mlm_probability=0.15, first_share=0.3, schedule="step"),
@@ -136,22 +138,45 @@ CHANGES: Mapping[str, dict[str, Any]] = {
         for share in (0.4, 0.7)
     },
     **{f"warm-up {share:.0%}": {"shares": {"warmup_steps": share}} for share in (0.01, 0.15)},
+    "8 × 176": {"model": {"layers": 8, "hidden": 176, "heads": 2, "intermediate": 480}},
     "6 × 208": {"model": {"layers": 6, "hidden": 208, "heads": 2, "intermediate": 576}},
     "3 × 304": {"model": {"layers": 3, "hidden": 304, "heads": 2, "intermediate": 832}},
     "2 × 384": {"model": {"layers": 2, "hidden": 384, "intermediate": 1024}},
     **{f"{heads} heads": {"model": {"heads": heads}} for heads in (2, 8)},
+    "ReLU²": {"model": {"feedforward": {"activation": "relu2"}}},
     "gradients not scaled": train(max_grad_norm=0.0),
     "mean of the last 5 %": {"shares": {"average_steps": 0.05}},
-    **SMALL,
-    "together": TOGETHER,
+    **{f"weight decay {decay:g}": train(weight_decay=decay) for decay in (0.0, 0.1, 0.3)},
+    "betas 0.9, 0.95": train(betas=[0.9, 0.95]),
+    "eps 1e-8": train(eps=1e-8),
+    **{f"momentum {share:g}": train(momentum=share) for share in (0.9, 0.98)},
+    **{f"window {tokens}": window(tokens) for tokens in (8, 16, 32)},
+    **{f"first window {tokens}": train(first_window=tokens) for tokens in (4, 8, 16)},
     **{
-        f"together, rate {rate:g}": merged(TOGETHER, train(learning_rate=rate))
-        for rate in (1e-3, 2e-3, 8e-3)
+        f"first window 8, {share:.0%}": train(first_window=8, first_window_share=share)
+        for share in (0.1, 0.25, 0.75)
     },
-    "together, no zero-init": merged(TOGETHER, train(zero_init=False)),
-    **{f"together, {name}": merged(TOGETHER, change) for name, change in SMALL.items()},
+    "whole words": masks(unit="word"),
 }
 """Each by its name; `shares` are of the run's steps."""
+
+CHANGES: Mapping[str, dict[str, Any]] = {
+    "base": {},
+    **PAPERS,
+    **ALONE,
+    "together": TOGETHER,
+    "together, no zero-init": merged(TOGETHER, train(zero_init=False)),
+    "together, no zero-init, first window 8": merged(
+        TOGETHER, train(zero_init=False, first_window=8)
+    ),
+    "together, even decay": merged(TOGETHER, train(schedule="linear")),
+    **{
+        f"together, {name}": both
+        for name, change in ALONE.items()
+        if (both := merged(TOGETHER, change)) != TOGETHER
+    },
+}
+"""One by one, and on top of those that won."""
 
 AGAIN: Mapping[str, tuple[str, ...]] = {
     "bert-base": (
@@ -166,6 +191,7 @@ AGAIN: Mapping[str, tuple[str, ...]] = {
         "together, rate 0.002",
         "together, rate 0.008",
         "together, no zero-init",
+        "together, no zero-init, first window 8",
         "BERT's layers, AdamW 1e-3, 15 %",
         "BERT's layers, AdamW 3e-4, 15 %",
         "AdamW 2e-3",

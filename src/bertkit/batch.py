@@ -292,6 +292,9 @@ class Batch:
     source_order: Tensor | None = None
     part: int = 0
     """Of its step, where one is cut into parts that several processes share."""
+    window: int | None = None
+    """To how many tokens on each side a token may attend, where that is fewer than its layer
+    allows."""
 
     @property
     def tokens(self) -> int:

@@ -81,6 +81,10 @@ def test_a_window_costs_less_and_shared_layers_cost_as_much() -> None:
     window = {"attention.window": {"tokens": 4, "global_every": 3}}
     local = Flops(build(tiny_config(500, **SIZE, **window), ("mlm",)))(batch)
     assert whole - local == 12 * 2 * 64 * 128 * (128 - 9)
+    everywhere = 12 * 3 * 64 * 128 * (128 - 9)
+    model = Flops(build(tiny_config(500, **SIZE, **window), ("mlm",)))
+    assert whole - model(replace(batch, window=4)) == everywhere
+    assert local == model(replace(batch, window=200))  # no wider than the model's own
     shared = Flops(build(tiny_config(500, **SIZE, layer_sharing=[0, 0, 0]), ("mlm",)))(batch)
     assert shared == whole
 

@@ -91,6 +91,29 @@ def test_a_later_token_changes_no_earlier_state(
     assert not torch.allclose(states[-8:], others[-8:], atol=1e-3)  # the control
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("own", [None, 1, 50])
+def test_a_batch_may_narrow_what_tokens_see(own: int | None, causal: bool) -> None:
+    """Through three layers, each with a window of 2, a token tells of itself to 6 on each side."""
+    torch.manual_seed(0)
+    window = None if own is None else {"tokens": own, "global_every": 2}
+    more = {"attention.window": window, "attention.causal": causal}
+    model = build(settings(**more)).double().eval()
+    strong(model)
+    text = torch.randint(VOCAB, (30,))
+    changed = text.clone()
+    changed[15] = (text[15] + 1) % VOCAB
+
+    def moved(window: int | None) -> list[int]:
+        one, two = (model.states(replace(packed([x]), window=window)) for x in (text, changed))
+        return (one - two).abs().amax(-1).gt(1e-9).nonzero().flatten().tolist()
+
+    near = 6 if own != 1 else 5  # of the three layers one has a narrower window of its own
+    first, last = (15 if causal else 0), 29
+    assert moved(None) == [*range(first, last + 1)]  # the control
+    assert moved(2) == [*range(max(first, 15 - near), 15 + near + 1)]
+
+
 def test_states_are_those_of_torch(texts: tuple[list[Tensor], list[Tensor]]) -> None:
     """The oracle is `nn.TransformerDecoder`, upon the same embedded tokens and encoder's states."""
     torch.manual_seed(2)

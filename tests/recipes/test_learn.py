@@ -166,6 +166,36 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
 
 
+def test_the_first_steps_may_have_a_window(
+    learned: Callable[..., Learned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int | None] = []
+
+    def watched(samples: RunSamples, step: int) -> list[Batch]:
+        batches = drawn(samples, step)
+        seen.extend({batch.window for batch in batches})
+        return batches
+
+    drawn = RunSamples.batches
+    monkeypatch.setattr(RunSamples, "batches", watched)
+    usual = {"save_every": 1, "keep": 9, "loader_processes": 0}
+    narrow = learned("narrow", first_window=2, **usual)
+    assert seen == [2, 2, 2, None, None, None]
+    plain, wide = learned("plain", **usual), learned("wide", first_window=32, **usual)
+    assert losses(narrow)[0] != losses(plain)[0]
+    assert losses(wide) == losses(plain)  # the control: all of a sample is within 32 tokens
+    # what is scored sees all: before the first step the windows have changed nothing
+    scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (narrow, plain)]
+    assert scores[0][0] == scores[1][0]
+    assert scores[0][1] != scores[1][1]
+    for step in (2, 3, 4, 5, 6):
+        shutil.rmtree(tmp_path / "narrow" / "checkpoints" / f"step-{step:08d}")
+    seen.clear()
+    again, _ = learned("narrow", first_window=2, resume=True, **usual)
+    assert seen == [2, 2, None, None, None]
+    assert all(torch.equal(weight, narrow[0][name]) for name, weight in again.items())
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_run_ends_with_the_mean_of_its_last_weights(
     learned: Callable[..., Learned], tmp_path: Path, optimizer: str

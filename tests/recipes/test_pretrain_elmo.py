@@ -147,6 +147,7 @@ def test_words_beyond_the_softmax_are_read_and_not_told(corpus: Path, tmp_path: 
         ([("model.lstm.dims", "3")], r"model\.lstm\.dims: no such setting; .*dim"),
         ([("model.lstm.dim", "0")], r"model\.lstm\.dim"),
         ([("train.stepz", "3")], r"train\.stepz: no such setting"),
+        ([("train.first_window", "8")], r"train\.first_window: an ELMo has none; leave it out"),
         ([("train.z_loss", "0.1")], r"train\.z_loss: an ELMo has none; leave it out"),
         ([("train.zero_init", "true")], r"train\.zero_init: an ELMo has none; leave it out"),
         ([("softmax.words", "0")], r"softmax\.words"),

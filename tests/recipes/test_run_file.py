@@ -33,6 +33,15 @@ CAUSAL = {"attention": {"causal": True}}
             r"train\.zero_init: .* made of LSTMs",
         ),
         (
+            {"train": {"first_window": 8}, "model": {"recurrent": {}}},
+            r"train\.first_window = 8: .* one stack of attention; leave it out",
+        ),
+        (
+            {"train": {"first_window": 8}, "teacher": {"model": "m"}},
+            r"train\.first_window = 8: .* without a teacher",
+        ),
+        ({"train": {"first_window_share": 0.2}}, r"train: first_window_share: .* there is none"),
+        (
             {
                 "masking": {"first_mlm_probability": 0.3},
                 "objective": "next",
@@ -54,6 +63,8 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
         {"train": {"zero_init": True}, "generator": GENERATOR},
         {"train": {"z_loss": 0.1}, "objective": "next", "model": CAUSAL},
         {"masking": {"first_mlm_probability": 0.3}, "generator": GENERATOR},
+        {"train": {"first_window": 8}, "generator": GENERATOR},
+        {"train": {"first_window": 8}, "objective": "next", "model": CAUSAL},
     ],
 )
 def test_what_can_is_not(settings: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.models.config import DisentangledPositions, TransformerConfig
 from bertkit.models.heads import CausalClassifier, Classifier, LanguageModelHead, Pooler, Tagger
 from bertkit.models.model import Model
-from bertkit.models.transformer import Transformer
+from bertkit.models.transformer import Transformer, nearest
 from bertkit.nn.attention import CrossAttention
 from bertkit.nn.pool import Pool
 
@@ -106,7 +106,7 @@ class Flops:
         products += heads["sequence"] * layout.sequences
         if self.top is None:
             products += self.encoder * layout.total
-            return 6 * products + 12 * _pairs(self.config, layout)
+            return 6 * products + 12 * _pairs(self.config, layout, batch.window)
         assert batch.source is not None
         source, order = batch.source.layout, batch.source_order
         lengths: Sequence[int] = source.lengths
@@ -140,9 +140,10 @@ def _row(head: nn.Module) -> str:
     return "token"
 
 
-def _pairs(config: TransformerConfig, layout: Packed) -> int:
+def _pairs(config: TransformerConfig, layout: Packed, window: int | None = None) -> int:
     """H · K for each pair of tokens of which one sees the other, over all layers."""
-    reaches = [layout.longest if w is None else 2 * w + 1 for w in config.windows]
+    windows = [nearest(own, window) for own in config.windows]
+    reaches = [layout.longest if w is None else 2 * w + 1 for w in windows]
     pairs = sum(length * min(length, reach) for reach in reaches for length in layout.lengths)
     width: int = config.heads * config.head_width
     if isinstance(config.positions, DisentangledPositions):  # two products more for each score

@@ -82,7 +82,7 @@ class Transformer(nn.Module):
             x = lengthened(x, rounded(tokens, at_a_time=TILE if learning else 1))
         if trace is not None:
             trace.states.append(x[:tokens])
-        everywhere, nearby = self._contexts(batch.layout, x)
+        everywhere, nearby = self._contexts(batch, x)
         embedded = x
         scale = None if self.config.attention.scaled else 1.0
         recalled = None if memory is None else _memory(batch, memory, scale)
@@ -104,9 +104,9 @@ class Transformer(nn.Module):
                 trace.states.append(x[:tokens])
         return x[:tokens]
 
-    def _contexts(self, layout: Packed, x: Tensor) -> tuple[AttentionContext, AttentionContext]:
+    def _contexts(self, batch: Batch, x: Tensor) -> tuple[AttentionContext, AttentionContext]:
         """Of layers whose tokens attend to the whole sequence, and of the others."""
-        config = self.config
+        config, layout = self.config, batch.layout
         bias = None if self.relative is None else self.relative()
         distances = None if self.distances is None else self.distances()
         turned = config.positions if isinstance(config.positions, RotaryPositions) else None
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
             return AttentionContext(
                 layout,
                 causal=config.attention.causal,
-                window=window,
+                window=nearest(window, batch.window),
                 scale=scale,
                 bias=bias,
                 rotary=rotary,
@@ -139,6 +139,11 @@ class Transformer(nn.Module):
         if window is None:
             return everywhere, everywhere
         return everywhere, context(window.tokens, window.base)
+
+
+def nearest(*windows: int | None) -> int | None:
+    """The narrowest of some windows, of which None is no limit."""
+    return min((window for window in windows if window is not None), default=None)
 
 
 def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:

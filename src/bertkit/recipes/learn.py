@@ -169,7 +169,7 @@ def batches_of_step(
     `batches` are those of so many samples, from an index of the endless order on.
     """
     return [
-        replace(batch, part=part)
+        replace(batch, part=part, window=train.window(step))
         for part in parts
         for batch in batches(*train.samples_of(step, part))
     ]

@@ -69,7 +69,7 @@ class ElmoRun(Settings, frozen=True):
     held_out: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("z_loss", "zero_init"):
+        for name in ("first_window", "z_loss", "zero_init"):
             if getattr(self.train, name):
                 raise ValueError(f"train.{name}: an ELMo has none; leave it out")
 

@@ -36,6 +36,8 @@ from bertkit.training.tracker import Track
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
+FIRST_WINDOW_SHARE = 0.5
+
 
 class Train(Settings, frozen=True):
     """How long, how fast, how often."""
@@ -86,6 +88,11 @@ class Train(Settings, frozen=True):
     """What AdamW adds to the root of the mean square that it divides by."""
     max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
     """Largest norm of the gradient; 0 bounds none."""
+    first_window: Count | None = None
+    """Tokens on each side that a token attends to at the start of a run, in every layer; by default
+    as many as ever."""
+    first_window_share: Annotated[float, Meta(gt=0.0, lt=1.0)] = FIRST_WINDOW_SHARE
+    """Share of the steps that this lasts."""
     zero_init: bool = False
     """Whether the last matrices of attention and feed-forward networks begin at 0, so that a layer
     adds nothing at first."""
@@ -132,6 +139,11 @@ class Train(Settings, frozen=True):
                 f"first_batch_size = {self.first_batch_size} is more than batch_size = "
                 f"{self.batch_size}, to which it grows"
             )
+        if self.first_window is None and self.first_window_share != FIRST_WINDOW_SHARE:
+            raise ValueError(
+                "first_window_share: says how long first_window lasts, and there is none; set it, "
+                "or leave both out"
+            )
         if self.average_steps > self.steps:
             raise ValueError(
                 f"average_steps = {self.average_steps}: the run has {self.steps} steps; average as "
@@ -156,6 +168,11 @@ class Train(Settings, frozen=True):
         sizes = self.first_batch_size + growth * np.arange(step + 1) // self.batch_warmup_steps
         sizes = np.minimum(sizes, self.batch_size)
         return int(sizes[:-1].sum()), int(sizes[-1])
+
+    def window(self, step: int) -> int | None:
+        """How far the tokens of a step may see, the first step being 0; None is as far as ever."""
+        begun = step < round(self.first_window_share * self.steps)
+        return self.first_window if begun else None
 
     def samples_of(self, step: int, part: int) -> tuple[int, int]:
         """Index of the first sample of a part of a step, and how many it has."""
@@ -213,6 +230,12 @@ class PretrainConfig(Settings, frozen=True):
             raise ValueError(
                 "train.zero_init: a model that begins as its teacher, or is made of LSTMs, has no "
                 "matrices to begin at 0; leave it out"
+            )
+        alone = self.teacher is None and self.decoder is None and self.model.recurrent is None
+        if self.train.first_window is not None and not alone:
+            raise ValueError(
+                f"train.first_window = {self.train.first_window}: is for a model that learns "
+                "without a teacher, and is one stack of attention; leave it out"
             )
         other = "generator" if self.generator else "teacher" if self.teacher else None
         if other and self.sampling.pairs != "none":
