@@ -128,7 +128,7 @@ class Transformer(nn.Module):
             return AttentionContext(
                 layout,
                 causal=config.attention.causal,
-                window=nearest(window, batch.window),
+                window=narrowest(window, batch.window),
                 scale=scale,
                 bias=bias,
                 rotary=rotary,
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
         return everywhere, context(window.tokens, window.base)
 
 
-def nearest(*windows: int | None) -> int | None:
+def narrowest(*windows: int | None) -> int | None:
     """The narrowest of some windows, of which None is no limit."""
     return min((window for window in windows if window is not None), default=None)
 
