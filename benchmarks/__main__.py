@@ -66,7 +66,10 @@ def main(arguments: list[str]) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"  # or a peer's figure holds its wait for the network
     from benchmarks.harness import Options
 
-    importlib.import_module(f"benchmarks.{name}").main(Options(**given))
+    try:
+        importlib.import_module(f"benchmarks.{name}").main(Options(**given))
+    except ModuleNotFoundError as missing:
+        parser.error(f"{name}: needs {missing.name}, which make bench-{name} installs")
     return 0
 
 

@@ -40,13 +40,13 @@ from benchmarks.embed import minilm
 from benchmarks.harness import Options, bf16_here
 from benchmarks.text import stsb
 from benchmarks.trainer import Labels, Numbers, Padding, Peer, Rows, Spans, Tags
+from bertkit.checkpoint.run_folder import SCORES
 from bertkit.console import quietly
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.storage import write_text
 from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples
-from bertkit.training.epochs import SCORES
 
 TRAINING, PREDICTION, SCORE = 4.0, 3.0, 0.99
 """Targets beside `Trainer` as it comes: how many times faster, and the least share of its score."""

@@ -54,6 +54,7 @@ from benchmarks.embed import minilm
 from benchmarks.finetune import data_folder, numbers
 from benchmarks.harness import Options, bf16_here, once
 from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.run_folder import JOURNAL
 from bertkit.config import read_toml
 from bertkit.console import quietly
 from bertkit.data.collate import collate
@@ -65,7 +66,6 @@ from bertkit.recipes.learn import RUN_FILE
 from bertkit.recipes.prepare import prepare
 from bertkit.storage import write_text
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.journal import FILE as JOURNAL
 from bertkit.training.journal import Journal
 
 OURS, TUNED, COPIED = "bertkit-mini", "H1", "H0"

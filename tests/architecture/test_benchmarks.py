@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import (
+    __main__,
     embed,
     finetune,
     gpt,
@@ -73,6 +75,18 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(capsys: pytest.CaptureFix
     assert sorted(harness.at_once(math.sqrt, runs, harness.Options())) == [2.0, 3.0]
     assert "failed: (-1.0,): ValueError" in capsys.readouterr().out
     assert not [*harness.at_once(math.sqrt, runs, harness.Options(minutes=0.0))]
+
+
+def test_a_peer_that_is_not_installed_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(pretrain, "main", lambda options: importlib.import_module("faiss"))
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(["pretrain"])
+    assert ended.value.code == 2
+    assert "pretrain: needs faiss, which make bench-pretrain installs" in capsys.readouterr().err
 
 
 def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:

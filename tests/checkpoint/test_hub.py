@@ -14,10 +14,8 @@ from tests.hub import COMMITS, FILES, Hub, environment, serving
 
 from bertkit.checkpoint import tuned
 from bertkit.checkpoint.hub import published, resolve
+from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST
 from bertkit.errors import CheckpointError
-from bertkit.recipes.testing import TEST
-from bertkit.training.epochs import GRID, SCORES, SEEDS
-from bertkit.training.journal import RUN
 
 
 @pytest.fixture

@@ -193,7 +193,9 @@ def test_the_first_steps_may_have_a_window(
     seen.clear()
     again, _ = learned("narrow", first_window=2, resume=True, **usual)
     assert seen == [2, 2, None, None, None]
-    assert all(torch.equal(weight, narrow[0][name]) for name, weight in again.items())
+    beside, _ = learned("beside", first_window=2, **usual | {"loader_processes": 2})
+    for weights in (again, beside):
+        assert all(torch.equal(weight, narrow[0][name]) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

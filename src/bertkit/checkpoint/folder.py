@@ -21,7 +21,7 @@ from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
-from bertkit.checkpoint.unfinished import say_unfinished
+from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
     Report,

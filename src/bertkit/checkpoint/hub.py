@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from bertkit.checkpoint import g2p, gguf
+from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST
 from bertkit.checkpoint.tuned import FILE as TUNED
 from bertkit.errors import CheckpointError
 
@@ -13,7 +14,7 @@ WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
-RECORDS = ("run.json", "scores.json", "seeds.json", "grid.json", "test.json", TUNED)
+RECORDS = (RUN, SCORES, SEEDS, GRID, TEST, TUNED)
 """Of a run or a machine, and not of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -11,6 +11,7 @@ import msgspec
 from torch import Tensor
 
 from bertkit import storage
+from bertkit.checkpoint.run_folder import RUN
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
@@ -211,6 +212,6 @@ def read_json(path: Path) -> Any:
         return storage.read_json(path, CheckpointError, "fetch it again")
     except FileNotFoundError:
         why = "missing; is this the folder of a model?"
-        if (path.parent / "run.json").exists():
+        if (path.parent / RUN).exists():
             why = "missing, for the run has not come to a model yet; go on with --resume"
         raise CheckpointError(f"{path}: {why}") from None

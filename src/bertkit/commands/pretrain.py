@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from bertkit.checkpoint.run_folder import RUN
 from bertkit.config import override, read_toml, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
@@ -16,7 +17,6 @@ from bertkit.recipes.pretrain import pretrain as pretrain_model
 from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
 from bertkit.recipes.variants import find_run_file
 from bertkit.storage import read_json
-from bertkit.training.journal import RUN
 from bertkit.training.run import Resume
 
 USUAL = "bertkit-mini"

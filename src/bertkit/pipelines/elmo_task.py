@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bertkit import tasks
 from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
+from bertkit.checkpoint.run_folder import SCORES
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.tags import TaggedText, untagged
@@ -128,7 +129,7 @@ def save_elmo_task(
             link_or_copy(vectors, place / VECTORS[vectors.suffix == ".gz"])
         write_json(place / RECORD, plain(record))
         write_tensors(place / NETWORK, _weights(features, head))
-        write_json(place / "scores.json", scores)
+        write_json(place / SCORES, scores)
 
 
 def _weights(features: Features, head: nn.Module) -> dict[str, Tensor]:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.folder import load, resave
+from bertkit.checkpoint.run_folder import CHECKPOINTS
 from bertkit.checkpoint.weights import read_tensors, standard_names
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.storage import refuse_used
-from bertkit.training.run import CHECKPOINTS
 from bertkit.training.state import damage
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.run_folder import RUN
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain, read_toml
 from bertkit.console import say
@@ -38,7 +39,7 @@ from bertkit.recipes.variants import find_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import read_json, refuse_used, write_json, write_text
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.journal import RUN, Journal
+from bertkit.training.journal import Journal
 
 RECORD = "record.json"
 """What a comparison was asked to do."""

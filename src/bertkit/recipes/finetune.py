@@ -19,6 +19,7 @@ from bertkit.checkpoint import hub
 from bertkit.checkpoint.adapter import base_of
 from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.pooling import read_pooling
+from bertkit.checkpoint.run_folder import SCORES
 from bertkit.config import (
     Count,
     Positive,
@@ -44,7 +45,7 @@ from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.epochs import SCORES, Epochs, check_metric, grown
+from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters, rows_read
 from bertkit.training.opening import opened

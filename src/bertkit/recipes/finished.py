@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.run_folder import SCORES
 from bertkit.console import say
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
@@ -14,7 +15,7 @@ from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import link_or_copy, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.epochs import SCORES, Epochs, check_published, read_scores, read_seeds
+from bertkit.training.epochs import Epochs, check_published, read_scores, read_seeds
 from bertkit.training.run import Run
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import tasks
+from bertkit.checkpoint.run_folder import GRID, SCORES
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import quietly, say
 from bertkit.data.bad_rows import some
@@ -25,7 +26,7 @@ from bertkit.tasks.confusion import read_report
 from bertkit.tasks.examples import Rows, check_examples
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
-from bertkit.training.epochs import GRID, SCORES, drop_weights, read_scores, read_seeds
+from bertkit.training.epochs import drop_weights, read_scores, read_seeds
 
 MOST = 100
 """Runs that are begun without asking."""

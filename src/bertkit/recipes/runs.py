@@ -10,12 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
 from bertkit.recipes.testing import read_test
 from bertkit.storage import distinct_names, write_text
-from bertkit.training.epochs import GRID, SCORES, SEEDS, read_scores
-from bertkit.training.journal import RUN, drawable
+from bertkit.training.epochs import read_scores
+from bertkit.training.journal import drawable
 from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import Run, different_settings, find_runs, read_run, thin
 

@@ -24,12 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.run_folder import RUN
 from bertkit.config import Count, Positive
 from bertkit.console import say
 from bertkit.errors import ConfigError, TrainingError
 from bertkit.recipes.run_file import Train
 from bertkit.storage import read_json
-from bertkit.training.journal import RUN, Journal
+from bertkit.training.journal import Journal
 
 FIRST = 3
 """Lines of a journal that are not counted: the first steps take longer."""

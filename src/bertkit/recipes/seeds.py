@@ -11,6 +11,7 @@ from msgspec import structs
 
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.run_folder import SCORES, SEEDS
 from bertkit.config import Settings
 from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune, finetune, grouped
@@ -20,7 +21,7 @@ from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.held_out import take_test, take_train_and_dev
 from bertkit.tasks.task import Reading, Task
-from bertkit.training.epochs import SCORES, SEEDS, read_scores
+from bertkit.training.epochs import read_scores
 from bertkit.training.run import Resume
 from bertkit.training.teacher import TaskTeacher
 

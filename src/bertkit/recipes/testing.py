@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.run_folder import TEST
 from bertkit.console import quietly, say
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import resolve_device
@@ -14,7 +15,6 @@ from bertkit.storage import read_json, write_json
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 
-TEST = "test.json"
 PREFIX = "test_"
 """Begins the names of their scores beside those of dev."""
 

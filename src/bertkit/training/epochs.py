@@ -10,6 +10,7 @@ from typing import Any
 
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN, SCORES, SEEDS
 from bertkit.config import decode
 from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
@@ -20,10 +21,8 @@ from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.columns import with_columns
 from bertkit.tasks.confusion import LabelReport, by_label, label_report
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group
-from bertkit.training.journal import RUN
-from bertkit.training.run import CHECKPOINTS, Run
+from bertkit.training.run import Run
 
-SCORES, SEEDS, GRID = "scores.json", "seeds.json", "grid.json"
 WEIGHTS = ".safetensors"
 ADAPTER = "adapter"
 """The folder in which a run's adapters are, beside the model that has them merged."""

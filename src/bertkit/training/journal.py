@@ -10,12 +10,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from bertkit.checkpoint.run_folder import JOURNAL
 from bertkit.errors import TrainingError
 from bertkit.storage import append_text, write_text
-
-RUN, FILE = "run.json", "journal.jsonl"
-"""Of a run's folder: what it was asked to do, and what happened."""
-
 
 LARGEST = 1e12
 """A number beyond it is no loss, rate or score, and is not drawn."""
@@ -43,7 +40,7 @@ class Journal:
     """
 
     def __init__(self, run: Path) -> None:
-        self.path = run / FILE
+        self.path = run / JOURNAL
         self.told: Callable[[Mapping[str, Any]], None] | None = None
         """Who else is told of each record."""
 

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.run_folder import CHECKPOINTS
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.storage import writing
 from bertkit.tasks.task import Feature, Task
-from bertkit.training.run import CHECKPOINTS, Run
+from bertkit.training.run import Run
 
 FILE = "start.safetensors"
 

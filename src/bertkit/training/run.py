@@ -31,6 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN
 from bertkit.checkpoint.weights import FILE
 from bertkit.config import flat
 from bertkit.console import say
@@ -48,7 +49,7 @@ from bertkit.storage import (
     writing,
 )
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import RUN, Journal, left_out
+from bertkit.training.journal import Journal, left_out
 from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.state import Snapshot, State, damage
 
@@ -58,7 +59,6 @@ Resume = bool | Literal["auto"]
 Show = Callable[[Path, Mapping[str, Tensor]], None]
 """Makes a checkpoint's weights those of the run's model folder; it gets them by our names, too."""
 
-CHECKPOINTS = "checkpoints"
 SETTINGS = (".json", ".txt")
 """How names of a model folder's files end, beside weights."""
 

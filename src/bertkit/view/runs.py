@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from bertkit.checkpoint.run_folder import JOURNAL, RUN
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
-from bertkit.training.journal import FILE, LARGEST, RUN, Journal, drawable, left_out
+from bertkit.training.journal import LARGEST, Journal, drawable, left_out
 from bertkit.view.chart import Point, curves, line_key, write_svg
 from bertkit.view.figures import Beside, Figure, Lines, Table
 
@@ -116,7 +117,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     """
     try:
         written = (folder / RUN).read_bytes()
-        age = time.time() - (folder / FILE).stat().st_mtime
+        age = time.time() - (folder / JOURNAL).stat().st_mtime
     except OSError:
         raise CheckpointError(
             f"{folder}: no run learns here; name the --out of `bertkit pretrain` or `finetune`"
@@ -130,11 +131,13 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         damaged.append(f"{folder / RUN}: damaged; what the run was asked to do is not shown")
     lines, damaged_lines = Journal(folder).read()
     if damaged_lines:
-        damaged.append(left_out(folder / FILE, damaged_lines))
+        damaged.append(left_out(folder / JOURNAL, damaged_lines))
     numbers = [line[key] for line in lines for key in ("loss", "learning_rate") if key in line]
     numbers += [v for line in lines for key in NAMED for v in line.get(key, {}).values()]
     if not all(map(drawable, numbers)):
-        damaged.append(f"{folder / FILE}: numbers that are none (nan, or too large) are not drawn")
+        damaged.append(
+            f"{folder / JOURNAL}: numbers that are none (nan, or too large) are not drawn"
+        )
     return Run(name or folder.name or str(folder), record, lines, age, damaged)
 
 

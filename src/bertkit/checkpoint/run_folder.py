@@ -1,4 +1,4 @@
-"""Whether a folder's model is one that a run has not finished."""
+"""What a run leaves in the folder of its model, and whether it has ended."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 from bertkit.console import say
 from bertkit.errors import spoken
 
-RUN, JOURNAL, SCORES = "run.json", "journal.jsonl", "scores.json"
-"""Of a run's folder; the last is written when all epochs of a fine-tuning are done."""
+RUN, JOURNAL = "run.json", "journal.jsonl"
+"""What the run was asked to do, and what happened."""
 
-SAVED = "checkpoints/step-*"
-"""Of a pretraining; the newest has the weights of the folder's model."""
+SCORES, SEEDS, GRID, TEST = "scores.json", "seeds.json", "grid.json", "test.json"
+"""Of a fine-tuning; the first is written when all epochs are done."""
+
+CHECKPOINTS = "checkpoints"
+"""A folder for each kept step; the newest has the weights of a pretraining's model."""
 
 
 def say_unfinished(folder: Path) -> None:
@@ -27,7 +30,8 @@ def say_unfinished(folder: Path) -> None:
         case {"config": {"train": {"steps": int(steps)}}}:
             if _last(folder, "step", "loss") >= steps:
                 return
-            names = [path.name.removeprefix("step-") for path in folder.glob(SAVED)]
+            kept = (folder / CHECKPOINTS).glob("step-*")
+            names = [path.name.removeprefix("step-") for path in kept]
             step = max((int(name) for name in names if name.isdecimal()), default=0)
             run, far = "pretraining", f"the model after step {step:,} of {steps:,}"
         case _:

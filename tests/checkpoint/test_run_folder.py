@@ -12,7 +12,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load
-from bertkit.checkpoint.unfinished import say_unfinished
+from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.errors import at_command_line
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
