@@ -135,7 +135,23 @@ def test_a_finished_run_gives_its_scores_again(
         finetune(Classify, base, dev=0.25, out=tmp_path / "a", resume=True, **given)
 
 
-def test_seeds_share_what_is_held_out_and_score_test(base: Path, tmp_path: Path) -> None:
+def test_dev_and_test_are_shares_of_one_file(base: Path, tmp_path: Path) -> None:
+    out, given = tmp_path / "out", {"train": rows(32), "dev": 0.25, "settings": SETTINGS}
+    first = finetune(Classify, base, test=0.125, out=out, **given)
+    data = record(out)["data"]
+    assert [data[name]["rows"] for name in ("train", "dev", "test")] == [20, 8, 4]
+    assert record(out, "test.json")["rows"] == 4
+    assert {"test_accuracy", "accuracy"} <= set(first)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "20 examples (without dev and test: a share of 0.375, seed 0)" in card
+    assert "4 examples (held out of train: a share of 0.125, seed 0)" in card
+    assert finetune(Classify, base, test=0.125, out=out, resume=True, **given) == first
+    with pytest.raises(ConfigError, match=r"test\.held_out\.share \(was 0\.125\)"):
+        finetune(Classify, base, test=0.25, out=out, resume=True, **given)
+
+
+@pytest.mark.parametrize("test", [rows(4, 200), 0.125])
+def test_seeds_share_what_is_held_out_and_score_test(base: Path, tmp_path: Path, test: Any) -> None:
     settings = replace(SETTINGS, epochs=1)
     summary = finetune_seeds(
         2,
@@ -143,12 +159,12 @@ def test_seeds_share_what_is_held_out_and_score_test(base: Path, tmp_path: Path)
         base,
         train=rows(32),
         dev=0.25,
-        test=rows(4, 200),
+        test=test,
         out=tmp_path / "out",
         settings=settings,
     )
     assert len(summary["test_accuracy"]["each"]) == 2
-    held = [record(tmp_path / "out" / f"seed-{seed}")["data"]["dev"] for seed in (0, 1)]
+    held = [record(tmp_path / "out" / f"seed-{seed}")["data"] for seed in (0, 1)]
     assert held[0] == held[1]
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card.count("| 2 seeds |") == 2

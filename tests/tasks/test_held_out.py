@@ -12,7 +12,7 @@ from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.held_out import hold_out, take_test, take_train_and_dev
+from bertkit.tasks.held_out import hold_out, take_rows
 
 
 def rows(**counts: int) -> list[Example]:
@@ -26,7 +26,7 @@ def rows(**counts: int) -> list[Example]:
 def held(given: list[Any], share: float, seed: int = 0, **options: Any) -> tuple[Any, Any]:
     kind = Classify if isinstance(given[0], Example) else Answer
     made = kind.Options(**options)
-    return hold_out(kind, given, share, options=made, seed=seed)  # type: ignore[arg-type]
+    return hold_out(kind, given, share, name="dev", options=made, seed=seed)  # type: ignore[arg-type]
 
 
 def test_every_label_gives_its_share() -> None:
@@ -75,15 +75,10 @@ def test_labels_of_several_are_told_apart_by_the_options() -> None:
     assert not any(row.text == "both" for dev in alone for row in dev)
 
 
-def take(dev: Any, count: int = 20) -> Any:
+def take(dev: Any, test: Any = None, count: int = 20) -> Any:
     given = rows(a=count, b=count)
-    return take_train_and_dev(Classify, given, dev, None, options=Classify.Options(), seed=3)
-
-
-@pytest.mark.parametrize("test", [0.1, "0.1", 2])
-def test_rows_of_test_are_no_share(test: Any) -> None:
-    with pytest.raises(ConfigError, match=r"test: .*; give a file, for dev alone may be a share"):
-        take_test(Classify, test, None)
+    taken = take_rows(Classify, given, dev, test, None, options=Classify.Options(), seed=3)
+    return taken.values()
 
 
 def test_a_share_is_told_by_its_number(
@@ -93,21 +88,50 @@ def test_a_share_is_told_by_its_number(
     assert (len(train.examples), len(dev.examples)) == (30, 10)
     assert dev.record["held_out"] == {"share": 0.25, "seed": 3, "from": "train"}
     assert "dev: 10 of 40 rows of train, held out (seed 3)" in capsys.readouterr().err
-    assert take(0.25)[1].examples == dev.examples
+    assert [*take(0.25)][1].examples == dev.examples
     monkeypatch.chdir(tmp_path)
     Path("0.25").mkdir()  # what is there is a file's name, not a number
     with pytest.raises(DataError, match="a folder; name a file"):
         take("0.25")
 
 
-@pytest.mark.parametrize("dev", ["0", "1.5", 2, -0.1, "nan"])
-def test_another_number_is_refused(dev: Any) -> None:
-    with pytest.raises(ConfigError, match="a share of train above 0 and below 1"):
-        take(dev)
+def test_dev_and_test_are_shares_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    train, dev, test = take(0.25, 0.1)
+    assert [len(part.examples) for part in (train, dev, test)] == [26, 10, 4]
+    told = [*map(repr, [*train.examples, *dev.examples, *test.examples])]
+    assert sorted(told) == sorted(map(repr, rows(a=20, b=20)))
+    assert dev.examples == [*take(0.25)][1].examples  # dev is the same with test and without
+    assert Counter(row.label for row in dev.examples) == {"a": 5, "b": 5}
+    assert Counter(row.label for row in test.examples) == {"a": 2, "b": 2}
+    assert "test: 4 of 40 rows of train, held out (seed 3)" in capsys.readouterr().err
+    assert test.record["held_out"] == {"share": 0.1, "seed": 3, "from": "train"}
+    assert train.record["held_out"] == {
+        "share": 0.35,
+        "seed": 3,
+        "from": "this file, without dev and test",
+    }
+
+
+def test_test_alone_may_be_a_share() -> None:
+    given, dev = rows(a=20, b=20), rows(a=3, b=3)
+    taken = take_rows(Classify, given, dev, "0.1", None, options=Classify.Options(), seed=3)
+    sizes = {name: len(part.examples) for name, part in taken.items()}
+    assert sizes == {"train": 36, "dev": 6, "test": 4}
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", 2, -0.1, "nan"])
+def test_another_number_is_refused(share: Any) -> None:
+    for name, shares in {"dev": (share,), "test": (0.1, share)}.items():
+        with pytest.raises(ConfigError, match=f"{name}: .* a share of train above 0 and below 1"):
+            take(*shares)
 
 
 def test_a_share_that_holds_nothing_is_refused() -> None:
-    with pytest.raises(DataError, match=r"a share of 0\.01 of 4 rows holds none"):
-        take(0.01, 2)
-    with pytest.raises(DataError, match=r"leaves no rows to learn from"):
-        take(0.99, 2)
+    with pytest.raises(DataError, match=r"dev: a share of 0\.01 of 4 rows holds none"):
+        take(0.01, count=2)
+    with pytest.raises(DataError, match=r"test: a share of 0\.01 of 4 rows holds none"):
+        take(0.5, 0.01, count=2)
+    with pytest.raises(DataError, match=r"dev: its share leaves no rows to learn from"):
+        take(0.99, count=2)
+    with pytest.raises(ConfigError, match=r"shares of 0\.5 and 0\.5 leave no rows to learn from"):
+        take(0.5, 0.5)

@@ -106,7 +106,7 @@ def _data(part: str, about: Mapping[str, Any]) -> str:
 
 
 def _drawn(part: str, held: Mapping[str, Any]) -> str:
-    what = "without dev" if part == "train" else "held out of train"
+    what = held["from"].removeprefix("this file, ") if part == "train" else "held out of train"
     return f"{what}: a share of {held['share']:g}, seed {held['seed']}"
 
 

@@ -27,7 +27,7 @@ def distill(
     *,
     train: Rows,
     dev: Rows | float,
-    test: Rows | None = None,
+    test: Rows | float | None = None,
     out: Path | str,
     student: str | Path | None = None,
     layers: Count | None = None,
@@ -53,7 +53,7 @@ def distill(
         train: Labelled examples to learn from.
         dev: The same, to choose the best epoch by and to score; or the share of train to hold out
             for that, such as 0.1.
-        test: The same, to score once, by the chosen epoch: rows that chose nothing.
+        test: The same, or a share, to score once, by the chosen epoch: rows that chose nothing.
         out: The folder of what is made; it must not exist yet.
         student: A model folder or hub id with the teacher's vocabulary.
         layers: Instead: as many layers of the teacher, evenly taken.

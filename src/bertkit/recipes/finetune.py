@@ -42,7 +42,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows, check_steps
 from bertkit.tasks.examples import Examples, Rows, check_examples
-from bertkit.tasks.held_out import take_test, take_train_and_dev
+from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import Epochs, check_metric, grown
@@ -123,7 +123,7 @@ def finetune(
     *,
     train: Rows,
     dev: Rows | float,
-    test: Rows | None = None,
+    test: Rows | float | None = None,
     out: Path | str,
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
@@ -137,14 +137,14 @@ def finetune(
 
     Where dev taught the task something, such as a threshold, their names begin with `best_`.
     `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
-    files, DataFrames or other rows (`data.given`), or examples; a number for `dev` is the share of
-    train held out for it. `test` is scored once, by the chosen epoch; the names of its scores begin
-    with `test_`. Settings (`Finetune`), options and columns (`Reading`) may be plain data, and any
-    of them a keyword: `epochs=2, text_column="review"`; options are those of `bertkit finetune TASK
-    --help`, such as `class_weights="balanced"`. A model that is open already stays as it is. With
-    a `teacher` the model learns from its outputs and states, too. `on_epoch` is called with each
-    epoch's number and dev scores. The same call with `resume` goes on after a kill, to the same
-    weights.
+    files, DataFrames or other rows (`data.given`), or examples. `test`, the same, is scored once,
+    by the chosen epoch; the names of its scores begin with `test_`. A number for `dev` or `test` is
+    the share of train held out for it. Settings (`Finetune`), options and columns (`Reading`) may
+    be plain data, and any of them a keyword: `epochs=2, text_column="review"`; options are those of
+    `bertkit finetune TASK --help`, such as `class_weights="balanced"`. A model that is open already
+    stays as it is. With a `teacher` the model learns from its outputs and states, too. `on_epoch`
+    is called with each epoch's number and dev scores. The same call with `resume` goes on after a
+    kill, to the same weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
@@ -156,10 +156,8 @@ def finetune(
     check_tracker(settings.track, "track")
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
-    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
-    data = {"train": train, "dev": dev}
-    if test is not None:
-        data["test"] = take_test(kind, test, reading)
+    data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
+    train, dev = data["train"], data["dev"]
     fitted = _task(kind, model, data, options)
     check_metric(fitted, settings.metric)
     _check_record(run, fitted, model, data, settings, reading, teacher)

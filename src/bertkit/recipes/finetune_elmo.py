@@ -31,7 +31,7 @@ from bertkit.pipelines.words import Words
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import Rows, check_examples
-from bertkit.tasks.held_out import take_test, take_train_and_dev
+from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading
 from bertkit.text.vectors import Vectors
 from bertkit.training.fit import fit
@@ -54,7 +54,7 @@ def finetune_elmo(
     task: Literal["tag", "classify"] = "tag",
     train: Rows,
     dev: Rows | float,
-    test: Rows | None = None,
+    test: Rows | float | None = None,
     out: Path | str,
     vectors: Path | None = None,
     crf: bool = False,
@@ -76,7 +76,7 @@ def finetune_elmo(
         train: Labelled examples to learn from.
         dev: The same, to choose the best epoch by and to score; or the share of train to hold out
             for that, such as 0.1.
-        test: The same, to score once, by the chosen epoch: rows that chose nothing.
+        test: The same, or a share, to score once, by the chosen epoch: rows that chose nothing.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors (GloVe or word2vec text, also .gz) that the BiLSTM reads beside the
             layers, as in the paper.
@@ -91,10 +91,8 @@ def finetune_elmo(
         raise ConfigError(f"crf: {task} has none; leave it out")
     kind = tasks.find(task)
     options = structs.replace(kind.Options(), crf=True) if crf else kind.Options()
-    learn, check = take_train_and_dev(
-        kind, train, dev, reading, options=options, seed=settings.seed
-    )
-    held = None if test is None else take_test(kind, test, reading)
+    data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
+    learn, check, held = data["train"], data["dev"], data.get("test")
     made = kind.from_examples(learn.examples, options)
     for rows in (check, *([held] if held else [])):
         check_examples(made, rows.examples)

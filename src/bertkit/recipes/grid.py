@@ -24,7 +24,7 @@ from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.confusion import read_report
 from bertkit.tasks.examples import Rows, check_examples
-from bertkit.tasks.held_out import take_test, take_train_and_dev
+from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import drop_weights, read_scores, read_seeds
 
@@ -43,7 +43,7 @@ def finetune_grid(
     *,
     train: Rows,
     dev: Rows | float,
-    test: Rows | None = None,
+    test: Rows | float | None = None,
     out: Path,
     settings: Finetune | None = None,
     options: Settings | Mapping[str, Any] | None = None,
@@ -67,9 +67,8 @@ def finetune_grid(
     cells = _cells(grid, kind, settings, options)
     _ask(len(cells) * count)
     check_out(out, resume=resume)
-    rows, scored = take_train_and_dev(
-        kind, train, dev, reading, options=options, seed=settings.seed
-    )
+    data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
+    rows, scored, held = data["train"], data["dev"], data.get("test")
     posed = kind.from_examples(rows.examples, options)
     asked = {(its.metric, str(own)): own for its, own in cells.values()}
     metrics = {
@@ -81,10 +80,7 @@ def finetune_grid(
             f"grid: combinations are scored by {' and '.join(sorted(metrics))}, which do not "
             "compare; run them apart"
         )
-    data = {"train": rows, "dev": scored}
-    held = None
-    if test is not None:
-        data["test"] = held = take_test(kind, test, reading)
+    if held is not None:
         check_examples(posed, held.examples)
     check_rows(posed, data, options)
     say(f"grid: {len(cells):,} combinations, each told when it is done")

@@ -19,7 +19,7 @@ from bertkit.recipes.finished import publish
 from bertkit.recipes.study import study
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows
-from bertkit.tasks.held_out import take_test, take_train_and_dev
+from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import read_scores
 from bertkit.training.run import Resume
@@ -33,7 +33,7 @@ def finetune_seeds(
     *,
     train: Rows,
     dev: Rows | float,
-    test: Rows | None = None,
+    test: Rows | float | None = None,
     out: Path | str,
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,
@@ -51,17 +51,16 @@ def finetune_seeds(
     if count < 1:
         raise ConfigError(f"seeds: {count}; run one at least")
     check_out(out, resume=resume)
-    train, dev = take_train_and_dev(kind, train, dev, reading, options=options, seed=settings.seed)
-    test = None if test is None else take_test(kind, test, reading)
+    data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
 
     def run(seed: int) -> dict[str, float]:
         folder = out / f"seed-{seed}"
         return finetune(
             kind,
             model,
-            train=train,
-            dev=dev,
-            test=test,
+            train=data["train"],
+            dev=data["dev"],
+            test=data.get("test"),
             out=folder,
             settings=structs.replace(settings, seed=seed),
             options=options,

@@ -20,43 +20,46 @@ from bertkit.tasks.examples import Examples, Rows, take
 from bertkit.tasks.task import E, Reading, Task
 
 
-def take_train_and_dev(
+def take_rows(
     kind: type[Task[Any, Any]],
     train: Rows,
     dev: Rows | float,
+    test: Rows | float | None,
     reading: Reading | None,
     *,
     options: Settings,
     seed: int,
-) -> tuple[Examples, Examples]:
-    """Rows to learn from and to score on; a number for `dev` is the share of train held out for it.
+) -> dict[str, Examples]:
+    """Rows to learn from, `train`, to choose the best epoch by, `dev`, and, where they are given,
+    to score once, `test`; a number is the share of train held out for these.
 
     Raises: DataError for no rows, ConfigError for a share that is none.
     """
-    share = _share(dev)
+    given = {"dev": dev, "test": test}
+    shares = {name: n for name, rows in given.items() if (n := _share(name, rows)) is not None}
+    if sum(shares.values()) >= 1.0:
+        both = " and ".join(f"{share:g}" for share in shares.values())
+        raise ConfigError(f"dev and test: shares of {both} leave no rows to learn from")
     learned = take(kind, train, reading, "train")
-    if share is None:
-        assert not isinstance(dev, float)
-        return learned, take(kind, dev, reading, "dev")
-    kept, held = hold_out(kind, learned.examples, share, options=options, seed=seed)
-    if not held:
-        raise DataError(
-            f"dev: a share of {share:g} of {len(learned.examples):,} rows holds none; give a "
-            "larger one"
-        )
-    say(f"dev: {len(held):,} of {len(learned.examples):,} rows of train, held out (seed {seed})")
-    drawn = {"share": share, "seed": seed}
-    return (
-        replace(learned, examples=kept, held_out=drawn | {"from": "this file, without dev"}),
-        replace(learned, examples=held, held_out=drawn | {"from": "train"}),
-    )
-
-
-def take_test(kind: type[Task[Any, Any]], test: Rows, reading: Reading | None) -> Examples:
-    """Rows to score once. Raises: ConfigError for a share, which dev alone may be."""
-    if _number(test) is not None:
-        raise ConfigError(f"test: {test}; give a file, for dev alone may be a share of train")
-    return take(kind, test, reading, "test")
+    data, kept, left = {"train": learned}, learned.examples, 1.0
+    said = f"{len(learned.examples):,} rows"
+    for name, share in shares.items():
+        kept, held = hold_out(kind, kept, share / left, name=name, options=options, seed=seed)
+        left -= share
+        if not held:
+            raise DataError(f"{name}: a share of {share:g} of {said} holds none; give a larger one")
+        say(f"{name}: {len(held):,} of {said} of train, held out (seed {seed})")
+        drawn = {"share": share, "seed": seed, "from": "train"}
+        data[name] = replace(learned, examples=held, held_out=drawn)
+    for name, rows in given.items():
+        if name not in shares and rows is not None:
+            assert not isinstance(rows, float)
+            data[name] = take(kind, rows, reading, name)
+    if shares:
+        without = f"this file, without {' and '.join(shares)}"
+        drawn = {"share": round(sum(shares.values()), 9), "seed": seed, "from": without}
+        data["train"] = replace(learned, examples=kept, held_out=drawn)
+    return data
 
 
 def hold_out(
@@ -64,10 +67,12 @@ def hold_out(
     rows: Sequence[E],
     share: float,
     *,
+    name: str,
     options: Settings,
     seed: int,
 ) -> tuple[list[E], list[E]]:
     """(rows to learn from, rows held out), each in their order: of every label the same share.
+    `name` is what these are for.
 
     Rows are put in a random order and sorted by their labels, and taken at equal distances
     (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, and
@@ -89,7 +94,7 @@ def hold_out(
     out = set(held)
     kept = [row for place, row in enumerate(rows) if place not in out]
     if not kept:
-        raise DataError(f"dev: a share of {share:g} leaves no rows to learn from")
+        raise DataError(f"{name}: its share leaves no rows to learn from; give a smaller one")
     task = kind.from_examples(kept, options)
     unknown = {place for place in held if not _known(task, rows[place])}
     return (
@@ -98,15 +103,17 @@ def hold_out(
     )
 
 
-def _share(dev: Rows | float) -> float | None:
-    """The share that `dev` is, None for rows or a file. Raises: ConfigError for another number."""
-    share = _number(dev)
+def _share(name: str, rows: Rows | float | None) -> float | None:
+    """The share that these are, None for rows or a file. Raises: ConfigError for another number."""
+    share = _number(rows)
     if share is not None and not 0.0 < share < 1.0:
-        raise ConfigError(f"dev: {share:g}; give a file, or a share of train above 0 and below 1")
+        raise ConfigError(
+            f"{name}: {share:g}; give a file, or a share of train above 0 and below 1"
+        )
     return share
 
 
-def _number(rows: Rows | float) -> float | None:
+def _number(rows: Rows | float | None) -> float | None:
     """The number that was given in place of rows; a file that is there is none."""
     if isinstance(rows, int | float):
         return float(rows)
