@@ -6,7 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
@@ -110,6 +112,27 @@ def test_dev_and_test_are_shares_of_all_rows(capsys: pytest.CaptureFixture[str])
         "seed": 3,
         "from": "this file, without dev and test",
     }
+
+
+@hypothesis.given(
+    counts=st.lists(st.integers(1, 12), min_size=2, max_size=5),
+    shares=st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45)),
+    seed=st.integers(0, 9),
+)
+def test_shares_part_the_rows_and_leave_train_every_label(
+    counts: list[int], shares: tuple[float, float], seed: int
+) -> None:
+    given = rows(**dict(zip("abcde", counts, strict=False)))
+    try:
+        taken = take_rows(
+            Classify, given, *shares, None, options=Classify.Options(), seed=seed
+        ).values()
+    except DataError:  # too few rows for the share
+        hypothesis.reject()
+    together = [row for part in taken for row in part.examples]
+    assert sorted(map(repr, together)) == sorted(map(repr, given))
+    train = next(iter(taken)).examples
+    assert {row.label for row in train} == {row.label for row in given}
 
 
 def test_test_alone_may_be_a_share() -> None:

@@ -72,7 +72,8 @@ def hold_out(
     seed: int,
 ) -> tuple[list[E], list[E]]:
     """(rows to learn from, rows held out), each in their order: of every label the same share.
-    `name` is what these are for.
+
+    `name` is what they are held out for, which errors say.
 
     Rows are put in a random order and sorted by their labels, and taken at equal distances
     (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, and
