@@ -87,6 +87,9 @@ def test_a_peer_that_is_not_installed_is_told(
         __main__.main(["pretrain"])
     assert ended.value.code == 2
     assert "pretrain: needs faiss, which make bench-pretrain installs" in capsys.readouterr().err
+    monkeypatch.setattr(pretrain, "main", lambda options: importlib.import_module("bertkit.none"))
+    with pytest.raises(ModuleNotFoundError):
+        __main__.main(["pretrain"])
 
 
 def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
