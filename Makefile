@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check format \
+.PHONY: help install demo test test-docs test-all check format \
 	bench-pretrain bench-gpt bench-finetune bench-finetune-speed bench-distill bench-families bench-elmo bench-embed bench-latency bench-stream bench-search bench-serve bench-prepare \
 	bench-startup bench-gradients bench-translate bench-generate bench-write bench-characters bench-prompts bench-few bench-history bench-scale bench-busy bench-speedrun bench-experiments bench-defaults gpu-check bench-report
 
@@ -37,6 +37,9 @@ demo: install ## raw text to a fine-tuned BERT on this machine, with a report (m
 
 test: install ## the tests without the slow ones
 	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL) $(OPTIONS)
+
+test-docs: install ## README, tutorial, course and guides, run as a user would
+	$(BIN)/python -m pytest tests/docs $(PARALLEL) $(OPTIONS)
 
 test-all: install ## every test
 	$(BIN)/python -m pytest $(PARALLEL)

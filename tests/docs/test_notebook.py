@@ -39,6 +39,7 @@ def printed(outputs: list[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_shows_what_it_holds(
     tmp_path: Path, minilm: Path, data_folder: Path
 ) -> None:

@@ -12,6 +12,8 @@ The fenced blocks of a page run in order, in one folder that is empty at first:
 A page that says `$DATA` (a folder of public data sets) or `$MODEL` (a small BERT) finds both in its
 environment, and is skipped where they are missing. Commands and programs are forks of one process
 that has imported bertkit (`forks.py`), but for blocks that start or end processes themselves.
+
+Pages take minutes: `make test` leaves them out, and `make test-docs` runs them.
 """
 
 from __future__ import annotations
@@ -124,6 +126,7 @@ def _pattern(line: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest, forks: Path
@@ -137,6 +140,7 @@ def test_page_runs_and_prints_what_it_shows(
     check(page, tmp_path, more, forks)
 
 
+@pytest.mark.slow
 def test_the_course_runs_and_prints_what_it_shows(tmp_path: Path, forks: Path) -> None:
     # in one folder: chapters use what earlier ones made
     assert len(COURSE) == 10

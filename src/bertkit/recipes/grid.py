@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,9 @@ def finetune_grid(
     settings = settings or Finetune()
     if not isinstance(options, Settings):
         options = decode(kind.Options, dict(options or {}))
-    cells = _cells(grid, kind, settings, options)
-    _ask(len(cells) * count)
+    tries = _tries(grid, options)
+    _ask(math.prod(len(values) for values in tries.values()) * count)
+    cells = _cells(tries, kind, settings, options)
     check_out(out, resume=resume)
     data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
     rows, scored, held = data["train"], data["dev"], data.get("test")
@@ -122,17 +124,12 @@ def finetune_grid(
     return {"best": best, **scores[best], **read_test(out)}
 
 
-def _cells(
-    grid: Sequence[str],
-    kind: type[Task[Any, Any]],
-    settings: Finetune,
-    options: Settings,
-) -> dict[str, tuple[Finetune, Settings]]:
-    """By the name of its folder each combination, as settings and options of the task.
+def _tries(grid: Sequence[str], options: Settings) -> dict[str, list[str]]:
+    """The values of each setting or option of the task that the lines name, as they are written.
 
-    Raises: ConfigError for a line, name or value that does not fit.
+    Raises: ConfigError for a line or a name that does not fit.
     """
-    tries: list[list[tuple[str, str]]] = []
+    tries: dict[str, list[str]] = {}
     for line in grid:
         name, _, values = line.partition("=")
         each = [value.strip() for value in values.split(",")]
@@ -142,13 +139,27 @@ def _cells(
         known = [*paths(Finetune), *options.__struct_fields__]
         if name not in known:
             raise ConfigError(f"grid: {name}: no such setting; {did_you_mean(name, known)}")
-        if name in [one[0][0] for one in tries]:
+        if name in tries:
             raise ConfigError(f"grid: {name}: is named twice; give all its values in one line")
         if name == "seed":
             raise ConfigError("grid: seed: nothing to choose among; take --seeds")
-        tries.append([(name, value) for value in dict.fromkeys(each)])
+        tries[name] = list(dict.fromkeys(each))
+    return tries
+
+
+def _cells(
+    tries: Mapping[str, Sequence[str]],
+    kind: type[Task[Any, Any]],
+    settings: Finetune,
+    options: Settings,
+) -> dict[str, tuple[Finetune, Settings]]:
+    """By the name of its folder each combination, as settings and options of the task.
+
+    Raises: ConfigError for a value that does not fit.
+    """
     cells = {}
-    for cell in itertools.product(*tries):
+    for values in itertools.product(*tries.values()):
+        cell = list(zip(tries, values, strict=True))
         asked = [one for one in cell if one[0] in paths(Finetune)]
         of_task = [one for one in cell if one not in asked]
         folder = ",".join(f"{name}={NAME.sub('-', value)}" for name, value in cell)
