@@ -109,6 +109,20 @@ def test_quantities_are_told_from_names() -> None:
     assert of("1.5", "2").labels == ("score",)
 
 
+def test_several_labels_have_no_matrix_even_without_a_mistake() -> None:
+    several = of('["a", "b"]', '["b"]')
+    dev = labelled('["a"]', '["b", "a"]')
+    right = [LabelsAnswer(several.labels_of(row), {"a": 0.9, "b": 0.9}) for row in dev]
+    report = several.label_report(right, dev)
+    assert report is not None
+    assert (report.labels["a"].f1, report.confusion) == (1.0, None)
+    one = of("a", "b")  # labels that compete have one
+    alone = one.label_report([LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a"))
+    assert alone is not None
+    assert alone.confusion is not None
+    assert alone.confusion.counts == [[1]]
+
+
 def test_several_labels_are_told_from_one() -> None:
     lists = of('["a", "b"]', "[]", '["b"]')
     assert lists.options.multi_label

@@ -14,7 +14,7 @@ from bertkit.pipelines import Answer, answering
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.storage import refuse_used
-from bertkit.tasks.confusion import by_label, label_report
+from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import Rows, check_examples, read_examples, take
 from bertkit.tasks.task import Reading
 
@@ -65,14 +65,7 @@ def evaluate(
         raise DataError("no rows to score")
     check_examples(answer.task, rows)
     answers = answer.answers(rows, long=answer.task.long_of_files())
-    report = label_report(
-        (
-            pair
-            for one, example in zip(answers, rows, strict=True)
-            for pair in answer.task.label_pairs(one, example)
-        ),
-        answer.task.labels,
-    )
+    report = answer.task.label_report(answers, rows)
     if errors is not None:
         write_mistakes(Path(errors), answer.task, answers, rows, report)
     show_labels(report, name)

@@ -395,6 +395,10 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             return "f1_micro", "f1_macro", "exact"
         return "accuracy", "f1", "matthews"
 
+    @property
+    def labels_compete(self) -> bool:
+        return not self.options.multi_label
+
     def label_pairs(
         self, answer: LabelAnswer | LabelsAnswer, example: Example
     ) -> Sequence[LabelPair]:

@@ -101,8 +101,13 @@ class LabelReport(msgspec.Struct, frozen=True):
         return lines
 
 
-def label_report(pairs: Iterable[LabelPair], labels: Sequence[str]) -> LabelReport | None:
-    """The report of all pairs; `labels` are in the task's order. None where there are no pairs."""
+def label_report(
+    pairs: Iterable[LabelPair], labels: Sequence[str], *, compete: bool = True
+) -> LabelReport | None:
+    """The report of all pairs; `labels` are in the task's order. None where there are no pairs.
+
+    Labels that do not `compete`, of which an example may have several, are not taken for others.
+    """
     counts = Counter(pairs)
     if not counts:
         return None
@@ -120,7 +125,7 @@ def label_report(pairs: Iterable[LabelPair], labels: Sequence[str]) -> LabelRepo
         label: _label_score(counts[label, label], expected[label], answered[label])
         for label in order
     }
-    return LabelReport(scores, _matrix(counts, order))
+    return LabelReport(scores, _matrix(counts, order) if compete else None)
 
 
 def by_label(report: LabelReport | None) -> dict[str, Any]:
@@ -151,9 +156,7 @@ def _label_score(right: int, expected: int, answered: int) -> LabelScore:
     )
 
 
-def _matrix(counts: Counter[LabelPair], order: Sequence[str]) -> ConfusionMatrix | None:
+def _matrix(counts: Counter[LabelPair], order: Sequence[str]) -> ConfusionMatrix:
     alone = any(None in pair for pair in counts)
-    if alone and not any(a != b and None not in (a, b) for a, b in counts):
-        return None
     names: list[str | None] = [*order, *([None] if alone else [])]
     return ConfusionMatrix(names, [[counts[row, column] for column in names] for row in names])

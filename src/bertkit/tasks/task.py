@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bertkit.config import Settings, decode, plain
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.tasks.confusion import LabelPair
+from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -379,6 +379,17 @@ class Task(ABC, Generic[E, A]):
     def label_pairs(self, answer: A, example: E) -> Sequence[LabelPair]:
         """The labels expected and answered, pair by pair; none for a task without labels."""
         return ()
+
+    @property
+    def labels_compete(self) -> bool:
+        """Whether an example has one of the labels, and not several."""
+        return True
+
+    def label_report(self, answers: Sequence[A], examples: Sequence[E]) -> LabelReport | None:
+        """How well the labels are told apart; None for a task without labels."""
+        both = zip(answers, examples, strict=True)
+        pairs = (pair for answer, example in both for pair in self.label_pairs(answer, example))
+        return label_report(pairs, self.labels, compete=self.labels_compete)
 
     @abstractmethod
     def error_record(self, answer: A, example: E) -> ErrorRecord:

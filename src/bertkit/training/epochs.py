@@ -19,7 +19,7 @@ from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.columns import with_columns
-from bertkit.tasks.confusion import LabelReport, by_label, label_report
+from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group
 from bertkit.training.run import Run
 
@@ -136,9 +136,7 @@ class Epochs:
 
     def report(self) -> LabelReport | None:
         """How well the best epoch tells the labels of dev apart, where the task has labels."""
-        answered = zip(self.answers(), self.examples, strict=True)
-        pairs = (pair for one, example in answered for pair in self.task.label_pairs(one, example))
-        return label_report(pairs, self.task.labels)
+        return self.task.label_report(self.answers(), self.examples)
 
     def write(self, report: LabelReport | None = None) -> Record:
         """Write `scores.json`, and return what it says."""
