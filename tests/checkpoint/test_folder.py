@@ -168,19 +168,6 @@ def test_other_labels_take_a_fresh_output(tokenizer: Tokenizer, tmp_path: Path) 
     assert set(other.report.fresh) == {"heads.classify.out.weight", "heads.classify.out.bias"}
 
 
-def test_labels_without_names_are_numbered(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """transformers writes no id2label where there are two labels of no name."""
-    folder = saved(tokenizer, tmp_path / "model", ("classify",))
-    edit_config(folder, id2label=None, label2id=None)
-    assert load(folder).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-
-
-def test_labels_keep_their_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = saved(tokenizer, tmp_path / "model", ("classify",))
-    edit_config(folder, id2label={"2": "c", "0": "a", "1": "b"})
-    assert load(folder).labels == ("a", "b", "c")
-
-
 # ---- sentence-transformers
 
 
@@ -243,30 +230,6 @@ def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> N
     place = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
     with pytest.raises(CheckpointError, match=r"pooling by \['weightedmean_tokens'\]"):
         load(place)
-
-
-def test_transformers_folder_without_label_names(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
-    config = transformers.BertConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tokenizer.save(tmp_path)
-    assert load(tmp_path).labels == ("LABEL_0", "LABEL_1")
-
-
-def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    for name in ("bert_config.json", "bert_model.ckpt.index", "vocab.txt"):
-        (tmp_path / name).write_text("{}", encoding="utf-8")
-    with pytest.raises(
-        CheckpointError, match=r"bert_model\.ckpt: a checkpoint which only TensorFlow"
-    ):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize(("family", "types"), [(BERT, 1), (BERT, 2), (DISTILBERT, 0)])

@@ -15,12 +15,19 @@ from torch import Tensor
 
 from bertkit.checkpoint import g2p
 from bertkit.checkpoint.adapter import read_adapter
-from bertkit.checkpoint.elmo import is_elmo
+from bertkit.checkpoint.config_json import (
+    architecture_of,
+    config_of,
+    heads_of,
+    labels_of,
+    length_of,
+    read_config,
+)
 from bertkit.checkpoint.generation import FILE as GENERATION
 from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
+from bertkit.checkpoint.pooling import read_pooling, write_pooling
 from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
@@ -32,8 +39,8 @@ from bertkit.checkpoint.weights import (
     standard_names,
     write_tensors,
 )
-from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.families import FAMILIES, LSTM, OTHERS, Family, family_of
+from bertkit.errors import CheckpointError, did_you_mean
+from bertkit.families import LSTM, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
@@ -135,7 +142,7 @@ def load(
     one_file = read_gguf(base) if base.is_file() else None
     pooling, inner, pooled_length = read_pooling(base)
     path = folder if one_file else inner / "config.json"
-    settings, family, config, decoder = _read_config(
+    settings, family, config, decoder = read_config(
         path, None if one_file is None else one_file.settings
     )
     if pooling is not None and not pooling.reads(config.hidden):
@@ -148,7 +155,7 @@ def load(
     if adapter is not None:
         weights, settings = adapter.merge(family, weights), adapter.settings(family, settings)
     saved_heads = heads_in(
-        family, weights, architecture=_architecture(settings), ours=_heads(settings, path)
+        family, weights, architecture=architecture_of(settings), ours=heads_of(settings, path)
     )
     known = tuple(head for head in saved_heads if head in HEADS)
     if adapter is not None and adapter.head in known:
@@ -158,7 +165,7 @@ def load(
     for stack in (config, decoder):
         if stack is not None:
             _check_sizes(stack, weights, path)
-    saved_labels = _labels(settings, family, weights, path)
+    saved_labels = labels_of(settings, family, weights, path)
     outputs = tuple(labels) or saved_labels
     unnamed = [head for head in LABELLED if head in wanted and not outputs]
     if unnamed:
@@ -178,7 +185,7 @@ def load(
     tokenizer = one_file.tokenizer if one_file else Tokenizer.load(inner)
     _check_tokenizer(tokenizer, inner, family, config)
     length = (
-        pooled_length or _length(settings, path) or tokenizer.max_length or config.max_positions
+        pooled_length or length_of(settings, path) or tokenizer.max_length or config.max_positions
     )
     return Loaded(
         model=model.eval(),
@@ -263,7 +270,7 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder, segments=model.config.token_types > 1)
-    config = _config_json(model, tokenizer, family, labels, settings or {}, length)
+    config = config_of(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
     if family.start:
         kept = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
@@ -328,100 +335,6 @@ def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
     }
 
 
-def _config_json(
-    model: Model,
-    tokenizer: Tokenizer,
-    family: Family,
-    labels: Sequence[str],
-    settings: Mapping[str, Any],
-    length: int | None,
-) -> dict[str, Any]:
-    heads, decoder = tuple(model.heads), model.decoder
-    known = frozenset(head for head in heads if head in HEADS and head not in OURS)
-    if known not in family.architectures:
-        raise CheckpointError(
-            f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
-            "save them apart"
-        )
-    if family.positions_after_pad and tokenizer.pad != model.config.pad_id:
-        raise CheckpointError(
-            f"the tokenizer's padding piece has id {tokenizer.pad}, the model's pad is "
-            f"{model.config.pad_id}; a {family.name} folder counts positions from it"
-        )
-    config = {
-        "architectures": [family.architectures[known]],
-        **family.write_config(model.config, None if decoder is None else decoder.config),
-        **{
-            f"{role}_token_id": getattr(tokenizer, role)
-            for role in family.written_roles
-            if tokenizer.knows(role)
-        },
-        **({"decoder_start_token_id": getattr(tokenizer, family.start)} if family.start else {}),
-        "dtype": "float32",
-        **settings,
-        "bertkit": {
-            "heads": list(heads),
-            **({} if length is None else {"length": length}),
-            **settings.get("bertkit", {}),
-        },
-    }
-    if model.causal and "choose" in heads:
-        config["num_labels"] = 1  # their class is that of labels, which are two by default
-    if labels:
-        config["id2label"] = {str(i): name for i, name in enumerate(labels)}
-        config["label2id"] = {name: i for i, name in enumerate(labels)}
-    return config
-
-
-def _read_config(
-    path: Path, given: dict[str, Any] | None
-) -> tuple[dict[str, Any], Family, TransformerConfig, TransformerConfig | None]:
-    tensorflow = sorted(path.parent.glob("*.ckpt.index"))
-    if tensorflow and not path.exists():
-        raise CheckpointError(
-            f"{tensorflow[0].with_suffix('')}: a checkpoint which only TensorFlow reads; take the "
-            "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
-            "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
-        )
-    if given is None and is_elmo(path.parent):
-        raise CheckpointError(
-            f"{path.parent}: an ELMo, which gives vectors of words alone; open it with "
-            "bertkit.pipeline('words', folder), and learn tags or labels on it with "
-            "`bertkit finetune elmo`"
-        )
-    settings = read_object(path) if given is None else given
-    kind = settings.get("model_type")
-    if not _known_code(settings):
-        raise CheckpointError(
-            f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
-            "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
-        )
-    family = family_of(kind)
-    if family is None:
-        known = ", ".join(FAMILIES)
-        has = OTHERS.get(kind) if isinstance(kind, str) else None
-        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and has is None else ""
-        raise CheckpointError(
-            f"{path}: model_type = {kind!r}, an architecture that bertkit has not"
-            + (f", with {has}" if has else "")
-            + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
-        )
-    try:
-        return settings, family, family.read_config(settings), family.read_decoder(settings)
-    except (ValueError, ConfigError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
-
-
-def _known_code(settings: Mapping[str, Any]) -> bool:
-    """Whether a folder asks for no code of its own, or for such as its family computes here."""
-    asked, family = settings.get("auto_map"), family_of(settings.get("model_type"))
-    if asked is None:
-        return True
-    if family is None or not family.code or not isinstance(asked, dict):
-        return False
-    return all(isinstance(name, str) and name.startswith(family.code) for name in asked.values())
-
-
 def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path: Path) -> None:
     """Whether the weights that are there can be of this shape, before one is made of it.
 
@@ -459,43 +372,3 @@ def _check_labels(
                 f"{path}: id2label names {len(labels):,} labels, and the {head} "
                 f"head has {outputs:,} outputs; they do not belong together"
             )
-
-
-def _heads(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The heads that a folder of ours names."""
-    bertkit = settings.get("bertkit", {})
-    heads = bertkit.get("heads", []) if isinstance(bertkit, dict) else None
-    if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
-        raise CheckpointError(f"{path}: bertkit.heads is no list of names")
-    return tuple(heads)
-
-
-def _length(settings: Mapping[str, Any], path: Path) -> int | None:
-    """The longest sequence that a folder of ours is meant for."""
-    length = settings.get("bertkit", {}).get("length")
-    if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{path}: bertkit.length is no number of tokens")
-    return length
-
-
-def _architecture(settings: Mapping[str, Any]) -> str:
-    """The class of transformers that wrote a folder, if it says so."""
-    match settings.get("architectures"):
-        case [str(name), *_]:
-            return name
-    return ""
-
-
-def _labels(
-    settings: Mapping[str, Any], family: Family, weights: Mapping[str, Tensor], path: Path
-) -> tuple[str, ...]:
-    """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
-    names = settings.get("id2label")
-    if not names:
-        rows = (weights.get(name) for name in family.outputs)
-        outputs = max((len(r) if r is not None and r.ndim else 0 for r in rows), default=0)
-        return tuple(f"LABEL_{i}" for i in range(outputs))
-    try:
-        return tuple(str(names[key]) for key in sorted(names, key=int))
-    except (TypeError, ValueError):
-        raise CheckpointError(f"{path}: id2label does not name labels by their number") from None

@@ -1,0 +1,109 @@
+"""What config.json says: labels with and without names, heads, lengths, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import tiny_folder, tiny_model
+
+from bertkit.checkpoint.config_json import architecture_of, config_of
+from bertkit.checkpoint.folder import load
+from bertkit.errors import CheckpointError
+from bertkit.families import BERT
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+
+@pytest.fixture(scope="module")
+def tokenizer(english: list[str]) -> Tokenizer:
+    return train(english[:5], kind="wordpiece", size=200)
+
+
+@pytest.fixture
+def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    labels = ("bad", "fair", "good")
+    return tiny_folder(
+        tmp_path / "model", tokenizer, "classify", labels=labels, layers=1, length=64
+    )
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change keys of a folder's config.json; None takes one out."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), "utf-8")
+
+
+def test_labels_without_names_are_numbered(folder: Path) -> None:
+    """transformers writes no id2label where there are two labels of no name."""
+    edit(folder, id2label=None, label2id=None)
+    assert load(folder).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_labels_keep_their_numbers(folder: Path) -> None:
+    edit(folder, id2label={"2": "c", "0": "a", "1": "b"})
+    assert load(folder).labels == ("a", "b", "c")
+
+
+def test_transformers_folder_without_label_names(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    config = transformers.BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    assert load(tmp_path).labels == ("LABEL_0", "LABEL_1")
+
+
+def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for name in ("bert_config.json", "bert_model.ckpt.index", "vocab.txt"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    with pytest.raises(
+        CheckpointError, match=r"bert_model\.ckpt: a checkpoint which only TensorFlow"
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "brt"}, r"config\.json: model_type = 'brt', .* did you mean 'bert'\?"),
+        ({"model_type": None}, r"config\.json: model_type = None, an architecture that bertkit"),
+        ({"auto_map": {"AutoModel": "code.Model"}}, "asks to run code that came with the model"),
+        ({"bertkit": {"heads": "classify"}}, r"config\.json: bertkit\.heads is no list of names"),
+        ({"bertkit": {"length": "long"}}, r"config\.json: bertkit\.length is no number of tokens"),
+        ({"id2label": {"first": "a"}}, "id2label does not name labels by their number"),
+        ({"id2label": {"0": "a"}}, "id2label names 1 labels, and the classify head has 3"),
+        ({"num_attention_heads": 3}, r"config\.json: .*heads"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_file(
+    changes: dict[str, Any], message: str, folder: Path
+) -> None:
+    load(folder)  # as it was saved it opens
+    edit(folder, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load(folder)
+
+
+def test_what_is_saved_names_its_class_heads_and_length(tokenizer: Tokenizer) -> None:
+    model = tiny_model(tokenizer, "classify", labels=("no", "yes"), layers=1, length=64)
+    config = config_of(model, tokenizer, BERT, ("no", "yes"), {"problem_type": "x"}, 32)
+    assert architecture_of(config) == "BertForSequenceClassification"
+    assert config["bertkit"] == {"heads": ["classify"], "length": 32}
+    assert (config["id2label"], config["problem_type"]) == ({"0": "no", "1": "yes"}, "x")
+    assert architecture_of({"architectures": []}) == architecture_of({}) == ""
+
+
+def test_heads_that_no_class_holds_together_are_refused(tokenizer: Tokenizer) -> None:
+    model = tiny_model(tokenizer, "classify", "answer", labels=("no", "yes"), layers=1)
+    with pytest.raises(CheckpointError, match="cannot hold the heads classify, answer together"):
+        config_of(model, tokenizer, BERT, ("no", "yes"), {}, None)
