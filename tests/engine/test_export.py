@@ -66,7 +66,7 @@ def test_a_graph_has_the_models_vectors(
 ) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    model = model_of(family, layers=2)  # the first reads all, the second near ones, where they differ
+    model = model_of(family, layers=2)  # where layers differ, one of each kind
     pooling = Pooling("mean", True, Dense(model.config.hidden, 5) if family == "bert" else None)
     for kind in ("onnx", "openvino"):
         if kind == "openvino":

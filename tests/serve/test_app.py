@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 from tests.serve.conftest import KINDS, Server
 
 from bertkit.checkpoint.folder import load, save
@@ -98,14 +99,19 @@ fields = [
 ]
 
 
+@pytest.fixture
+def client(server: Server) -> TestClient:
+    """Of one server for all examples of a property."""
+    return server()
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from(ROUTES),
     bodies=st.lists(st.dictionaries(st.sampled_from(fields), values), min_size=10, max_size=10),
     cut=st.integers(0, 40),
 )
-def test_no_body_is_a_5xx(server: Server, path: str, bodies: list[Any], cut: int) -> None:
-    client = server()
+def test_no_body_is_a_5xx(client: TestClient, path: str, bodies: list[Any], cut: int) -> None:
     for body in bodies:
         text = json.dumps(body).encode()
         for sent in (text, text[cut:], text[: -cut or None]):
@@ -115,10 +121,10 @@ def test_no_body_is_a_5xx(server: Server, path: str, bodies: list[Any], cut: int
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.text(string.printable, max_size=30), method=st.sampled_from(["GET", "PUT", "HEAD"]))
-def test_no_path_is_a_5xx(server: Server, path: str, method: str) -> None:
+def test_no_path_is_a_5xx(client: TestClient, path: str, method: str) -> None:
     from urllib.parse import quote
 
-    assert server().request(method, "/" + quote(path)).status_code < 500
+    assert client.request(method, "/" + quote(path)).status_code < 500
 
 
 def test_a_model_is_opened_again_under_way(server: Server, folders: Path, tmp_path: Path) -> None:
