@@ -200,3 +200,10 @@ def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> byt
     size = len(objects) + 1
     end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
     return data + f"{end}startxref\n{len(data)}\n%%EOF\n".encode()
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change keys of a folder's config.json; None takes one out."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), "utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.factories import tiny_folder, tiny_model
+from tests.factories import edit_config, tiny_folder, tiny_model
 from torch import Tensor
 
 import bertkit
@@ -54,12 +54,6 @@ def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 def rewrite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     save_file(dict(tensors), folder / FILE)
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), "utf-8")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,6 @@ def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:
         ("patience=3", "patience: is named twice; give all its values in one line"),
         ("device=a/b,a:b", "device=a-b: two combinations have this name"),
         ("seed=1,2", "nothing to choose among; take seeds="),
-        (f"batch_size={','.join(map(str, range(1, 10_001)))}", "grid: 20,000 runs, and 100 are"),
     ],
 )
 def test_a_line_that_does_not_fit_is_told_before_work(
@@ -160,6 +159,16 @@ def test_a_line_that_does_not_fit_is_told_before_work(
     with pytest.raises(ConfigError) as told:
         tried(base, tmp_path / "out", ["patience=1,2", line])
     assert sentence in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_many_are_counted_before_they_are_made(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertkit.recipes.grid._cells", lambda *_: pytest.fail("made"))
+    many = ["patience=1,2", f"batch_size={','.join(map(str, range(1, 5_001)))}"]
+    with pytest.raises(ConfigError, match="grid: 20,000 runs, and 100 are begun without asking"):
+        tried(base, tmp_path / "out", many, count=2)
     assert not (tmp_path / "out").exists()
 
 

@@ -49,6 +49,10 @@ def test_several_labels_have_no_matrix_and_entities_one_with_none() -> None:
     assert entities.confusion is not None
     assert entities.confusion.labels == ["ORG", "PER", None]
     assert entities.confusion.counts == [[0, 0, 0], [1, 0, 1], [1, 0, 0]]
+    missed = label_report([("PER", "PER"), ("PER", None)], ())
+    assert missed is not None
+    assert missed.confusion is not None  # though no type is taken for another
+    assert missed.confusion.counts == [[1, 1], [0, 0]]
     assert label_report([], ("a",)) is None
 
 
