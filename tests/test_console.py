@@ -74,9 +74,15 @@ def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lines_of_stdin_that_hold_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = "\ufeffone\r\n\n  \ntwo \n".encode() + b"\xff\n"
+    data = "\ufeffone\r\n\n  \ntwo é \n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
-    assert list(console.lines()) == ["one", "two ", "\udcff"]
+    assert list(console.lines()) == ["one", "two é "]
+    bad = io.TextIOWrapper(io.BytesIO(data + b"caf\xe9\n"), encoding="ascii")
+    monkeypatch.setattr(sys, "stdin", bad)
+    texts = console.lines()
+    assert [next(texts), next(texts)] == ["one", "two é "]
+    with pytest.raises(DataError, match=r"^stdin:5: not UTF-8 \(0xe9\); convert it"):
+        next(texts)
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n \n"))
     with pytest.raises(DataError, match="stdin: no text"):
         list(console.lines())

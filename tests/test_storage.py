@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertkit.errors import CheckpointError, ConfigError, StorageError
 from bertkit.storage import (
     DEPTH,
     append_text,
     check_out,
+    csv_line,
     distinct_names,
     new_folder,
     read_json,
@@ -174,3 +179,9 @@ def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
     check_out(place, resume="auto")
     with pytest.raises(ConfigError, match="exists already"):
         check_out(place, resume=False)
+
+
+@given(st.lists(st.lists(st.text(st.sampled_from("a,\"'\r\n \t;\ufeff")), min_size=1)))
+def test_cells_come_back_from_lines_of_csv(rows: list[list[str]]) -> None:
+    text = "".join(map(csv_line, rows))
+    assert list(csv.reader(io.StringIO(text, newline=""))) == rows

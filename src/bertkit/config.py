@@ -10,6 +10,7 @@ import ast
 import inspect
 import itertools
 import json
+import math
 import re
 import textwrap
 import tomllib
@@ -64,9 +65,15 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
     if notes:
         say(f"{'; '.join(notes)}: use the new name, the old one will go")
     try:
-        return msgspec.convert(data, kind)
+        settings = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_message(kind, data, str(error), where)) from None
+    for path, value in flat(data).items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, float) and not math.isfinite(one):  # JSON has no such number
+                place = ".".join(filter(None, [where, path]))
+                raise ConfigError(f"{place}: expected a finite number, got {one}")
+    return settings
 
 
 def with_keywords(

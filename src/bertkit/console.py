@@ -34,17 +34,30 @@ def say(text: str) -> None:
 def lines(*, blank: bool = False) -> Iterator[str]:
     """The lines of stdin that hold text, or all of them, as they come.
 
-    Raises: DataError if there are none.
+    Raises: DataError if there are none, or for one that is no UTF-8.
     """
     if sys.stdin.isatty():
         raise DataError("no text; give it as an argument or on stdin, one text a line")
-    if isinstance(sys.stdin, io.TextIOWrapper):  # the tokenizer names what is not UTF-8
+    if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    texts = (line.strip("\ufeff\r\n") for line in sys.stdin if blank or line.strip())
+    texts = (line.strip("\ufeff\r\n") for line in _decoded() if blank or line.strip())
     first = next(texts, None)
     if first is None:
         raise DataError("stdin: no text; give one text a line")
     yield from itertools.chain([first], texts)
+
+
+def _decoded() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin, 1):
+        try:
+            line.encode()
+        except UnicodeEncodeError as error:
+            byte = ord(line[error.start]) - 0xDC00
+            raise DataError(
+                f"stdin:{number}: not UTF-8 (0x{byte:02x}); convert it, for example: "
+                "iconv -f WINDOWS-1252 -t UTF-8"
+            ) from None
+        yield line
 
 
 def asked(prompt: str) -> Iterator[str]:

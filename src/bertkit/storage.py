@@ -7,8 +7,10 @@ numbers are bounded before anything is made of it.
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -153,6 +155,14 @@ def sweep(folder: Path) -> None:
                 shutil.rmtree(partial, ignore_errors=True)
             else:
                 partial.unlink(missing_ok=True)
+
+
+def csv_line(cells: Sequence[str]) -> str:
+    """A line of a .csv file. Its writer leaves a lone "\r" bare, which readers take for an end."""
+    line = io.StringIO()
+    quoting = csv.QUOTE_ALL if any("\r" in cell for cell in cells) else csv.QUOTE_MINIMAL
+    csv.writer(line, lineterminator="\n", quoting=quoting).writerow(cells)
+    return line.getvalue()
 
 
 def append_text(path: Path, text: str) -> None:

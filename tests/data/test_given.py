@@ -195,6 +195,25 @@ def test_a_data_frame_is_read_as_its_csv_file_is(labels: list[Any], tmp_path: Pa
         assert [e.label for e in take(Classify, rows, None, "train").examples] == there
 
 
+@pytest.mark.parametrize("kind", ["dicts", "parquet"])
+def test_a_later_list_does_not_change_what_a_label_is_called(kind: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "text": ["a b c", "d e f", "g h i", "j k l"],
+        "label": [True, False, True, False],
+        "tags": [None, None, ["x"], None],
+    }
+    table: Any = pyarrow.table(columns)
+    rows: Any = table.to_pylist()
+    if kind == "parquet":
+        rows = tmp_path / "rows.parquet"
+        parquet.write_table(table, rows)
+    found = take(Classify, rows, Reading(text="text", label="label"), "train")
+    assert {example.label for example in found.examples} == {"true", "false"}
+
+
 def test_whole_floats_beside_lists_are_places() -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"context": ["a b"], "choices": [["x", "y"]], "label": [1.0]})

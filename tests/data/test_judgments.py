@@ -62,6 +62,9 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
         ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: a second query with the id '1'"),
         ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
         ("a.jsonl", '{"id": 1}', r"a.jsonl:1: no field 'text'"),
+        ("a.jsonl", '{"id": 1, "text": null}', r"a.jsonl:1: the field 'text' holds a NoneType"),
+        ("a.jsonl", '{"id": null, "text": "A"}', r"a.jsonl:1: the field 'id' holds a NoneType"),
+        ("a.tsv", "1\tA\n1 \tB", r"a.tsv:2: a second query with the id '1'"),
         ("a.csv", "1,A", r"a.csv: queries are read from"),
     ],
 )

@@ -17,6 +17,10 @@ def test_word_pairs(tmp_path: Path) -> None:
     path = tmp_path / "pairs.txt"
     path.write_text("love\tsex\t6.77\n\ntiger cat 7\n", encoding="utf-8")
     assert read_word_pairs(path) == [("love", "sex", 6.77), ("tiger", "cat", 7.0)]
+    for score in ("nan", "inf"):
+        path.write_text(f"a b 1\na c {score}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=f"pairs.txt:2: the score {score} is no number"):
+            read_word_pairs(path)
 
 
 @pytest.mark.parametrize(

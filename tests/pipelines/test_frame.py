@@ -44,6 +44,9 @@ def test_rows_keep_their_columns_and_their_index() -> None:
     assert table.index.tolist() == [7, 3]
     assert (table["label"] == table["predicted_label"]).tolist() == [True, False]
     assert list(rows.columns) == ["review", "label"]
+    again = frame(ANSWERS, rows.assign(predicted_label="mine"))
+    assert again["predicted_label"].tolist() == ["mine", "mine"]
+    assert again["predicted_predicted_label"].tolist() == table["predicted_label"].tolist()
     assert list(frame(ANSWERS, rows["review"]).columns)[:2] == ["review", "label"]
     assert frame(ANSWERS, rows["review"]).index.tolist() == [7, 3]
     dicts = [{"id": 1}, {"id": 2}]

@@ -16,8 +16,9 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
-from bertkit.recipes.predict_file import write_answers
+from bertkit.recipes.predict_file import _input, write_answers
 from bertkit.tasks.classify import LabelAnswer, LabelsAnswer
+from bertkit.tasks.task import Reading
 
 Captured = pytest.CaptureFixture[str]
 Predict = Callable[..., Any]
@@ -183,3 +184,76 @@ def test_a_name_of_the_input_stays_its_own(tmp_path: Path) -> None:
     assert (held["label"], held["predicted_label"]) == ("gold", "a")
     write_answers(tmp_path / "a.csv", [(row, LabelAnswer("a", 1.0, {"a": 1.0}))])
     assert "predicted_scores.a" in (tmp_path / "a.csv").read_text()
+
+
+def predicted(model: str, file: Path, out: str, *words: str) -> list[dict[str, Any]]:
+    path = file.with_name(out)
+    assert cli.run(["predict", model, "--file", str(file), "--out", str(path), *words]) == 0
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_answers_of_answers_keep_the_first(model: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text,label\na b,x\ny z,y\n", encoding="utf-8")
+    once = predicted(model, tmp_path / "in.csv", "once.csv")
+    twice = predicted(model, tmp_path / "once.csv", "twice.csv", "--text-column", "text")
+    for row, first in zip(twice, once, strict=True):
+        assert {**row, **first} == row
+        assert row["predicted_predicted_label"] == first["predicted_label"]
+
+
+def test_rows_of_parquet_keep_their_columns(model: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"text": ["a b", "y z"], "label": ["x", "y"], "n": [1, 2]})
+    parquet.write_table(table, tmp_path / "in.parquet")
+    rows = predicted(model, tmp_path / "in.parquet", "out.csv")
+    assert [(row["text"], row["label"], row["n"]) for row in rows] == [
+        ("a b", "x", "1"),
+        ("y z", "y", "2"),
+    ]
+    assert rows[0]["predicted_label"] in "01"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_fields_of_later_rows_are_kept(kind: str, model: str, tmp_path: Path) -> None:
+    rows = [{"body": "a"}, {"body": "b", "label": 7}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = ("--text-column", "body")
+    first, second = predicted(model, tmp_path / "in.jsonl", f"out.{kind}", *words)
+    assert first.get("label") in ("", None)
+    assert str(second["label"]) == "7"
+    assert first["predicted_label"] in ("0", "1")
+
+
+def test_a_lone_carriage_return_stays_in_its_cell(model: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(b'text,other\n"c\rd",1\na,2\n')
+    rows = predicted(model, tmp_path / "in.csv", "out.csv")
+    assert [(row["text"], row["other"]) for row in rows] == [("c\rd", "1"), ("a", "2")]
+
+
+def test_rows_of_swag_without_labels_keep_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(
+        ",video-id,sent1,sent2,ending0,ending1\n"
+        "0,v,A man sits down there.,He,eats a lot of it.,sings to them all.\n"
+        "1,w,A dog runs on the road.,It,barks at every one.,sleeps on the way.\n",
+        encoding="utf-8",
+    )
+    rows = _input("choose", file, Reading())
+    assert list(rows) == [f"{file}:2", f"{file}:3"]
+    assert rows[f"{file}:2"]["sent2"] == "He"
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])
+def test_half_of_a_pair_is_named_before_work(
+    out: str, model: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": "\\ud800"}\n')
+    words = ["--file", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / out)]
+    assert cli.run(["predict", model, *words]) == 2
+    assert "in.jsonl:2: half of a surrogate pair" in capsys.readouterr().err
+    assert not (tmp_path / out).exists()

@@ -223,7 +223,7 @@ def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
     corpus.verify()
 
 
-@pytest.mark.parametrize("part", ["0/8", "9/8", "3", "a/b", "-1/8", "/"])
+@pytest.mark.parametrize("part", ["0/8", "9/8", "3", "a/b", "-1/8", "/", "²/3"])
 def test_a_part_that_is_none_is_refused(
     part: str, texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -117,6 +117,11 @@ def test_what_cannot_be_asked_is_named(
         evaluate_prompts(folder, **{**files, "template": TEMPLATE, "shots": [0], **changed})
 
 
+def test_a_folder_in_use_is_left_as_it_is(folder: Path, files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        evaluate_prompts(folder, **files, out=folder)
+
+
 def test_a_label_that_train_lacks_is_named(
     folder: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:

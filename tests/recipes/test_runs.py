@@ -76,6 +76,10 @@ def test_a_folder_of_runs_and_the_forms(
     assert drawn.count('class="line') == 2 * 3  # a line a run, and in the legend
     assert cli.run(["runs", str(tuned), "--format", "latex", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
+    for words in (["--out", str(out)], ["--picture", str(picture)]):
+        assert cli.run(["runs", str(tuned), *words]) == 2
+        assert f"{words[1]}: exists already; choose another {words[0]}" in capsys.readouterr().err
+    assert picture.read_text(encoding="utf-8") == drawn
     latex = out.read_text(encoding="utf-8")
     assert latex.startswith("\\begin{tabular}{l")
     assert "batch\\_size" in latex

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
@@ -26,6 +28,16 @@ def test_the_bound_that_tells_most_apart() -> None:
     assert _auc(scores, same) == 1.0
     assert _auc(-scores, same) == 0.0
     assert _auc(np.zeros(4, np.float32), same) == 0.5
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.booleans()), min_size=1))
+def test_no_bound_tells_more_apart(rows: list[tuple[float, bool]]) -> None:
+    scores, same = np.float32([score for score, _ in rows]), np.array([one for _, one in rows])
+
+    def right(bound: float) -> float:
+        return float(((scores >= bound) == same).mean())
+
+    assert right(_bound(scores, same)) == max(map(right, [*scores.tolist(), np.inf]))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

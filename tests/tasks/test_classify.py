@@ -339,9 +339,27 @@ def test_dev_teaches_thresholds_and_a_temperature() -> None:
 
 def test_a_temperature_is_not_said_of_other_tasks() -> None:
     assert of("no", "yes").calibration([], []) == {}
-    for labels in (("1.5", "2"), ('["a"]', "[]")):
-        with pytest.raises(DataError, match="calibrate: is for one label a text"):
-            of(*labels, calibrate=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "said"),
+    [
+        (("1.5", "2"), {"calibrate": True}, "is for one label a text, and the rows have numbers"),
+        (('["a"]', "[]"), {"calibrate": True}, "one label a text, and the rows have several"),
+        (("1.5", "2"), {"temperature": 2.0}, "temperature: is for one label a text"),
+        (('["a"]', "[]"), {"temperature": 2.0}, "temperature: is for one label a text"),
+        (("1.5", "2"), {"threshold": 0.9}, "threshold: is for several labels"),
+        (("no", "yes"), {"threshold": 0.9}, "several labels, and the rows have one label a text"),
+        (("no", "yes"), {"thresholds": (0.5, 0.5)}, "thresholds: is for several labels"),
+        (("1.5", "2"), {"class_weights": "balanced"}, "is for one label a text or several labels"),
+    ],
+)
+def test_an_option_of_other_labels_is_refused(
+    labels: tuple[str, ...], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        of(*labels, **options)
+    of(*labels)
 
 
 def test_the_scores_that_choose_are_those_of_the_task() -> None:

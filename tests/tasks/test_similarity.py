@@ -442,6 +442,22 @@ def test_all_rows_that_cannot_be_used_are_named(
     assert "t.tsv:4: the label 'high' is no number" in told
 
 
+@pytest.mark.parametrize(
+    ("loss", "options", "said"),
+    [
+        ("ranking", {"margin": 0.5}, "margin: is for the loss triplet, and this one is ranking"),
+        ("ranking", {"highest": 5.0}, "highest: is for the loss cosine or cosent"),
+        ("triplet", {"scale": 10.0}, "scale: is for the loss ranking or cosent or margin_mse"),
+    ],
+)
+def test_an_option_of_another_loss_is_refused(
+    loss: Any, options: dict[str, float], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Similarity.from_examples(TRIPLETS, Options(loss=loss, **options))  # type: ignore[arg-type]
+    Similarity.from_examples(TRIPLETS, Options(loss=loss))
+
+
 def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Path) -> None:
     for loss, examples, lacks in (
         ("triplet", pairs(4), "negatives"),

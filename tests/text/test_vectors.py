@@ -42,6 +42,12 @@ def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
     assert Vectors.load(write(tmp_path / "v.txt", GLOVE.rstrip("\n"))).words[-1] == "zoo"
 
 
+@pytest.mark.parametrize("header", ["", "3 3\n"])
+def test_a_byte_order_mark_is_no_part_of_a_word(header: str, tmp_path: Path) -> None:
+    found = Vectors.load(write(tmp_path / "v.txt", "\ufeff" + header + GLOVE))
+    assert found.words == ["the", ",", "zoo"]
+
+
 def test_words_with_spaces_and_words_of_digits(tmp_path: Path) -> None:
     rows = ". . . 1 2\nat name@domain.com 3 4\n1995 5 6\nNaN 7 8\n\u00a0 9 10\n"
     found = Vectors.load(write(tmp_path / "v.txt", rows))

@@ -76,9 +76,11 @@ def predict(
         if out is not None and out.suffix == ".tsv":
             refuse_tabs(rows)
         answered: Iterator[tuple[Row, Any]] = zip(rows, answers, strict=True)
+        columns = list(dict.fromkeys(name for row in rows for name in row))
     else:
         answered = answered_texts(answer, text or lines(), pair or (), long=long)
+        columns = []
     if out is None:
         yield from (one for _, one in answered)
     else:
-        say(f"{out}: {write_answers(out, answered):,} rows")
+        say(f"{out}: {write_answers(out, answered, columns):,} rows")

@@ -182,12 +182,15 @@ def _table(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
     names = lines[0][1]
     if len(names) == MCTEST:
         return list(_mctest(path, lines, labelled)), "MCTest (stories with four questions)"
-    if {"ending0", "ending1"} <= set(names):
+    if set(names) >= SWAG:
         return _swag(lines, labelled), "SWAG (sent1, sent2 and endings)"
     if names[-1].strip().lower() in ANSWER_NAMES:
         lines = lines[1:]
     return _arc(path, lines, labelled)
 
+
+SWAG = frozenset({"ending0", "ending1"})
+"""Columns by which a SWAG file is known."""
 
 MCTEST = 23
 """Columns of a story: its name, who wrote it, its text, and four times a question with choices."""

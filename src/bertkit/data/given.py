@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -64,6 +64,7 @@ def as_file(rows: Any, name: str) -> Iterator[tuple[Path, Callable[[str], str]]]
     `name.iloc[4]`, in errors that the block raises as well. A `.parquet` file is rows, too.
     Raises: DataError for what no file of rows can hold.
     """
+    rows = list(rows) if isinstance(rows, Iterator) else rows
     place = _place(rows, name)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
@@ -73,7 +74,7 @@ def as_file(rows: Any, name: str) -> Iterator[tuple[Path, Callable[[str], str]]]
             words = lines.sub(lambda line: f"{place}[{int(line[1]) - 1}]", words)
             return words.replace(str(path), name)
 
-        _write(_records(rows, name), path, place)
+        _write(rows, name, path)
         if not path.stat().st_size:
             raise DataError(f"{name}: no rows")
         try:
@@ -219,12 +220,20 @@ def _cells(column: Any) -> Sequence[Any]:
 # ---- as lines
 
 
-def _write(records: Iterable[Mapping[Any, Any]], path: Path, place: str) -> None:
+def _write(rows: Any, name: str, path: Path, *, lists: bool = False) -> None:
+    """Cells as pandas writes them to a .csv file; where rows hold `lists` as JSON has them, which
+    the first such row tells: then those before it are written once more."""
+    place = _place(rows, name)
     with path.open("w", encoding="utf-8") as file:
-        for number, row in enumerate(records):
+        for number, row in enumerate(_records(rows, name)):
+            if not lists and any(isinstance(value, LISTS) for value in row.values()):
+                lists = True
+                if number:
+                    break
+            cell = _plain if lists else _cell
             try:
-                line = json.dumps(_line(row), ensure_ascii=False)
-                file.write(line + "\n")
+                line = {str(key): cell(value) for key, value in row.items()}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
             except TypeError:
                 column, value = next((k, v) for k, v in row.items() if not _writable(v))
                 raise DataError(
@@ -235,14 +244,12 @@ def _write(records: Iterable[Mapping[Any, Any]], path: Path, place: str) -> None
                 raise DataError(
                     f"{place}[{number}]: half of a surrogate pair is no character; write \\ufffd"
                 ) from None
+        else:
+            return
+    _write(rows, name, path, lists=True)
 
 
-def _line(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """What a .csv file can hold as pandas writes it there; a row with lists is JSON's alone."""
-    lists = any(
-        isinstance(v, list | tuple | set | frozenset | Mapping | np.ndarray) for v in row.values()
-    )
-    return {str(key): _plain(value) if lists else _cell(value) for key, value in row.items()}
+LISTS = (list, tuple, set, frozenset, Mapping, np.ndarray)
 
 
 def _cell(value: Any) -> Any:

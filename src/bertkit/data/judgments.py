@@ -33,6 +33,9 @@ def read_queries(path: Path) -> dict[str, str]:
             for key in (name, "text"):
                 if key not in row:
                     raise DataError(f"{where}: no field {key!r}; {did_you_mean(key, row)}")
+                if not isinstance(row[key], str | int):
+                    kind = type(row[key]).__name__
+                    raise DataError(f"{where}: the field {key!r} holds a {kind}, and no text")
             number, text = str(row[name]), str(row["text"])
         else:
             number, tab, text = raw.partition("\t")
@@ -40,6 +43,7 @@ def read_queries(path: Path) -> dict[str, str]:
                 raise DataError(f"{where}: one column; write the query's id, a tab, and its text")
         if not text.strip():
             raise DataError(f"{where}: the query is empty; remove the line")
+        number = number.strip()
         if number in queries:
             raise DataError(f"{where}: a second query with the id {number!r}; remove one")
         queries[number] = text.strip()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -291,4 +292,5 @@ def _json_table(path: Path, text: str) -> Table:
 def _as_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    missing = value is None or (isinstance(value, float) and not math.isfinite(value))
+    return "" if missing else json.dumps(value, ensure_ascii=False)

@@ -267,13 +267,6 @@ def read_spans(path: Path) -> list[SpanText]:
         where = f"{path}:{number}"
         row = json_object(raw.encode(), where)
         text, listed = (_field(row, name, kind, where) for name, kind in _FIELDS)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
-                "write the whole pair, or \\ufffd"
-            ) from None
         return SpanText(text, _entities(text, listed, where), number)
 
     texts = each_of(read, numbered(path))

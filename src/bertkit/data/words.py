@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
             raise DataError(
                 f"{path}:{number}: not two words and a score; write them with tabs between"
             ) from None
+        if not math.isfinite(pairs[-1][2]):
+            raise DataError(f"{path}:{number}: the score {score} is no number; remove the line")
     if not pairs:
         raise DataError(f"{path}: no rows; each is two words and a score")
     return pairs

@@ -13,7 +13,7 @@ from bertkit.config import flat
 from bertkit.data.given import of_dataset
 from bertkit.data.labels import number
 from bertkit.errors import DataError
-from bertkit.tasks.answering import PREDICTED
+from bertkit.tasks.answering import free
 
 
 def frame(answers: Any, rows: Any = None) -> Any:
@@ -38,9 +38,9 @@ def frame(answers: Any, rows: Any = None) -> Any:
     asked = _asked(rows, pandas)
     if len(asked) != len(told):
         raise DataError(f"frame: {len(asked):,} rows and {len(told):,} answers; give as many")
-    taken = {name: f"{PREDICTED}{name}" for name in told.columns if name in asked.columns}
     told.index = asked.index
-    return pandas.concat([asked, told.rename(columns=taken)], axis=1)
+    told.columns = [free(name, asked.columns) for name in told.columns]
+    return pandas.concat([asked, told], axis=1)
 
 
 def _told(answer: Any) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,13 +11,15 @@ import msgspec
 
 from bertkit.config import flat
 from bertkit.console import say
+from bertkit.data.choices import SWAG
+from bertkit.data.given import as_file
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, numbered
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
-from bertkit.storage import refuse_used, writing
-from bertkit.tasks.answering import PART, PREDICTED, STREAM, Answering, batched
+from bertkit.storage import csv_line, refuse_used, writing
+from bertkit.tasks.answering import PART, STREAM, Answering, batched, free
 from bertkit.tasks.columns import as_learned
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
@@ -93,41 +94,45 @@ def answered_texts(
             yield {"text": text, **beside}, one
 
 
-def write_answers(out: Path, answered: Iterable[tuple[Row, Any]]) -> int:
+def write_answers(
+    out: Path, answered: Iterable[tuple[Row, Any]], columns: Sequence[str] = ()
+) -> int:
     """Write rows with their answers as .csv, .tsv or .jsonl; how many there are.
 
-    In tables a score of each label is a column, and lists are JSON. The file appears when all are
-    written.
+    In tables a score of each label is a column, and lists are JSON. `columns` are those of all
+    rows; by default those of the first. The file appears when all are written.
     """
     kind, count = out.suffix, 0
     with writing(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         if kind == ".jsonl":
             for row, answer in answered:
-                file.write(json.dumps(_joined(row, _plain(answer)), ensure_ascii=False) + "\n")
+                joined = {**row, **_named(_plain(answer), {*columns, *row})}
+                file.write(json.dumps(joined, ensure_ascii=False) + "\n")
                 count += 1
         else:
-            count = _write_table(file, kind, answered)
+            count = _write_table(file, kind, answered, columns)
     return count
 
 
-def _write_table(file: IO[str], kind: str, answered: Iterable[tuple[Row, Any]]) -> int:
+def _write_table(
+    file: IO[str], kind: str, answered: Iterable[tuple[Row, Any]], columns: Sequence[str]
+) -> int:
     count, names = 0, None
-    by_csv = csv.writer(file, lineterminator="\n")
-
-    def write(cells: Sequence[str]) -> None:
-        if kind == ".csv":
-            by_csv.writerow(cells)
-        else:
-            file.write("\t".join(map(_one_line, cells)) + "\n")
-
     for row, answer in answered:
-        joined = _joined(row, flat(_plain(answer)))
+        columns = columns or list(row)
+        told = _named(flat(_plain(answer)), columns)
+        joined = {**dict.fromkeys(columns), **row, **told}
         if names is None:
             names = list(joined)
-            write(names)
-        write([_cell(joined.get(name)) for name in names])
+            file.write(_line(names, kind))
+        file.write(_line([_cell(joined.get(name)) for name in names], kind))
         count += 1
     return count
+
+
+def _line(cells: Sequence[str], kind: str) -> str:
+    """Raises: DataError for what a .tsv file cannot hold."""
+    return csv_line(cells) if kind == ".csv" else "\t".join(map(_one_line, cells)) + "\n"
 
 
 def _one_line(cell: str) -> str:
@@ -152,6 +157,10 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
     if suffix(file) == ".jsonl" or (file == STDIN and _first(file).startswith("{")):
         lines = ((f"{file}:{number}", line.encode()) for number, line in numbered(file))
         return {where: json_object(line, where) for where, line in lines}
+    if suffix(file) == ".parquet":
+        with as_file(file, str(file)) as (path, told):
+            lines = ((f"{path}:{number}", line.encode()) for number, line in numbered(path))
+            return {told(where): json_object(line, where) for where, line in lines}
     if task == "tag" or (suffix(file) not in (".csv", ".tsv", ".txt") and file != STDIN):
         return {}
     named = [name for name in (reading.text, reading.pair) if name is not None]
@@ -160,7 +169,7 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
             file,
             header=reading.header,
             separator=reading.separator,
-            named=named if reading.text is not None else (),
+            named=named if reading.text is not None else SWAG if task == "choose" else (),
         )
         table.expect(named)
     except DataError:  # of a form that the task knows
@@ -178,8 +187,8 @@ def _plain(answer: Any) -> dict[str, Any]:
     return plain
 
 
-def _joined(row: Row, answer: Row) -> dict[str, Any]:
-    return {**row, **{PREDICTED + name if name in row else name: answer[name] for name in answer}}
+def _named(answer: Row, taken: Collection[str]) -> Row:
+    return {free(name, taken): value for name, value in answer.items()}
 
 
 def _cell(value: Any) -> str:

@@ -190,7 +190,7 @@ def divide(sources: Sequence[Path], most: int, *, whole: Collection[str] = ()) -
 def _share(part: str, units: int) -> range:
     """The numbers of the units that are a part's. Raises: ConfigError."""
     number, slash, parts = part.partition("/")
-    if not (slash and number.isdigit() and parts.isdigit() and 0 < int(number) <= int(parts)):
+    if not (slash and number.isdecimal() and parts.isdecimal() and 0 < int(number) <= int(parts)):
         raise ConfigError(f"part: {part!r} is none; write for instance 3/8, of 1/8 to 8/8")
     return range(int(number) - 1, units, int(parts))
 

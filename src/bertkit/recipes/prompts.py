@@ -17,7 +17,7 @@ from bertkit.models.score import score
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
-from bertkit.storage import write_text
+from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.examples import Rows, take_examples
 from bertkit.view.chart import curves, write_svg
@@ -62,7 +62,8 @@ def evaluate_prompts(
     Examples are drawn from `train`, each label in turn; `dev` is scored, and chooses nothing. A
     label's score is the log-probability of its word behind the text. Brown et al. 2020, section 2.
     Raises: ConfigError for a template without {text} or that does not end with {label} and white
-    space; DataError for labels that dev has and train lacks, or a prompt that fills the model.
+    space, or for a folder in use; DataError for labels that dev has and train lacks, or a prompt
+    that fills the model.
 
     Args:
         model: A folder, GGUF file or hub id of a model that writes.
@@ -77,6 +78,8 @@ def evaluate_prompts(
         seed: Of the draws.
         precision: Of the numbers the model computes with.
     """
+    if out is not None:
+        refuse_used(out)
     before, behind = _split(template.replace("\\n", "\n"))
     writer = pipeline("generate", model, precision=precision)
     if writer.reads:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +12,7 @@ from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
 from bertkit.recipes.testing import read_test
-from bertkit.storage import distinct_names, write_text
+from bertkit.storage import csv_line, distinct_names, refuse_used, write_text
 from bertkit.training.epochs import read_scores
 from bertkit.training.journal import drawable
 from bertkit.view.chart import Point, curves, write_svg
@@ -37,7 +35,8 @@ def runs(
     Runs that differ by their seed alone are one row: means, ± the standard deviation. Scores are
     those on dev of the best epoch, and on test, or the last ones on held-out text. Of
     fine-tunings beside pretrainings no settings are shown.
-    Raises: CheckpointError for a folder that no run has written to.
+    Raises: CheckpointError for a folder that no run has written to, ConfigError for a file that is
+    there already.
 
     Args:
         folders: Of runs, or folders that hold runs.
@@ -45,6 +44,9 @@ def runs(
         out: A file for the table; else it is printed.
         picture: A file (.svg) for the curves of what was scored, or of the loss.
     """
+    for file, option in ((out, "--out"), (picture, "--picture")):
+        if file is not None:
+            refuse_used(file, option=option)
     places = _places([Path(folder) for folder in folders])
     opened = [read_run(*named) for named in zip(places, _names(places), strict=True)]
     rows = _rows(opened, [_scores(path, run) for path, run in zip(places, opened, strict=True)])
@@ -212,9 +214,7 @@ def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *rows])
-    return text.getvalue().rstrip("\n")
+    return "".join(map(csv_line, (names, *rows))).rstrip("\n")
 
 
 def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

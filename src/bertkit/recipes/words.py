@@ -6,6 +6,7 @@ Camacho-Collados 2019 (words in context).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ def _auc(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
 
 
 def _bound(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
-    """The score from which on most are told apart rightly, as the same."""
+    """The score from which on most are told apart rightly, as the same; inf where none is best."""
     order = np.argsort(-scores, kind="stable")
-    right = np.cumsum(np.where(same[order], 1, -1))
-    best = int(np.argmax(right))
-    return float(scores[order[best]])
+    ordered, right = scores[order], np.cumsum(np.where(same[order], 1, -1))
+    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)  # of equal scores
+    best = last[np.argmax(right[last])]
+    return float(ordered[best]) if right[best] > 0 else math.inf

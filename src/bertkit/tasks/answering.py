@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -25,6 +25,14 @@ STREAM = 256
 
 PREDICTED = "predicted_"
 """Begins the name of a column of answers where the rows have one that is called so."""
+
+
+def free(name: str, taken: Container[str]) -> str:
+    """What a column of answers is called beside those of the rows."""
+    while name in taken:
+        name = PREDICTED + name
+    return name
+
 
 T = TypeVar("T")
 A = TypeVar("A", bound=msgspec.Struct)

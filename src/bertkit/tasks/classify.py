@@ -47,6 +47,16 @@ if TYPE_CHECKING:  # it answers without torch
     from bertkit.objectives.loss import Loss, Totals
 
 
+MEANT_FOR = {
+    "calibrate": ("one label a text",),
+    "temperature": ("one label a text",),
+    "threshold": ("several labels",),
+    "thresholds": ("several labels",),
+    "class_weights": ("one label a text", "several labels"),
+}
+"""Options by what rows must have."""
+
+
 class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     """Labels of texts or pairs, or a number: softmax, sigmoids for several, or a regression."""
 
@@ -116,9 +126,10 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             )
         if regression and multi:
             raise DataError("a row cannot have several labels and a number; choose one of the two")
-        if options.calibrate and (regression or multi):
-            kind = "numbers" if regression else "several labels"
-            raise DataError(f"calibrate: is for one label a text, and the rows have {kind}")
+        kind = "numbers" if regression else "several labels" if multi else "one label a text"
+        for name, kinds in MEANT_FOR.items():
+            if kind not in kinds and getattr(options, name) != getattr(Options(), name):
+                raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
         pairs = options.pairs if options.pairs is not None else train[0].pair is not None
         if options.both_orders and not pairs:
             raise DataError("both_orders: the rows have no second text; leave it out")

@@ -38,6 +38,12 @@ NEGATIVE = "negative"
 """Names of columns, beside those that other tasks know; negatives begin with the last."""
 
 SCORED = ("cosine", "cosent")
+OF_LOSSES = {
+    "scale": ("ranking", "cosent", "margin_mse"),
+    "margin": ("triplet",),
+    "highest": SCORED,
+}
+"""Options that some losses have."""
 """Losses of pairs with a label that says how alike they are."""
 
 
@@ -175,6 +181,12 @@ class Similarity(Task[Example, SimilarityAnswer]):
             raise ConfigError(
                 f"loss: {loss} learns from {lacks}, and there are none; choose another"
             )
+        for name, losses in OF_LOSSES.items():
+            if loss not in losses and getattr(options, name) != getattr(Options(), name):
+                raise ConfigError(
+                    f"{name}: is for the loss {' or '.join(losses)}, and this one is {loss}; leave "
+                    "it out"
+                )
         highest = options.highest
         if loss in SCORED and highest is None:
             highest = max(max(abs(e.label or 0.0) for e in train), 1e-9)

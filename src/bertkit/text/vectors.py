@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -197,6 +198,8 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while data := file.read(BLOCK):
+                if line == 1 and not rest:
+                    data = data.removeprefix(BOM_UTF8)
                 *rows, rest = (rest + data).split(b"\n")
                 if rows:
                     yield line, rows
