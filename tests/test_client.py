@@ -69,3 +69,6 @@ def test_refusals_are_the_servers_words() -> None:
         client.embed("a")
     with pytest.raises(ServeError, match="HTTP 502"):
         client.embed("a")
+    server, _ = answering((404, {"error": {"message": "no model 'x'", "type": "not_found"}}))
+    with pytest.raises(ServeError, match=r": no model 'x'$"):
+        Client("http://here", transport=server).ask("/v1/embeddings", input="a")

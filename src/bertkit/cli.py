@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,10 +11,10 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionErro
 
 from bertkit import __version__
 from bertkit.commands.table import register
+from bertkit.console import STDIN
 from bertkit.errors import BertkitError, ConfigError, at_command_line
 from bertkit.threads import settle
 
-STDIN = "/dev/stdin"
 """What the word - stands for, which would be no value of an option."""
 
 LASTING = ("pretrain", "serve")
@@ -42,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if sys.stdin is None:  # closed by who started us
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
         words = _with_task([STDIN if word == "-" else word for word in arguments])
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:

@@ -121,6 +121,8 @@ def _seconds(given: str) -> float:
 def _said(reply: httpx.Response) -> str:
     try:
         body = reply.json()
+        if isinstance(body["error"], dict):  # as OpenAI's
+            return str(body["error"]["message"])
         field = f" ({body['field']})" if body.get("field") else ""
         return f"{body['error']}{field}"
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:  # rich is imported when something is said
     from rich.console import Console
 
 
+STDIN = "/dev/stdin"
+"""What `-` is to commands: the file of what is piped to them."""
+
+
 @cache
 def console() -> Console:
     """What is said to people, and whether."""

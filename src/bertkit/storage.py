@@ -150,7 +150,7 @@ def sweep(folder: Path) -> None:
     """Remove what killed processes left half-written in a folder."""
     for partial in folder.glob(".*.partial-*"):
         number = partial.name.rpartition("-")[2]
-        if number.isdigit() and not _running(int(number)):
+        if number.isdigit() and not running(int(number)):
             if partial.is_dir():
                 shutil.rmtree(partial, ignore_errors=True)
             else:
@@ -159,9 +159,10 @@ def sweep(folder: Path) -> None:
 
 def csv_line(cells: Sequence[str]) -> str:
     """A line of a .csv file. Its writer leaves a lone "\r" bare, which readers take for an end."""
-    line = io.StringIO()
-    quoting = csv.QUOTE_ALL if any("\r" in cell for cell in cells) else csv.QUOTE_MINIMAL
-    csv.writer(line, lineterminator="\n", quoting=quoting).writerow(cells)
+    line, bare = io.StringIO(), any("\r" in cell for cell in cells)
+    csv.writer(
+        line, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL
+    ).writerow(cells)
     return line.getvalue()
 
 
@@ -260,7 +261,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _running(process: int) -> bool:
+def running(process: int) -> bool:
     """Whether another process of this number is there."""
     if process == os.getpid():
         return False

@@ -71,6 +71,54 @@ def baked(capsys: Captured) -> Iterator[Callable[..., dict[str, Any]]]:
     del cli.app["bake"]
 
 
+def cut(
+    texts: list[str] | None = None,
+    /,
+    *,
+    knife: str = "",
+    share: float = 1.0,
+    at: Path | None = None,
+) -> dict[str, Any]:
+    """Cut.
+
+    Args:
+        texts: What.
+        knife: With this.
+        share: Of it.
+        at: There.
+    """
+    return {"texts": texts, "knife": knife, "share": share, "at": str(at)}
+
+
+@pytest.fixture
+def sliced() -> Iterator[None]:
+    cli.app.command(command(cut), name="cut")
+    yield
+    del cli.app["cut"]
+
+
+@pytest.mark.parametrize(
+    ("words", "texts", "knife", "at"),
+    [
+        (["-"], None, "", "None"),
+        (["a", "-"], ["a", "-"], "", "None"),
+        (["a", "--knife", "-", "--at", "-"], ["a"], "-", "/dev/stdin"),
+    ],
+)
+def test_a_dash_is_stdin_for_files_and_a_text_among_texts(
+    words: list[str], texts: list[str] | None, knife: str, at: str, sliced: None, capsys: Captured
+) -> None:
+    assert cli.run(["cut", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"texts": texts, "knife": knife, "share": 1.0, "at": at}
+
+
+@pytest.mark.parametrize("share", ["inf", "nan"])
+def test_a_number_of_a_command_is_finite(share: str, sliced: None, capsys: Captured) -> None:
+    assert cli.run(["cut", "--share", share]) == 2
+    assert f"share: expected a finite number, got {share}" in capsys.readouterr().err
+
+
 def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     assert baked("here") == {"shop": "here", "ovens": [], "hot": False, "seed": 0, "bread": None}
     result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")

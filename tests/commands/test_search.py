@@ -95,6 +95,18 @@ def test_a_terminal_is_asked(
     assert "d.md: this file is gone" in err
 
 
+def test_a_row_of_a_file_that_is_there_is_not_gone(
+    tiny: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    file, store = tmp_path / "rows.jsonl", str(tmp_path / "store")
+    file.write_text('{"id": "a", "text": "a b"}\n{"id": "b", "text": "d e"}\n', encoding="utf-8")
+    assert cli.run(["index", str(file), "--model", str(tiny), "--store", store]) == 0
+    for there in (True, False):
+        assert cli.run(["search", store, "d e", "--top", "1"]) == 0
+        assert ("this file is gone" in capsys.readouterr().err) != there
+        file.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -134,6 +134,21 @@ def test_texts_are_rows_too(model: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert [line.split(",")[0] for line in lines[1:]] == ["a b", "c"]
 
 
+def test_a_dash_is_stdin_where_texts_are_asked_about(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    answers = []
+    for words in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("a b\ny z\n"))
+        assert cli.run(["predict", model, *words]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    assert answers[0].count("\n") == 2
+    monkeypatch.setattr(sys, "stdin", None)  # closed, as by `<&-`
+    assert cli.run(["predict", model]) == 2
+    assert "stdin: no text; give one text a line" in capsys.readouterr().err
+
+
 def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "in.csv").write_text("text\na\n" + "b " * 99 + "\n", encoding="utf-8")
     words = ["predict", model, "--file", str(tmp_path / "in.csv")]

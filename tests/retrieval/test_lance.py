@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,55 @@ def test_a_store_cut_short_says_so(tmp_path: Path) -> None:
             file.write_bytes(file.read_bytes()[:64])
     with pytest.raises(SearchError, match="the store is damaged"):
         LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
+
+
+def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = str(tmp_path / "store")
+    made(Path(place))
+    writer = LanceStore.open(place, SPEC)
+    with pytest.raises(SearchError, match="store: another `bertkit index` writes here; wait"):
+        LanceStore.open(place, SPEC)
+    assert len(LanceStore.open(place, None)) == 2  # searches do not wait
+    writer.close()
+    LanceStore.open(place, SPEC).close()
+
+
+def test_a_reader_goes_on_when_its_version_is_gone(tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = str(tmp_path / "store")
+    made(Path(place))
+    readers = [LanceStore.open(place, None) for _ in range(2)]
+    assert {hit.text for hit in readers[0].by_vector(unit(1, 0, 0, 0), 9)} == {"first", "second"}
+    writer = LanceStore.open(place, SPEC)
+    writer.replace([passage(id, "changed") for id in "ab"], np.stack([unit(1, 0, 0, 0)] * 2))
+    writer.finish()
+    time.sleep(1.1)
+    writer.table.optimize(cleanup_older_than=timedelta(seconds=1), delete_unverified=True)
+    assert {hit.text for hit in readers[0].by_vector(unit(1, 0, 0, 0), 9)} == {"changed"}
+    assert {hit.text for hit in readers[1].by_words("changed first", 9)} == {"changed"}
+    writer.close()
+    shutil.rmtree(tmp_path / "store" / "passages.lance" / "data")
+    with pytest.raises(SearchError, match="the store is damaged"):
+        readers[0].by_vector(unit(1, 0, 0, 0), 9)
+
+
+def test_a_run_that_goes_on_after_weeks_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertkit.retrieval import lance
+
+    store = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    store.replace([passage("a", "a")], unit(1, 0, 0, 0)[None])
+    store.finish()
+    for id in "bc":
+        store.replace([passage(id, id)], unit(1, 0, 0, 0)[None])
+    store.close()  # killed before it had ended
+    time.sleep(1.1)
+    monkeypatch.setattr(lance, "WEEK", timedelta(seconds=1))
+    again = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
+    again.finish()
+    again.close()
+    assert len(lance.LanceStore.open(str(tmp_path / "store"), None)) == 3

@@ -27,6 +27,7 @@ def store(opened: Opened) -> Store:
     vectors = np.stack([unit(1, 0, 0, 0), unit(0, 1, 0, 0), unit(1, 1, 0, 0)])
     store.replace([WINGS, HEAT, BOTH], vectors)
     store.finish()
+    store.close()
     return store
 
 
@@ -138,6 +139,7 @@ def test_an_older_store_is_searched_and_not_added_to(tmp_path: Path) -> None:
     store = lance.LanceStore.open(str(place), SPEC)
     store.replace([WINGS], unit(1, 0, 0, 0)[None])
     store.finish()
+    store.close()
     store.table.drop_columns(["heading"])
     store._tag()
     older = msgspec.structs.replace(SPEC, version=2)

@@ -167,6 +167,25 @@ def test_a_model_is_asked_other_things_after_it_changed(
     assert "what=predict" in client.get("/ask").text
 
 
+def test_a_reload_of_an_earlier_application_opens_the_routes_of_now(
+    server: Server, folders: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", place)
+    client = server(at=ModelRegistry([str(place)], None))
+    admission: Any = client.app
+    earlier = admission.app  # which a request that waits for the lock came through
+    for kind in ("sentiment", "pretrained"):
+        shutil.rmtree(place)
+        shutil.copytree(folders / kind, place)
+        now, admission.app = admission.app, earlier
+        assert client.post("/models/model/reload").status_code == 200
+        if admission.app is earlier:  # nothing was installed
+            admission.app = now
+        lost = client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
+        assert lost == (kind == "sentiment")
+
+
 def test_models_of_one_folder_name_are_asked_and_reloaded_by_their_paths(
     server: Server, folders: Path, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,19 @@ def test_the_pieces_of_a_stream_are_the_text(server: Server) -> None:
         assert mine[-1]["finish_reason"] == choice["finish_reason"]
         assert len(mine) > 3
     assert whole[0]["text"] != whole[1]["text"]
+
+
+def test_a_stream_that_has_not_begun_in_time_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pieces(_: LiveText) -> AsyncIterator[Any]:
+        await asyncio.sleep(60)
+        yield None
+
+    monkeypatch.setattr(LiveText, "pieces", pieces)
+    answer = server(Limits(timeout=0.2)).post("/v1/completions", json={**PROMPT, "stream": True})
+    assert answer.status_code == 429
+    assert answer.json()["error"]["message"].startswith("no answer within 0.2 s")
 
 
 def test_openais_client_is_understood(server: Server, writer: Generate) -> None:

@@ -88,6 +88,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         ('[[key]]\nname = "a"\nsha256 = "abc"\n', r"keys.toml: .*sha256"),
         ('[[key]]\nname = "a"\nkey = "plain"\n', "keys.toml: .*key"),
         ("[[key]", "not valid TOML"),
+        (f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\nroutes = ["embed"]\n', r"routes\[0\]"),
         (
             f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\n' * 2,
             "name of key 'a' is there twice",

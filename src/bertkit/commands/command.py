@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from cyclopts import Group, Parameter
 from docstring_parser import parse
 
 from bertkit.config import Settings, decode, explained, override, paths
-from bertkit.console import print_json, print_table
+from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
 
@@ -45,9 +46,16 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     def run(*texts: Any, **options: Any) -> None:
         for name, value in options.items():
             if name in groups:
-                options[name] = decode(groups[name], _given(groups[name], vars(value)))
+                given = {n: _said(v) for n, v in vars(value).items()}
+                options[name] = decode(groups[name], _given(groups[name], given))
             elif type(value) in (int, float):
                 _check_bounds(name, value, hints[name])
+            elif not _takes_path(hints.get(name)):
+                options[name] = _said(value)
+        texts = tuple(
+            value if _takes_path(hints[name]) else _said(value, parameters[name].default)
+            for name, value in zip(parameters, texts, strict=False)
+        )
         as_json = options.pop(JSON, False) if tabular else False
         print_result(function(*texts, **options), as_json=as_json)
 
@@ -218,7 +226,23 @@ def _without_none(hint: Any) -> Any:
     return kinds[0] if get_origin(hint) in (Union, UnionType) else hint
 
 
+def _takes_path(hint: Any) -> bool:
+    return hint is Path or any(map(_takes_path, get_args(hint)))
+
+
+def _said(value: Any, default: Any = inspect.Parameter.empty) -> Any:
+    """A text, or several, in which `-` is itself; by itself where the lines of stdin are the
+    default it stands for these."""
+    if default is None and value in (STDIN, [STDIN]):
+        return None
+    if isinstance(value, list):
+        return ["-" if one == STDIN else one for one in value]
+    return "-" if value == STDIN else value
+
+
 def _check_bounds(name: str, value: float, hint: Any) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}: expected a finite number, got {value}")
     try:
         msgspec.convert(value, _typed(hint))
     except msgspec.ValidationError as error:

@@ -196,6 +196,6 @@ def attentions(model: Model) -> list[Attention]:
 def read_head(name: str) -> Head:
     """What "2.11" names. Raises: ConfigError for anything else."""
     layer, _, head = name.partition(".")
-    if not (layer.isdecimal() and head.isdecimal()):
+    if not (layer.isdecimal() and head.isdecimal() and len(name) <= 40):
         raise ConfigError(f"heads: {name[:40]!r}; write LAYER.HEAD, such as 2.11")
     return int(layer), int(head)

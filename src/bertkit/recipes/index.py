@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -108,40 +109,31 @@ def index(
             query_prompt=asked,
             similarity=similarity,
         )
-        opened = open_store(store, create=spec)
         unchanged = 0
-        with progress() as bar:
-            task = bar.add_task("indexing", total=len(names), note="")
-            again = documents(listing, columns, bad=lambda _: None, convert=convert)
-            for part in _parts(again):
-                digests = [_digest(document) for document in part]
-                there = opened.digests([document.id for document in part])
-                new = [
-                    (document, digest)
-                    for document, digest in zip(part, digests, strict=True)
-                    if there.get(document.id) != digest
-                ]
-                unchanged += len(part) - len(new)
-                if new:
-                    _write(opened, embed, new, room)
-                bar.advance(task, len(part))
-    gone = _gone(opened, paths, names, frozenset(listing.unread), everything=sync)
-    if sync:
-        for start in range(0, len(gone), PART_DOCUMENTS):
-            opened.remove(gone[start : start + PART_DOCUMENTS])
-    elif gone:
-        say(
-            f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); searches "
-            "still find them, and --sync takes them out"
-        )
-    opened.finish()
-    return {
-        "documents": len(names),
-        "unchanged": unchanged,
-        **({"left_out": left_out} if left_out else {}),
-        **({"removed" if sync else "gone": len(gone)} if sync or gone else {}),
-        "passages": len(opened),
-    }
+        with closing(open_store(store, create=spec)) as opened:
+            with progress() as bar:
+                task = bar.add_task("indexing", total=len(names), note="")
+                again = documents(listing, columns, bad=lambda _: None, convert=convert)
+                for part in _parts(again):
+                    unchanged += _write_part(opened, embed, part, room)
+                    bar.advance(task, len(part))
+            gone = _gone(opened, paths, names, frozenset(listing.unread), everything=sync)
+            if sync:
+                for start in range(0, len(gone), PART_DOCUMENTS):
+                    opened.remove(gone[start : start + PART_DOCUMENTS])
+            elif gone:
+                say(
+                    f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); "
+                    "searches still find them, and --sync takes them out"
+                )
+            opened.finish()
+            return {
+                "documents": len(names),
+                "unchanged": unchanged,
+                **({"left_out": left_out} if left_out else {}),
+                **({"removed" if sync else "gone": len(gone)} if sync or gone else {}),
+                "passages": len(opened),
+            }
 
 
 def _its_model(place: str) -> Loaded:
@@ -224,6 +216,20 @@ def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
 def _digest(document: Document) -> str:
     held = json.dumps([document.text, dict(document.fields)], ensure_ascii=False)
     return hashlib.sha256(held.encode()).hexdigest()
+
+
+def _write_part(store: Store, embed: Embed, part: Sequence[Document], room: int) -> int:
+    """Write those that the store has not as they are; how many it has."""
+    digests = [_digest(document) for document in part]
+    there = store.digests([document.id for document in part])
+    new = [
+        (document, digest)
+        for document, digest in zip(part, digests, strict=True)
+        if there.get(document.id) != digest
+    ]
+    if new:
+        _write(store, embed, new, room)
+    return len(part) - len(new)
 
 
 def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,5 +92,6 @@ def _show(rank: int, hit: Hit) -> None:
     print(f"{rank:3}  {hit.score:.3f}  {hit.id}  [{hit.start}:{hit.end}]{fields}{heading}")
     print(f"     {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}")
     file = Path(hit.source)
-    if file.is_absolute() and file.parent.is_dir() and not file.exists():
+    row = Path(re.sub(r":\d+$", "", hit.source))
+    if file.is_absolute() and file.parent.is_dir() and not (file.exists() or row.exists()):
         say(f"     {file}: this file is gone; `bertkit index … --sync` takes it out")

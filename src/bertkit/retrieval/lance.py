@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import sys
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import lancedb
 import msgspec
@@ -37,6 +40,12 @@ SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
 Each write makes a version of the table; the tag moves when a run has ended well, so that one which
 was killed changes nothing that is found, and the next goes on from what it wrote."""
 
+LOCK = ".writing"
+"""A file that a run holds while it writes."""
+
+WEEK, KEEP = timedelta(days=7), timedelta(days=365_000)
+"""For how long versions stay that searches no longer see, and all of them."""
+
 MEMORY = 1 << 29
 """Bytes of vectors that are kept to be searched in memory; more stay on disk, and are read for
 each query."""
@@ -45,8 +54,12 @@ each query."""
 class LanceStore(Store):
     """A folder with a LanceDB table and what it was made with."""
 
-    def __init__(self, place: str, spec: Spec, table: Any, *, fixed: bool = False) -> None:
-        self.place, self.spec, self.table, self.fixed = place, spec, table, fixed
+    def __init__(
+        self, place: str, spec: Spec, table: Any, *, lock: IO[bytes] | None = None
+    ) -> None:
+        self.place, self.spec, self.table, self.lock = place, spec, table, lock
+        if lock is not None:
+            weakref.finalize(self, lock.close)
         self.columns = {name: f"field{i}" for i, name in enumerate(spec.fields)}
         held = set(table.schema.names)  # an older store has no headings
         self.shown = [*(name for name in SHOWN if name in held), *self.columns.values()]
@@ -73,15 +86,22 @@ class LanceStore(Store):
                 table = database.open_table(TABLE)
                 if create is None and FOUND in table.tags.list():
                     table.checkout(FOUND)
-                    return cls(place, spec, table, fixed=True)
+                    return cls(place, spec, table)
             elif create is not None:
-                table = database.create_table(TABLE, schema=_schema(spec))
+                table = database.create_table(TABLE, schema=_schema(spec), exist_ok=True)
         if create is None:
             raise SearchError(
                 f"{place}: its first documents were never finished; run `bertkit index` again "
                 "with --model, which goes on where it stopped"
             )
-        return cls(place, spec, table)
+        lock = _locked(folder)
+        with readable(place):
+            table.checkout_latest()  # type: ignore[no-untyped-call]  # what others wrote until now
+        return cls(place, spec, table, lock=lock)
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         with readable(self.place):
@@ -123,8 +143,11 @@ class LanceStore(Store):
         with readable(self.place):
             if not self.table.list_indices():
                 self.table.create_index("text", config=FTS())
+            # The words' index, too. Only then versions of a week ago go: none of them has the tag,
+            # which LanceDB would not take out.
+            self.table.optimize(cleanup_older_than=KEEP)
             self._tag()
-            self.table.optimize()  # also the words' index; versions of a week ago go
+            self.table.optimize(cleanup_older_than=WEEK)
             self._tag()
 
     def _tag(self) -> None:
@@ -133,6 +156,11 @@ class LanceStore(Store):
 
     def by_vector(
         self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+    ) -> list[Hit]:
+        return self._again(lambda: self._by_vector(vector, count, where))
+
+    def _by_vector(
+        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition]
     ) -> list[Hit]:
         kept = self._kept
         if kept is not None and not where:
@@ -146,7 +174,7 @@ class LanceStore(Store):
         """Row ids and vectors (P, D) of all passages, where they stay the same and memory holds
         them."""
         passages, dimension = len(self), self.spec.dimension
-        if not self.fixed or not 0 < passages * dimension * 4 <= MEMORY:
+        if self.lock is not None or not 0 < passages * dimension * 4 <= MEMORY:
             return None
         with readable(self.place):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
@@ -171,8 +199,26 @@ class LanceStore(Store):
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
         match = MatchQuery(query, "text")  # type: ignore[call-arg]  # its defaults are pydantic's
-        search = self.table.search(match, query_type="fts")
-        return [self._hit(row, row["_score"]) for row in self._rows(search, "_score", count, where)]
+
+        def found() -> list[Hit]:
+            search = self.table.search(match, query_type="fts")
+            rows = self._rows(search, "_score", count, where)
+            return [self._hit(row, row["_score"]) for row in rows]
+
+        return self._again(found)
+
+    def _again(self, ask: Callable[[], list[Hit]]) -> list[Hit]:
+        """Once more in the version that has the tag now, where the files of the one that was opened
+        are gone: a week later a run takes them out."""
+        try:
+            return ask()
+        except SearchError:
+            if self.lock is not None:
+                raise
+            with readable(self.place):
+                self.table.checkout(FOUND)
+            self.__dict__.pop("_kept", None)
+            return ask()
 
     def _rows(
         self, query: Any, score: str, count: int, where: Sequence[Condition]
@@ -196,6 +242,19 @@ class LanceStore(Store):
 
     def __len__(self) -> int:
         return int(self.table.count_rows())
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    """Raises: SearchError where another run writes here: each would miss what the other adds."""
+    file = (folder / LOCK).open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise SearchError(
+            f"{folder}: another `bertkit index` writes here; wait until it has ended"
+        ) from None
+    return file
 
 
 _COLUMNS = {

@@ -130,6 +130,9 @@ class QdrantStore(Store):
     def finish(self) -> None:
         """Nothing is left to do: what is written is found."""
 
+    def close(self) -> None:
+        """Nothing is held: runs at once write the same points."""
+
     def by_vector(
         self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
     ) -> list[Hit]:

@@ -135,6 +135,10 @@ class Store(ABC):
         """Let searches see what was written since the last time."""
 
     @abstractmethod
+    def close(self) -> None:
+        """Let others write."""
+
+    @abstractmethod
     def by_vector(
         self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
     ) -> list[Hit]:

@@ -60,7 +60,7 @@ def create_app(
 
     `changed` is called when a reload changes the abilities.
     """
-    abilities = registry.abilities()
+    abilities = registry.routed = registry.abilities()
     fixed = {route.path for route in ROUTES}  # no task takes their place
     routes = [
         *(route for route in ROUTES if route.ability in abilities),
@@ -93,7 +93,7 @@ def create_app(
     )
     state = app.state
     state.registry, state.batcher, state.limits, state.metrics = registry, batcher, limits, metrics
-    state.abilities, state.changed = abilities, changed
+    state.changed = changed
     return app
 
 
@@ -145,7 +145,7 @@ async def reload(context: RequestContext) -> Response:
     async def opened() -> None:
         async with registry.opening:
             await asyncio.to_thread(registry.reload, name)
-            if registry.abilities() != state.abilities:
+            if registry.abilities() != registry.routed:
                 state.changed()
 
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,7 @@ async def completions(ask: schema.CompletionAsk, context: RequestContext) -> Res
 
     head = {"id": f"cmpl-{context.state['id']}", "object": "text_completion", "model": name}
     if ask.stream:
-        return _stream(ask, context, texts, head, choice)
+        return await _stream(ask, context, texts, head, choice)
     return await _whole(context, texts, head, choice, schema.Completion)
 
 
@@ -51,7 +52,8 @@ async def chat_completions(ask: schema.ChatAsk, context: RequestContext) -> Resp
 
     head = {"id": f"chatcmpl-{context.state['id']}", "object": "chat.completion", "model": name}
     if ask.stream:
-        return _stream(ask, context, texts, {**head, "object": "chat.completion.chunk"}, part)
+        chunk = {**head, "object": "chat.completion.chunk"}
+        return await _stream(ask, context, texts, chunk, part)
     return await _whole(context, texts, head, whole, schema.ChatCompletion)
 
 
@@ -130,20 +132,23 @@ async def _whole(
     return reply(answer(**head, created=int(time.time()), choices=choices, usage=usage))
 
 
-def _stream(
+async def _stream(
     ask: schema.WriteAsk,
     context: RequestContext,
     texts: Sequence[LiveText],
     head: dict[str, Any],
     choice: Callable[[int, str, str | None], Any],
 ) -> Response:
-    """The texts, one after the other, as events of a server."""
+    """The texts, one after the other, as events of a server.
+
+    The reply begins with the first of them, so that it can be a refusal until then.
+    """
     head = {**head, "created": int(time.time())}
 
     def event(content: Any) -> bytes:
         return b"data: " + msgspec.json.encode({**head, **content}) + b"\n\n"
 
-    async def events() -> AsyncIterator[bytes]:
+    async def events() -> AsyncGenerator[bytes]:
         written = 0
         try:
             for index, text in enumerate(texts):
@@ -159,4 +164,13 @@ def _stream(
         finally:
             context.batcher.leave(texts)
 
-    return StreamingResponse(events(), media_type="text/event-stream")
+    rest = events()
+    first = await anext(rest)
+
+    async def body() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(rest):
+            yield first
+            async for one in rest:
+                yield one
+
+    return StreamingResponse(body(), media_type="text/event-stream")

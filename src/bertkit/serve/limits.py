@@ -54,7 +54,7 @@ class Key(Settings, frozen=True):
     """For the log."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     """The hash of the key: printf %s KEY | sha256sum."""
-    routes: tuple[str, ...] = ("*",)
+    routes: tuple[Annotated[str, Meta(pattern=r"^(\*|/.*)$")], ...] = ("*",)
     """Routes that are open to it, such as /embed; all by default."""
     requests_per_minute: Count | None = None
     """As many at most, by each worker."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from bertkit.storage import running
 
 TOGETHER = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of the folder that workers share; set before any starts."""
@@ -45,6 +48,15 @@ class Metrics:
         """In Prometheus's text format."""
         registry = self.registry
         if TOGETHER in os.environ:
+            _forget_dead(Path(os.environ[TOGETHER]))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
+
+
+def _forget_dead(folder: Path) -> None:
+    """Take out the gauges of workers that were killed: nothing waits there any more."""
+    for file in folder.glob("gauge_live*.db"):
+        process = int(file.stem.rpartition("_")[2])
+        if process != os.getpid() and not running(process):
+            mark_process_dead(process)  # type: ignore[no-untyped-call]

@@ -302,6 +302,8 @@ class ModelRegistry:
             self.models[name] = self._open(folder, name)
         self.search = None if store is None else SearchPipeline(store, precision)
         self.opening = asyncio.Lock()
+        self.routed: set[str] = set()
+        """The abilities that the application of now has routes for."""
         freeze_objects()
 
     def abilities(self) -> set[str]:

@@ -67,7 +67,8 @@ def serve(plan: Plan) -> None:
     """
     keys = read_keys(plan.keys)
     opened = _listen(plan.host, plan.port)
-    address = f"http://{plan.host}:{opened.getsockname()[1]}"
+    host = f"[{plan.host}]" if ":" in plan.host else plan.host
+    address = f"http://{host}:{opened.getsockname()[1]}"
     if not keys and plan.host not in LOOPBACK:
         say(
             f"warning: whoever reaches {address} may use this server, for it has no keys; give "
