@@ -142,6 +142,24 @@ def test_what_is_gone_is_taken_out_when_asked(tiny: Path, tmp_path: Path) -> Non
     assert {hit.id for hit in held(place)} == {f"d{i}" for i in range(4)}
 
 
+def test_hits_name_where_documents_stand_now(tiny: Path, tmp_path: Path) -> None:
+    place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
+    rows = [{"id": id, "text": f"{id} c"} for id in "abn"]
+
+    def written(rows: list[dict[str, str]]) -> dict[str, int]:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return index([file], model=tiny, store=place, sync=True)
+
+    written(rows[:2])
+    assert written([rows[2], *rows[:2]])["unchanged"] == 2
+    assert {hit.id: hit.source for hit in held(place)} == {
+        id: f"{file}:{line}" for line, id in enumerate("nab", 1)
+    }
+    file = file.rename(tmp_path / "b.jsonl")
+    assert index([file], model=tiny, store=place, sync=True)["unchanged"] == 3
+    assert {hit.source for hit in held(place)} == {f"{file}:{line}" for line in (1, 2, 3)}
+
+
 def test_all_is_checked_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:
     place = tmp_path / "store"
     twice = tmp_path / "a.jsonl"

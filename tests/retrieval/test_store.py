@@ -106,6 +106,17 @@ def test_what_is_there_is_known_by_its_digest(store: Store, opened: Opened) -> N
     assert opened(SPEC).digests(ids) == {"heat": HEAT.digest, "both": BOTH.digest}
 
 
+def test_documents_are_said_to_stand_elsewhere(store: Store, opened: Opened) -> None:
+    again = opened(SPEC)
+    again.move({"wings": "it's:1", "heat": "new:2", "nowhere": "x"})
+    again.finish()
+    again.close()
+    now = opened()
+    assert now.sources() == {"wings": "it's:1", "heat": "new:2", "both": "docs:both"}
+    assert [h.source for h in now.by_vector(unit(1, 0, 0, 0), 1)] == ["it's:1"]
+    assert len(now) == 3
+
+
 def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
     again = opened(SPEC)
     assert again.sources() == {id: f"docs:{id}" for id in ("wings", "heat", "both")}

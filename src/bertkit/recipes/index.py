@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from bertkit.progress import progress
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, model_of, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store
+from bertkit.tasks.answering import batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
@@ -114,13 +115,17 @@ def index(
             with progress() as bar:
                 task = bar.add_task("indexing", total=len(names), note="")
                 again = documents(listing, columns, bad=lambda _: None, convert=convert)
-                for part in _parts(again):
-                    unchanged += _write_part(opened, embed, part, room)
-                    bar.advance(task, len(part))
-            gone = _gone(opened, paths, names, frozenset(listing.unread), everything=sync)
+                for read in _parts(again):
+                    unchanged += _write_part(opened, embed, read, room)
+                    bar.advance(task, len(read))
+            sources = opened.sources()
+            moved = [id for id, where in names.items() if sources.get(id) != where]
+            for part in batched(moved, PART_DOCUMENTS):
+                opened.move({id: names[id] for id in part})
+            gone = _gone(sources, paths, names, frozenset(listing.unread), everything=sync)
             if sync:
-                for start in range(0, len(gone), PART_DOCUMENTS):
-                    opened.remove(gone[start : start + PART_DOCUMENTS])
+                for part in batched(gone, PART_DOCUMENTS):
+                    opened.remove(part)
             elif gone:
                 say(
                     f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); "
@@ -150,17 +155,18 @@ def _its_model(place: str) -> Loaded:
 
 def _read_all(
     listing: Listing, columns: Columns, convert: Converter, *, skip_bad: bool
-) -> tuple[set[str], int]:
-    """The ids of the documents, and how many files and rows are left out: each is named.
+) -> tuple[dict[str, str], int]:
+    """Where each document stands, by its id, and how many files and rows are left out: each is
+    named.
 
     Raises: DataError for what cannot be used where nothing is to be left out.
     """
     bad: list[DataError] = []
-    names: set[str] = set()
+    names: dict[str, str] = {}
     with progress() as bar:
         task = bar.add_task("reading", total=None, note="")
         for document in documents(listing, columns, bad=bad.append, convert=convert):
-            names.add(document.id)
+            names[document.id] = document.where
             bar.advance(task)
     if len(bad) == 1 and not skip_bad:
         raise DataError(f"{bad[0]} (--skip-bad leaves it out)")
@@ -176,9 +182,9 @@ def _read_all(
 
 
 def _gone(
-    store: Store,
+    sources: Mapping[str, str],
     paths: Sequence[Path],
-    names: set[str],
+    names: Container[str],
     unread: frozenset[str],
     *,
     everything: bool,
@@ -187,7 +193,7 @@ def _gone(
     those that were read from these paths. Files that are there, and unread, are not gone."""
     return sorted(
         id
-        for id, source in store.sources().items()
+        for id, source in sources.items()
         if id not in names
         and source not in unread
         and (everything or any(_below(source, Path(path)) for path in paths))

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -134,6 +134,14 @@ class LanceStore(Store):
             rows = self.table.search().where("number = 0").select(["id", "source"])
             first = rows.limit(max(1, self.table.count_rows())).to_arrow()
         return dict(zip(first["id"].to_pylist(), first["source"].to_pylist(), strict=True))
+
+    def move(self, sources: Mapping[str, str]) -> None:
+        with readable(self.place):
+            held = self.table.search().where(_among(list(sources)))
+            rows = held.limit(max(1, self.table.count_rows())).to_arrow()
+            now = pa.array([sources[id] for id in rows["id"].to_pylist()], pa.string())
+            rows = rows.set_column(rows.schema.get_field_index("source"), "source", now)
+            self.table.merge_insert(["id", "number"]).when_matched_update_all().execute(rows)
 
     def remove(self, ids: Sequence[str]) -> None:
         with readable(self.place):

@@ -8,7 +8,7 @@ import re
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -97,6 +97,12 @@ class QdrantStore(Store):
             yield from ((p.payload["id"], p.payload[what]) for p in points if p.payload)
             if page is None:
                 return
+
+    def move(self, sources: Mapping[str, str]) -> None:
+        with reachable(self.place):
+            for id, source in sources.items():
+                held = models.Filter(must=[_among([id])])
+                self.client.set_payload(self.name, {"source": source}, held, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:
         gone = models.Filter(must=[_among(ids)])

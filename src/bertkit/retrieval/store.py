@@ -127,6 +127,10 @@ class Store(ABC):
         """From what each document was read, by its id; this run's included."""
 
     @abstractmethod
+    def move(self, sources: Mapping[str, str]) -> None:
+        """Say from what these documents are read now, by their ids; else they are as they were."""
+
+    @abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
         """Take these documents out."""
 
