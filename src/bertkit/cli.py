@@ -15,8 +15,6 @@ from bertkit.console import STDIN
 from bertkit.errors import BertkitError, ConfigError, at_command_line
 from bertkit.threads import settle
 
-"""What the word - stands for, which would be no value of an option."""
-
 LASTING = ("pretrain", "serve")
 """Commands that compute for hours, beside whatever comes."""
 

@@ -113,6 +113,20 @@ def test_a_dash_is_stdin_for_files_and_a_text_among_texts(
     assert found == {"texts": texts, "knife": knife, "share": 1.0, "at": at}
 
 
+def rise(pan: str, /, *words: str, hot: bool = False) -> list[str]:
+    """Rise."""
+    return [pan, *words]
+
+
+def test_all_words_of_a_list_arrive(capsys: Captured) -> None:
+    cli.app.command(command(rise), name="rise")
+    try:
+        assert cli.run(["rise", "a", *"bcdefg"]) == 0
+    finally:
+        del cli.app["rise"]
+    assert json.loads(capsys.readouterr().out) == list("abcdefg")
+
+
 @pytest.mark.parametrize("share", ["inf", "nan"])
 def test_a_number_of_a_command_is_finite(share: str, sliced: None, capsys: Captured) -> None:
     assert cli.run(["cut", "--share", share]) == 2

@@ -50,9 +50,9 @@ def test_a_first_line_with_a_fraction_is_no_header(tmp_path: Path) -> None:
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     text = "what\u2028is\x85this"
     assert read_queries(write(tmp_path / "a.tsv", f"1\t{text}\r\n")) == {"1": text}
-    assert read_queries(write(tmp_path / "a.jsonl", f'{{"id": 1, "text": "{text}"}}')) == {
-        "1": text
-    }
+    for number in (1, 1.0):
+        line = f'{{"id": {number}, "text": "{text}"}}'
+        assert read_queries(write(tmp_path / "a.jsonl", line)) == {"1": text}
 
 
 @pytest.mark.parametrize(

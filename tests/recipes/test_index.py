@@ -142,7 +142,9 @@ def test_what_is_gone_is_taken_out_when_asked(tiny: Path, tmp_path: Path) -> Non
     assert {hit.id for hit in held(place)} == {f"d{i}" for i in range(4)}
 
 
-def test_hits_name_where_documents_stand_now(tiny: Path, tmp_path: Path) -> None:
+def test_hits_name_where_documents_stand_now(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
     rows = [{"id": id, "text": f"{id} c"} for id in "abn"]
 
@@ -158,6 +160,9 @@ def test_hits_name_where_documents_stand_now(tiny: Path, tmp_path: Path) -> None
     file = file.rename(tmp_path / "b.jsonl")
     assert index([file], model=tiny, store=place, sync=True)["unchanged"] == 3
     assert {hit.source for hit in held(place)} == {f"{file}:{line}" for line in (1, 2, 3)}
+    assert "in other places: 3 (n, a, b)" in capsys.readouterr().err
+    index([file], model=tiny, store=place, sync=True)
+    assert "in other places" not in capsys.readouterr().err
 
 
 def test_all_is_checked_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:

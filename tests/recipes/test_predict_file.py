@@ -223,14 +223,16 @@ def test_rows_of_parquet_keep_their_columns(model: str, tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = pyarrow.table({"text": ["a b", "y z"], "label": ["x", "y"], "n": [1, 2]})
-    parquet.write_table(table, tmp_path / "in.parquet")
+    columns = {"text": ["a b", "y z"], "label": ["x", "y"], "n": [1, 2], "ok": [True, False]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
     rows = predicted(model, tmp_path / "in.parquet", "out.csv")
     assert [(row["text"], row["label"], row["n"]) for row in rows] == [
         ("a b", "x", "1"),
         ("y z", "y", "2"),
     ]
     assert rows[0]["predicted_label"] in "01"
+    (first, _) = predicted(model, tmp_path / "in.parquet", "out.jsonl")
+    assert (first["n"], first["ok"]) == (1, True)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -180,8 +180,8 @@ def test_a_reload_of_an_earlier_application_opens_the_routes_of_now(
         shutil.copytree(folders / kind, place)
         now, admission.app = admission.app, earlier
         assert client.post("/models/model/reload").status_code == 200
-        if admission.app is earlier:  # nothing was installed
-            admission.app = now
+        assert admission.app is not earlier
+        assert admission.app is not now
         lost = client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
         assert lost == (kind == "sentiment")
 

@@ -39,6 +39,12 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD  # for Python alone
     }
     groups = {name: kind for name in parameters if (kind := _settings(hints[name])) is not None}
+    named = [p for p in parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+
+    def _given_text(parameter: inspect.Parameter, value: Any) -> Any:
+        if _takes_path(hints[parameter.name]):
+            return value
+        return _said(value, piped=parameter.name in PIPED)
 
     tabular = JSON not in parameters and _is_table(hints.get("return"))
 
@@ -52,10 +58,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
                 _check_bounds(name, value, hints[name])
             elif not _takes_path(hints.get(name)):
                 options[name] = _said(value)
-        texts = tuple(
-            value if _takes_path(hints[name]) else _said(value, parameters[name].default)
-            for name, value in zip(parameters, texts, strict=False)
-        )
+        texts = (*map(_given_text, named, texts), *texts[len(named) :])
         as_json = options.pop(JSON, False) if tabular else False
         print_result(function(*texts, **options), as_json=as_json)
 
@@ -81,6 +84,9 @@ TITLES = {
     "reading": "Columns of files",
 }
 """Under what --help has the settings of a parameter of this name, in this order."""
+
+PIPED = ("text", "texts", "prompt", "query")
+"""Parameters that are by default the lines of stdin."""
 
 JSON = "json"
 """The option of commands whose result is a table at a terminal."""
@@ -230,10 +236,10 @@ def _takes_path(hint: Any) -> bool:
     return hint is Path or any(map(_takes_path, get_args(hint)))
 
 
-def _said(value: Any, default: Any = inspect.Parameter.empty) -> Any:
-    """A text, or several, in which `-` is itself; by itself where the lines of stdin are the
-    default it stands for these."""
-    if default is None and value in (STDIN, [STDIN]):
+def _said(value: Any, *, piped: bool = False) -> Any:
+    """A text, or several, among which `-` is itself. Alone it is left out where the command then
+    reads the lines of stdin."""
+    if piped and value in (STDIN, [STDIN]):
         return None
     if isinstance(value, list):
         return ["-" if one == STDIN else one for one in value]

@@ -220,17 +220,13 @@ def _cells(column: Any) -> Sequence[Any]:
 # ---- as lines
 
 
-def _write(rows: Any, name: str, path: Path, *, lists: bool = False) -> None:
-    """Cells as pandas writes them to a .csv file; where rows hold `lists` as JSON has them, which
-    the first such row tells: then those before it are written once more."""
+def _write(rows: Any, name: str, path: Path) -> None:
+    """Cells as pandas writes them to a .csv file; as JSON has them where any row holds a list."""
     place = _place(rows, name)
+    lists = any(isinstance(value, LISTS) for row in _records(rows, name) for value in row.values())
+    cell = json_value if lists else _cell
     with path.open("w", encoding="utf-8") as file:
         for number, row in enumerate(_records(rows, name)):
-            if not lists and any(isinstance(value, LISTS) for value in row.values()):
-                lists = True
-                if number:
-                    break
-            cell = _plain if lists else _cell
             try:
                 line = {str(key): cell(value) for key, value in row.items()}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -244,9 +240,6 @@ def _write(rows: Any, name: str, path: Path, *, lists: bool = False) -> None:
                 raise DataError(
                     f"{place}[{number}]: half of a surrogate pair is no character; write \\ufffd"
                 ) from None
-        else:
-            return
-    _write(rows, name, path, lists=True)
 
 
 LISTS = (list, tuple, set, frozenset, Mapping, np.ndarray)
@@ -258,29 +251,29 @@ def _cell(value: Any) -> Any:
         value = value.item()
     if isinstance(value, bool):
         return str(value)
-    return value if isinstance(value, float) and math.isfinite(value) else _plain(value)
+    return value if isinstance(value, float) and math.isfinite(value) else json_value(value)
 
 
-def _plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """As JSON has it: nothing for what is missing, lists for arrays and sets, no whole floats."""
     if isinstance(value, str):
         return value
     if _missing(value):
         return None
     if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
+        return [json_value(item) for item in value.tolist()]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return json_value(value.item())
     if isinstance(value, set | frozenset):
-        return [_plain(item) for item in sorted(value, key=str)]
+        return [json_value(item) for item in sorted(value, key=str)]
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE:
         return int(value)  # arrays of labels or of offsets may hold floats
     if isinstance(value, Enum):
-        return _plain(value.value)
+        return json_value(value.value)
     if isinstance(value, date | time | timedelta | Decimal | UUID | PurePath):
         return str(value)
     return value
@@ -294,7 +287,7 @@ def _missing(value: Any) -> bool:
 
 def _writable(value: Any) -> bool:
     try:
-        json.dumps(_plain(value))
+        json.dumps(json_value(value))
     except TypeError:
         return False
     return True

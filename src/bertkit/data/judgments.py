@@ -33,7 +33,9 @@ def read_queries(path: Path) -> dict[str, str]:
             for key in (name, "text"):
                 if key not in row:
                     raise DataError(f"{where}: no field {key!r}; {did_you_mean(key, row)}")
-                if not isinstance(row[key], str | int):
+                if isinstance(row[key], float) and row[key].is_integer():
+                    row[key] = int(row[key])  # as pandas writes a column that lacks a number
+                if not isinstance(row[key], str | int) or isinstance(row[key], bool):
                     kind = type(row[key]).__name__
                     raise DataError(f"{where}: the field {key!r} holds a {kind}, and no text")
             number, text = str(row[name]), str(row["text"])

@@ -414,7 +414,7 @@ def json_object(raw: bytes, where: str) -> dict[str, Any]:
         raise DataError(f"{where}: not JSON ({error}); .jsonl has one object a line") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: a {type(row).__name__}, not an object; write {{...}} on a line")
-    if b"\\u" in raw:  # Python reads half a pair, and cannot write it
+    if b"\\u" in raw or b"\xed" in raw:  # Python reads half a pair, and cannot write it
         try:
             json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError:

@@ -292,5 +292,5 @@ def _json_table(path: Path, text: str) -> Table:
 def _as_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    missing = value is None or (isinstance(value, float) and not math.isfinite(value))
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
     return "" if missing else json.dumps(value, ensure_ascii=False)

@@ -229,9 +229,11 @@ class _Trial:
         self.model, self.given, self.out, self.settings = model, given, out, settings
         rows = {name: read_examples(Classify, file, reading) for name, file in files.items()}
         self.rows, self.reading = rows, reading
-        # one threshold for all, as networks on words learn none
-        self.options = ClassifyOptions(threshold=0.5)
+        self.options = ClassifyOptions()
         self.task = Classify.from_examples(rows["train"], self.options)
+        if self.task.options.multi_label:  # one threshold for all: networks on words learn none
+            self.options = ClassifyOptions(threshold=0.5)
+            self.task = Classify.from_examples(rows["train"], self.options)
         for name in files:
             self.task.check(rows[name])
         self.loaded = load(model, heads=())

@@ -120,6 +120,8 @@ def index(
                     bar.advance(task, len(read))
             sources = opened.sources()
             moved = [id for id, where in names.items() if sources.get(id) != where]
+            if moved:
+                say(f"the same as before, and in other places: {len(moved):,} ({some(moved)})")
             for part in batched(moved, PART_DOCUMENTS):
                 opened.move({id: names[id] for id in part})
             gone = _gone(sources, paths, names, frozenset(listing.unread), everything=sync)

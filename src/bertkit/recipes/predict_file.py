@@ -12,9 +12,9 @@ import msgspec
 from bertkit.config import flat
 from bertkit.console import say
 from bertkit.data.choices import SWAG
-from bertkit.data.given import as_file
+from bertkit.data.given import json_value
 from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN, json_object, numbered
+from bertkit.data.readers import STDIN, json_object, numbered, parquet_rows
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
@@ -158,9 +158,10 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
         lines = ((f"{file}:{number}", line.encode()) for number, line in numbered(file))
         return {where: json_object(line, where) for where, line in lines}
     if suffix(file) == ".parquet":
-        with as_file(file, str(file)) as (path, told):
-            lines = ((f"{path}:{number}", line.encode()) for number, line in numbered(path))
-            return {told(where): json_object(line, where) for where, line in lines}
+        return {
+            f"{file}[{number}]": {name: json_value(value) for name, value in row.items()}
+            for number, row in enumerate(parquet_rows(file))
+        }
     if task == "tag" or (suffix(file) not in (".csv", ".tsv", ".txt") and file != STDIN):
         return {}
     named = [name for name in (reading.text, reading.pair) if name is not None]

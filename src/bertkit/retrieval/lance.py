@@ -224,6 +224,8 @@ class LanceStore(Store):
             if self.lock is not None:
                 raise
             with readable(self.place):
+                if self.table.tags.get_version(FOUND) == self.table.version:
+                    raise
                 self.table.checkout(FOUND)
             self.__dict__.pop("_kept", None)
             return ask()
@@ -254,7 +256,8 @@ class LanceStore(Store):
 
 def _locked(folder: Path) -> IO[bytes]:
     """Raises: SearchError where another run writes here: each would miss what the other adds."""
-    file = (folder / LOCK).open("wb")
+    with readable(str(folder)):
+        file = (folder / LOCK).open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -262,6 +265,8 @@ def _locked(folder: Path) -> IO[bytes]:
         raise SearchError(
             f"{folder}: another `bertkit index` writes here; wait until it has ended"
         ) from None
+    except OSError:  # a file system that has no locks
+        pass
     return file
 
 

@@ -100,9 +100,15 @@ class QdrantStore(Store):
 
     def move(self, sources: Mapping[str, str]) -> None:
         with reachable(self.place):
-            for id, source in sources.items():
-                held = models.Filter(must=[_among([id])])
-                self.client.set_payload(self.name, {"source": source}, held, wait=True)
+            changes = [
+                models.SetPayloadOperation(
+                    set_payload=models.SetPayload(
+                        payload={"source": source}, filter=models.Filter(must=[_among([id])])
+                    )
+                )
+                for id, source in sources.items()
+            ]
+            self.client.batch_update_points(self.name, changes, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:
         gone = models.Filter(must=[_among(ids)])

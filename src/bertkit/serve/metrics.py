@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -59,4 +60,5 @@ def _forget_dead(folder: Path) -> None:
     for file in folder.glob("gauge_live*.db"):
         process = int(file.stem.rpartition("_")[2])
         if process != os.getpid() and not running(process):
-            mark_process_dead(process)  # type: ignore[no-untyped-call]
+            with contextlib.suppress(FileNotFoundError):  # another worker has done it
+                mark_process_dead(process)  # type: ignore[no-untyped-call]

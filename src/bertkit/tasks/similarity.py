@@ -38,13 +38,14 @@ NEGATIVE = "negative"
 """Names of columns, beside those that other tasks know; negatives begin with the last."""
 
 SCORED = ("cosine", "cosent")
+"""Losses of pairs with a label that says how alike they are."""
+
 OF_LOSSES = {
     "scale": ("ranking", "cosent", "margin_mse"),
     "margin": ("triplet",),
     "highest": SCORED,
 }
 """Options that some losses have."""
-"""Losses of pairs with a label that says how alike they are."""
 
 
 @dataclass(frozen=True)
