@@ -66,7 +66,6 @@ HOMES: dict[str, str] = {
     "serve/live.py": "serve/test_complete.py",
     "serve/context.py": "serve/test_app.py",
     "serve/pages.py": "serve/test_writers.py",
-    "serve/metrics.py": "serve/test_admission.py",
     "text/folder.py": "text/test_tokenizer.py",
     "text/specials.py": "text/test_tokenizer.py",
     "training/epochs.py": "recipes/test_finetune.py",
