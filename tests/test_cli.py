@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,18 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     assert capsys.readouterr().err == "bertkit: of two lines\n"
     assert raised(PermissionError(13, "Permission denied", "/x"), monkeypatch) == 2
     assert capsys.readouterr().err == "bertkit: /x: Permission denied\n"
+
+
+def test_what_several_processes_tell_stays_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where Python does not buffer, and so writes what it prints bit by bit."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    program = "from bertkit.cli import run; [run(['nonsense']) for _ in range(300)]"
+    running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in "ab"]
+    for process in running:
+        assert process.wait() == 0
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 600
+    assert len({*told}) == 1
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,6 +25,26 @@ def test_the_100th_line_of_a_file_is_no_emoji(capfd: pytest.CaptureFixture[str])
     Console(stderr=True).print("rows.csv:100: bad", markup=False)  # the control
     console.say("rows.csv:100: bad")
     assert capfd.readouterr().err == "rows.csv💯 bad\nrows.csv:100: bad\n"
+
+
+def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    class File(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            written.append(bytes(data))
+            return len(written[-1])
+
+    # as Python opens it where PYTHONUNBUFFERED is set
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(File(), write_through=True))
+    print("x", file=sys.stderr)  # the control
+    assert written == [b"x", b"\n"]
+    written.clear()
+    console.write_line("x")
+    assert [part for part in written if part] == [b"x\n"]
 
 
 def test_nothing_is_said_quietly(capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionErro
 
 from bertkit import __version__
 from bertkit.commands.table import register
-from bertkit.console import STDIN
+from bertkit.console import STDIN, write_line
 from bertkit.errors import BertkitError, ConfigError, at_command_line
 from bertkit.threads import settle
 
@@ -56,17 +56,17 @@ def _run(arguments: Sequence[str]) -> int:
                 said = _unknown(error)
             case _:
                 said = str(error)
-        print(f"bertkit: {' '.join(said.split())}", file=sys.stderr)
+        write_line(f"bertkit: {' '.join(said.split())}")
         return 2
     except KeyboardInterrupt as stop:
-        print(f"bertkit: {str(stop) or 'stopped'}", file=sys.stderr)
+        write_line(f"bertkit: {str(stop) or 'stopped'}")
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 0
     except OSError as error:  # a file or folder that the commands could not foresee
         where = f"{error.filename}: " if error.filename else ""
-        print(f"bertkit: {where}{error.strerror or error}", file=sys.stderr)
+        write_line(f"bertkit: {where}{error.strerror or error}")
         return 2
     return 0
 

@@ -35,6 +35,12 @@ def say(text: str) -> None:
     console().print(text, markup=False, soft_wrap=True)
 
 
+def write_line(text: str) -> None:
+    """A line on stderr, written with its end at once: `print` writes the two apart where Python
+    does not buffer (`PYTHONUNBUFFERED`), and processes that share stderr would mix their lines."""
+    print(f"{text}\n", end="", file=sys.stderr)
+
+
 def lines(*, blank: bool = False) -> Iterator[str]:
     """The lines of stdin that hold text, or all of them, as they come.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
 import traceback
 import uuid
@@ -18,6 +17,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.responses import Response
 
+from bertkit.console import write_line
 from bertkit.serve.budget import BODY, Budget
 from bertkit.serve.limits import ApiKeyState, Keys, Limits
 from bertkit.serve.metrics import Metrics
@@ -243,7 +243,7 @@ class AdmissionMiddleware:
         }
         if "defect" in state:
             line["defect"] = state["defect"]
-        print(msgspec.json.encode(line).decode(), file=sys.stderr)
+        write_line(msgspec.json.encode(line).decode())
 
 
 def _place(error: Exception) -> str:
