@@ -17,7 +17,7 @@ from bertkit.config import Settings
 from bertkit.data.converter import LONGEST, Converter, too_long
 from bertkit.data.formats import CONVERTED, Extracted, Heading, lacking, markdown
 from bertkit.data.paths import files_inside, suffix
-from bertkit.data.readers import Span, blocks, json_object, read_text
+from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
 from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -213,7 +213,7 @@ def _raws(file: Path) -> Iterator[Raw]:
 
 def _whole(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
     where = str(file)
-    _refuse_halves(where, where)  # a name that no text can be
+    refuse_halves(where, where)  # a name that no text can be
     if suffix(file) in CONVERTED:
         extracted = convert(file)
     else:
@@ -298,15 +298,4 @@ def _check(document: Document, seen: Set[str]) -> None:
         raise DataError(f"{where}: no text in this document; leave it out")
     if len(document.text) > LONGEST:
         raise DataError(too_long(where, len(document.text)))
-    _refuse_halves(where, document.id, document.text, *document.fields.values())
-
-
-def _refuse_halves(where: str, *values: Value) -> None:
-    for value in values:
-        try:
-            str(value).encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; write "
-                "the whole pair, or \\ufffd"
-            ) from None
+    refuse_halves(where, document.id, document.text, *map(str, document.fields.values()))

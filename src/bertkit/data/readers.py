@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from bertkit import console
 from bertkit.data.paths import files, suffix
 from bertkit.errors import DataError, did_you_mean
 
@@ -29,8 +30,8 @@ BlankLines = Literal["paragraphs", "documents"]
 """What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
 (the input format of Google's BERT)."""
 
-STDIN = Path("/dev/stdin")
-"""What is read once, and kept; on the command line it is called - too."""
+STDIN = Path(console.STDIN)
+"""What is read once, and kept."""
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
@@ -415,11 +416,17 @@ def json_object(raw: bytes, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a {type(row).__name__}, not an object; write {{...}} on a line")
     if b"\\u" in raw or b"\xed" in raw:  # Python reads half a pair, and cannot write it
+        refuse_halves(where, json.dumps(row, ensure_ascii=False))
+    return row
+
+
+def refuse_halves(where: str, *texts: str) -> None:
+    """Raises: DataError for half of a surrogate pair."""
+    for text in texts:
         try:
-            json.dumps(row, ensure_ascii=False).encode()
+            text.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; "
-                "write the whole pair, or \\ufffd"
+                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; write "
+                "the whole pair, or \\ufffd"
             ) from None
-    return row
