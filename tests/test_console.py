@@ -94,10 +94,13 @@ def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out.split() == ["mean", "a", "1.0000", "b", "2.0000"]
 
 
-def test_lines_of_stdin_that_hold_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_stdin_that_hold_text(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     data = "\ufeffone\r\n\n  \ntwo é \n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
     assert list(console.lines()) == ["one", "two é "]
+    assert capfd.readouterr().err == "stdin: lines without text are left out: 2\n"
     bad = io.TextIOWrapper(io.BytesIO(data + b"caf\xe9\n"), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", bad)
     texts = console.lines()
@@ -107,6 +110,8 @@ def test_lines_of_stdin_that_hold_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n \n"))
     with pytest.raises(DataError, match="stdin: no text"):
         list(console.lines())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\na\n \nb"))
+    assert list(console.numbered_lines()) == [(2, "a"), (4, "b")]
 
 
 def test_a_terminal_is_asked_and_a_pipe_is_read(
@@ -114,6 +119,7 @@ def test_a_terminal_is_asked_and_a_pipe_is_read(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
     assert list(console.asked("> ")) == ["one", "two"]
+    assert capfd.readouterr() == ("", "stdin: lines without text are left out: 1\n")
     typed = iter(["one", "", "two"])
 
     def read() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -42,19 +41,31 @@ def write_line(text: str) -> None:
 
 
 def lines(*, blank: bool = False) -> Iterator[str]:
-    """The lines of stdin that hold text, or all of them, as they come.
+    """The lines of stdin that hold text, or all of them, as they come; how many were left out is
+    said at the end.
 
     Raises: DataError if there are none, or for one that is no UTF-8.
     """
+    return (line for _, line in numbered_lines(blank=blank))
+
+
+def numbered_lines(*, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """The same, with the number of each line."""
     if sys.stdin.isatty():
         raise DataError("no text; give it as an argument or on stdin, one text a line")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    texts = (line.strip("\ufeff\r\n") for line in _decoded() if blank or line.strip())
-    first = next(texts, None)
-    if first is None:
+    count = left_out = 0
+    for number, line in enumerate(_decoded(), 1):
+        if not blank and not line.strip():
+            left_out += 1
+            continue
+        count += 1
+        yield number, line.strip("\ufeff\r\n")
+    if not count:
         raise DataError("stdin: no text; give one text a line")
-    yield from itertools.chain([first], texts)
+    if left_out:
+        say(f"stdin: lines without text are left out: {left_out:,}")
 
 
 def _decoded() -> Iterator[str]:

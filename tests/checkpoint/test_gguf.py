@@ -15,10 +15,11 @@ from tokenizers import pre_tokenizers
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import Model
 from bertkit.pipelines.generate import Generate
+from bertkit.recipes.tune import tune
 from bertkit.text.chat import Message
 
 gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[gguf]'")
@@ -124,6 +125,13 @@ def test_its_folder_is_the_same_model(tmp_path: Path) -> None:
     chats = [Generate(one).chat for one in (loaded, again)]
     assert [chat.system for chat in chats] == ["You are kind."] * 2
     assert np.array_equal(*[chat.encode(talk)[0] for chat in chats])
+
+
+def test_auto_takes_what_a_folder_would_without_a_record(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf")
+    assert bertkit.pipeline("generate", path, precision="auto").loaded.folder == path
+    with pytest.raises(ConfigError, match=r"m.gguf: a file alone, with no folder"):
+        tune(path)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,41 @@ def test_weights_and_versions_are_of_the_record(
     assert "was found with other weights or settings and is" in capsys.readouterr().err
 
 
+def test_what_decides_the_tokens_and_the_base_of_adapters_belongs_to_the_weights(
+    tiny: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{model}"}}')
+    hashes = {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    (model / "README.md").write_text("x")  # the control
+    assert hashes == {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    (model / "special_tokens_map.json").write_text('{"unk_token": "a"}')
+    assert tuned.weights_of(model) != hashes[model]
+    assert tuned.weights_of(adapters) != hashes[adapters]
+
+
+def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines call many processors by one name, of which some have no bf16."""
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    for flags, names in (
+        ("fpu avx2 avx512f avx512_bf16 amx_bf16", "x avx512f avx512_bf16 amx_bf16"),
+        ("fpu avx2 avx512f", "x avx512f"),
+        ("asimd bf16", "x bf16"),
+    ):
+        info = f"processor : 0\nmodel name\t: x\nflags : {flags}\nmodel name\t: x\n"
+        monkeypatch.setattr(tuned, "cpuinfo", lambda info=info: info)
+        assert tuned.processor() == names
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert tuned.processor() == "x bf16 at most AVX2"
+
+
+def test_a_file_alone_remembers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert read_tuned(tmp_path / "m.gguf") is None
+
+
 def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
     engines = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
     found = made(engines=engines)

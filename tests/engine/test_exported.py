@@ -117,6 +117,12 @@ def test_another_graph_is_refused(graph: Path, tmp_path: Path) -> None:
         Exported(tmp_path)
 
 
+def test_a_package_that_is_not_there_is_named(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(CheckpointError, match=r"needs a package .*onnxruntime.*; pip install"):
+        Exported(graph)
+
+
 def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:
     """As bertkit wrote them once."""
     import onnx

@@ -13,6 +13,7 @@ import pytest
 from tests.tasks.test_seq2seq import ROWS, write_model
 
 import bertkit
+from bertkit.checkpoint.folder import load, resave
 from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding
@@ -47,6 +48,21 @@ def test_a_summary_is_what_the_model_writes_of_the_document(t5: Path) -> None:
     assert [best.text for best, *_ in bare] != [best.text for best, *_ in texts]
     # in any company
     assert [summarize([one], SHORT)[0] for one in documents] == answers
+
+
+def test_a_folder_that_is_written_again_writes_as_before(t5: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(t5, tmp_path / "model"))
+    says = json.loads((model / "generation_config.json").read_text())
+    says |= {"num_beams": 3, "no_repeat_ngram_size": 2}
+    (model / "generation_config.json").write_text(json.dumps(says))
+    opened = load(model)
+    assert opened.generation.decoding.beams == 3
+    resave(opened, opened.model, tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert again.generation == opened.generation
+    summaries = [bertkit.pipeline("summarize", one)(list(ROWS)) for one in (model, again.folder)]
+    assert summaries[0] == summaries[1]
+    assert summaries[0] != bertkit.pipeline("summarize", t5)(list(ROWS))  # the control
 
 
 def test_many_documents_are_written_a_few_at_a_time(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from torch import nn
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
-from bertkit.checkpoint.int8 import FILE, read_int8
+from bertkit.checkpoint.int8 import FILE, read_int8, write_int8
 from bertkit.engine import quantize as integers
 from bertkit.engine.engine import Engine
 from bertkit.engine.linear import PackedLinear
@@ -68,6 +71,24 @@ def test_the_quality_is_measured_and_kept(tiny: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(pipeline("embed", out)(asked), exact, atol=1e-6)  # the same weights
     _, quality = read_int8(out, load(out).fingerprint())
     assert quality.lowest_cosine == said["lowest_cosine"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda f: -f, lambda f: f * math.nan, lambda f: f[None], lambda f: f.long()]
+)
+def test_factors_that_are_none_are_refused(
+    wrong: Callable[[torch.Tensor], torch.Tensor], tiny: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=out)
+    fingerprint = load(out).fingerprint()
+    inputs, quality = read_int8(out, fingerprint)
+    write_int8(out, inputs, quality)
+    read_int8(out, fingerprint)  # the control
+    name, first = next(iter(inputs.items()))
+    write_int8(out, {**inputs, name: replace(first, factor=wrong(first.factor))}, quality)
+    with pytest.raises(CheckpointError, match=r"damaged .*above 0.*; quantize the model again"):
+        read_int8(out, fingerprint)
 
 
 @pytest.mark.bf16

@@ -185,7 +185,30 @@ def test_a_graph_that_was_changed_is_refused(
     graph.write_bytes(graph.read_bytes() + b"x")
     capsys.readouterr()
     assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
-    assert "model.onnx: missing, or not what this folder was made with" in capsys.readouterr().err
+    assert "not what this folder was made with; tune again" in capsys.readouterr().err
+    shutil.rmtree(model / "tuned")
+    assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
+    assert "no exported graph; make one with `bertkit tune`" in capsys.readouterr().err
+
+
+def test_weights_that_change_meanwhile_are_not_those_of_the_record(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    before, precisions = (model / "config.json").read_text(), tuning._precisions
+
+    def changed(*given: Any) -> Any:
+        (model / "config.json").write_text(before + "\n")
+        return precisions(*given)
+
+    monkeypatch.setattr(tuning, "_precisions", changed)
+    monkeypatch.setattr(tuning, "_no_graph", lambda *_: "a test")
+    tune(model, [texts], precision="fp32")
+    capsys.readouterr()
+    assert read_tuned(model) is None
+    assert "was found with other weights or settings" in capsys.readouterr().err
+    (model / "config.json").write_text(before)
+    assert read_tuned(model) is not None
 
 
 def test_without_a_runtime_ours_is_the_engine(

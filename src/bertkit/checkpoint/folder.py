@@ -23,11 +23,11 @@ from bertkit.checkpoint.config_json import (
     length_of,
     read_config,
 )
+from bertkit.checkpoint.generation import DECODING, Generation, read_generation
 from bertkit.checkpoint.generation import FILE as GENERATION
-from bertkit.checkpoint.generation import Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.pooling import read_pooling, write_pooling
+from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
@@ -291,8 +291,8 @@ def save(
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
-KEPT = ("problem_type",)
-"""Settings of a task in config.json beside bertkit's own."""
+KEPT = ("problem_type", "task_specific_params", "forced_bos_token_id", *DECODING)
+"""Settings in config.json, beside bertkit's own, of a task and of how a model writes."""
 
 
 def resave(
@@ -304,7 +304,7 @@ def resave(
     length: int | None = None,
 ) -> None:
     """Write a changed `model` with the labels and the task of the folder that it was loaded from,
-    and another tokenizer or length if given."""
+    and how it writes; with another tokenizer or length if given."""
     settings = {name: loaded.settings[name] for name in KEPT if name in loaded.settings}
     task = loaded.settings.get("bertkit", {}).get("task")
     if task is not None:
@@ -319,6 +319,8 @@ def resave(
         length=length or loaded.length,
         pooling=loaded.pooling,
     )
+    if (loaded.folder / GENERATION).exists():
+        write_json(out / GENERATION, read_object(loaded.folder / GENERATION))
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:

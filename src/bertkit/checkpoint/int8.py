@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -62,6 +63,8 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
     try:
         record = msgspec.convert(from_json(notes.get("bertkit", "").encode()), type=_Record)
         inputs = {name: Inputs(factors[name], *step) for name, step in record.steps.items()}
+        if not all(map(_sound, inputs.values())):
+            raise ValueError("a factor or a step that is no number above 0")
     except (ValueError, KeyError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); quantize the model again") from None
     if record.quality.fingerprint != fingerprint:
@@ -69,3 +72,10 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
             f"{path}: belongs to other weights than this folder's; quantize the model again"
         )
     return inputs, record.quality
+
+
+def _sound(inputs: Inputs) -> bool:
+    """Whether numbers can be divided by these."""
+    factor = inputs.factor
+    real = factor.is_floating_point() and factor.ndim == 1 and math.isfinite(inputs.scale)
+    return real and bool((factor.isfinite() & (factor > 0)).all())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import platform
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,13 +17,15 @@ from msgspec import Meta
 
 from bertkit.config import Count, Settings, with_new_names
 from bertkit.console import say
-from bertkit.engine.exported import Graph, Runtime
+from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.errors import CheckpointError
-from bertkit.nn.precision import Inference
+from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.threads import cores
 
 FILE = "tuned.json"
+
+ADAPTER = "adapter_config.json"
 
 GRAPH = "tuned"
 """The folder of the graph beside it, which both runtimes read."""
@@ -47,8 +51,14 @@ HASHED = (
     "tokenizer.json",
     "vocab.*",
     "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "*.spm",
 )
 """Files of weights, settings and tokenizers."""
+
+INSTRUCTIONS = ("avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "bf16")
+"""As Linux names them."""
 
 VERSIONS = ("torch", "onnxruntime", "openvino")
 """The packages whose versions belong to what is fastest."""
@@ -96,7 +106,8 @@ class Tuned(Settings, frozen=True):
 
         def opened(runtime: Runtime) -> Graph:
             bf16 = runtime == "openvino" and self.precision == "bf16"
-            return Graph(folder / GRAPH, "bf16" if bf16 else "fp32", runtime=runtime)
+            precision: Numbers = "bf16" if bf16 else "fp32"
+            return Graph(folder / GRAPH, precision, runtime=runtime, maker="tune")
 
         return cache(opened)
 
@@ -136,9 +147,14 @@ def versions() -> dict[str, str]:
 
 
 def weights_of(folder: Path) -> str:
-    """A hash of what a folder's vectors depend on: weights, its run's checkpoints included, and
-    how they are read."""
+    """A hash of what a folder's vectors depend on: weights, those of its run's checkpoints and of
+    the model that its adapters change included, and how they are read."""
     digest = hashlib.sha256()
+    if (folder / ADAPTER).exists():
+        from bertkit.checkpoint.adapter import base_of  # here: it takes torch
+
+        if (base := base_of(folder)) != folder:
+            digest.update(f"{weights_of(base)}\n".encode())
     for path in sorted({path for kind in HASHED for path in folder.rglob(kind)}):
         name = path.relative_to(folder)
         if name.parts[0] != GRAPH:
@@ -147,13 +163,14 @@ def weights_of(folder: Path) -> str:
 
 
 def processor() -> str:
-    """The name of this machine's processor."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """The name of this machine's processor, and those of its instructions that make precisions
+    fast: virtual machines call many processors by one name."""
+    named = (line for line in cpuinfo().splitlines() if line.startswith("model name"))
+    name = next(named, "").partition(":")[2].strip()
+    name = name or platform.processor() or platform.machine()
+    known = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return " ".join([name, *known, *([f"at most {most}"] if most else [])])
 
 
 def read_tuned(folder: Path) -> Tuned | None:
@@ -187,7 +204,9 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 
 def records(folder: Path) -> list[Tuned]:
-    """Of all machines. Raises: CheckpointError when damaged."""
+    """Of all machines; a model that is a file alone has none. Raises: CheckpointError."""
+    if not folder.is_dir():
+        return []
     try:
         kept = read_json(folder / FILE, CheckpointError, "remove it")
         rows = [with_new_names(Tuned, row)[0] for row in kept] if isinstance(kept, list) else kept

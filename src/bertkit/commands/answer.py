@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.config import Count
-from bertkit.console import asked, lines, say
+from bertkit.console import asked, lines, numbered_lines, say
 from bertkit.data.readers import read_lines
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
@@ -150,7 +150,7 @@ def summarize(
         raise ConfigError("--text-column: goes with a file")
     writer = pipeline("summarize", model, precision=precision)
     if file is None:
-        texts = ((f"line {number}", line) for number, line in enumerate(lines(), 1))
+        texts = ((f"stdin:{number}", line) for number, line in numbered_lines())
     else:
         rows = read_examples(Seq2seq, file, Reading(text=text_column), labelled=False)
         texts = ((row.where, row.document) for row in rows)

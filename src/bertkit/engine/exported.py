@@ -89,7 +89,8 @@ class Graph:
     """A graph: its vectors, or another of its outputs. A thread opens it, and whoever wants rows
     waits.
 
-    A file of ONNX may be run by either runtime; by default each runs its own.
+    A file of ONNX may be run by either runtime; by default each runs its own. `maker` is the
+    command that makes it again where it is damaged.
     Raises: CheckpointError for a folder that is no export, or a changed one; what is wrong with the
     weights alone is raised by `ready`, or with the first rows.
     """
@@ -100,13 +101,15 @@ class Graph:
         precision: Numbers = "fp32",
         output: str = VECTORS,
         runtime: Runtime | None = None,
+        maker: Literal["export", "tune"] = "export",
     ) -> None:
+        self._remedy = f"{maker} again"
         try:
-            record = read_json(folder / RECORD, CheckpointError, "export again")
+            record = read_json(folder / RECORD, CheckpointError, self._remedy)
             self.record = msgspec.convert(record, type=Record)
         except FileNotFoundError:
             raise CheckpointError(
-                f"{folder}: no exported graph; make one with `bertkit export`"
+                f"{folder}: no exported graph; make one with `bertkit {maker}`"
             ) from None
         except msgspec.ValidationError as error:
             raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
@@ -123,7 +126,7 @@ class Graph:
         with suppress(FileNotFoundError):
             check_file(weights, CheckpointError, most=memory.installed())
         checked = begun(partial(self._check, weights))
-        with _usable(self._path):
+        with _usable(self._path, self._remedy):
             # here, for threads wait while one imports
             importlib.import_module("onnxruntime" if by_onnx else "openvino")
         opened = begun(
@@ -134,7 +137,7 @@ class Graph:
 
         def run() -> Run:
             checked()
-            with _usable(self._path):
+            with _usable(self._path, self._remedy):
                 return opened()
 
         self._run = run
@@ -143,7 +146,7 @@ class Graph:
         """Raises: CheckpointError for a file that is not the one of the record."""
         if _hash(path) != self.record.sha256.get(path.name):
             raise CheckpointError(
-                f"{path}: missing, or not what this folder was made with; export again"
+                f"{path}: missing, or not what this folder was made with; {self._remedy}"
             )
 
     def ready(self) -> None:
@@ -182,25 +185,27 @@ class Graph:
     ) -> NDArray[np.float32]:
         """An output whose first dimensions have this shape."""
         run = self._run()
-        with _usable(self._path):
+        with _usable(self._path, self._remedy):
             values = run(inputs, output)
         if values.shape[: len(shape)] != shape:
             raise CheckpointError(
                 f"{self._path}: makes numbers of shape {values.shape}, and {RECORD} says {shape}; "
-                "export again"
+                f"{self._remedy}"
             )
         return np.asarray(values, np.float32)
 
 
 @contextmanager
-def _usable(path: Path) -> Iterator[None]:
+def _usable(path: Path, remedy: str) -> Iterator[None]:
     """Whatever the runtimes raise, each its own, as a CheckpointError."""
     try:
         yield
-    except Exception as error:
+    except ImportError as error:
         raise CheckpointError(
-            f"{path}: a graph that cannot be used ({error}); export again"
+            f"{path}: needs a package that is not there ({error}); pip install 'bertkit[export]'"
         ) from None
+    except Exception as error:
+        raise CheckpointError(f"{path}: a graph that cannot be used ({error}); {remedy}") from None
 
 
 class Exported:

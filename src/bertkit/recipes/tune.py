@@ -87,6 +87,9 @@ def tune(
         precision: The one to find the fastest of; auto is any.
     """
     loaded = load(model)
+    if not loaded.folder.is_dir():
+        raise ConfigError(f"{model}: a file alone, with no folder that could remember it")
+    weights = weights_of(loaded.folder)
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
     records(loaded.folder)  # a damaged file is told before anything is timed
@@ -132,7 +135,7 @@ def tune(
         texts_per_second=tried["threads"][threads],
         pooling=packed.pooling.mode,
         versions=versions(),
-        weights=weights_of(loaded.folder),
+        weights=weights,
     )
     write_tuned(loaded.folder, choice)  # before the graph that an older one names goes
     engines = _engines(loaded, packed, choice, works, exact, lowest, tried)
