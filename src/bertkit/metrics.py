@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
@@ -11,6 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+
+def worth(score: float) -> float:
+    """A score to choose by: one that is no number is worth least."""
+    return -math.inf if math.isnan(score) else score
 
 
 def classification(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import shutil
+import signal
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ import bertkit
 from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.data.questions import Question
-from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError
+from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import BERT, LSTM_LM, Family
 from bertkit.models.heads import CRFTagger
 from bertkit.models.lora import LoRA, depths
@@ -36,6 +38,7 @@ from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.similarity import Similarity
 from bertkit.text.train import train as train_tokenizer
+from bertkit.training.epochs import read_scores
 from bertkit.training.loop import steps
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
@@ -230,6 +233,64 @@ def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     labels, vectors = Classify.from_examples(rows(4), classify.Options()), Similarity()
     assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
     assert usual_rate(vectors, hidden) == 5e-5
+
+
+def test_an_epoch_whose_score_is_no_number_is_the_worst(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(*each: float) -> dict[str, float]:
+        left = iter(each)
+        scores = lambda *_: {"accuracy": next(left), "f1": math.nan}  # noqa: E731
+        monkeypatch.setattr(Classify, "score", scores)
+        settings = replace(SETTINGS, epochs=len(each))
+        out = tmp_path / str(each)
+        given = {"train": rows(16), "dev": rows(4), "settings": settings}
+        return finetune(Classify, base, **given, out=out)
+
+    assert scored(math.nan, 0.25, 0.125)["epoch"] == 2
+    record = read_scores(tmp_path / str((math.nan, 0.25, 0.125)) / "scores.json")
+    assert record["dev"] == {"accuracy": 0.25, "epoch": 2}
+    assert [one.get("accuracy") for one in record["epochs"]] == [None, 0.25, 0.125]
+    with pytest.raises(TrainingError, match="dev: accuracy of every epoch is no number; learn"):
+        scored(math.nan, math.nan)
+
+
+def test_an_epoch_learned_again_replaces_what_it_left(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it scores less than before, on another machine say, the folder has the weights of an
+    epoch that nobody knows of."""
+    given: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": tmp_path / "out"}
+    given["settings"] = replace(SETTINGS, epochs=3, save_minutes=60.0)
+
+    def scored(accuracy: float) -> None:
+        monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": accuracy})
+
+    def stop(epoch: int, _: object) -> None:
+        if epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+        scored(0.5)
+        if epoch == 2:
+            raise ZeroDivisionError
+
+    scored(0.25)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(Classify, base, **given, on_epoch=stop)
+    with pytest.raises(ZeroDivisionError):
+        finetune(Classify, base, **given, on_epoch=stop, resume=True)
+    scored(0.125)
+    assert finetune(Classify, base, **given, resume=True) == {"accuracy": 0.125, "epoch": 2}
+
+
+def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -> None:
+    settings, said = replace(SETTINGS, epochs=1), {"train": rows(16), "dev": rows(4)}
+    scores = finetune(Classify, load(base), **said, out=tmp_path / "one", settings=settings)
+    assert set(scores) >= {"accuracy", "f1"}
+    other = [Example(row.text, None, f"not {row.label}", row.where) for row in rows(16)]
+    tuned = load(tmp_path / "one")
+    finetune(Classify, tuned, train=other, dev=other, out=tmp_path / "two", settings=settings)
+    assert load(tmp_path / "two").labels == ("not doing", "not thing")
+    assert tuned.labels == ("doing", "thing")
 
 
 def test_a_run_without_a_rate_has_the_usual_one(base: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.factories import tiny_folder
 
@@ -117,6 +118,21 @@ def test_a_best_one_whose_weights_are_gone_is_named(base: Path, tmp_path: Path) 
         tried(base, out, ["epochs=1,2"], resume=True)
     shutil.rmtree(out / best)
     assert tried(base, out, ["epochs=1,2"], resume=True)["best"] == best
+
+
+def test_another_best_one_has_nothing_of_the_one_before(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    settings = msgspec.structs.replace(SETTINGS, learning_rate=1e-9)  # so that all are as good
+    first = tried(base, out, ["lora.rank=2"], settings=settings, test=rows(8, 200))
+    assert (out / "adapter").is_dir()
+    again = tried(base, out, ["lora.rank=2"], settings=settings, resume=True)
+    assert again == first  # the control: of the same model the scores on test stay
+    now = tried(base, out, ["lora.rank=0,2"], settings=settings, resume=True)
+    assert now["best"] == "lora.rank=0"
+    assert "test_accuracy" in first
+    assert "test_accuracy" not in now
+    assert "Scores on test" not in (out / "README.md").read_text("utf-8")
+    assert not (out / "adapter").exists()
 
 
 def test_seeds_of_each_are_means(base: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from bertkit.data.choices import ChoiceQuestion
 from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
+from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.held_out import hold_out, take_rows
+from bertkit.tasks.respond import Respond
+from bertkit.tasks.task import Reading
 
 
 def rows(**counts: int) -> list[Example]:
@@ -66,6 +71,23 @@ def test_rows_that_ask_the_same_stay_together() -> None:
     train, dev = held(questions, 0.2)
     assert not {q.context for q in train} & {q.context for q in dev}
     assert len(dev) == 8
+
+
+def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(tmp_path: Path) -> None:
+    choices = [
+        ChoiceQuestion(f"text {i // 4}", ("a", "b"), 0, f"question {i}", f"f:{i}")
+        for i in range(40)
+    ]
+    train, dev = hold_out(Choose, choices, 0.2, name="dev", options=Choose.Options(), seed=0)
+    assert not {q.text for q in train} & {q.text for q in dev}
+    assert len(dev) == 8
+    talks = [{"dialogue": [[f"hello {n}", f"turn {n}.{p}"] for p in range(4)]} for n in range(20)]
+    (tmp_path / "talks.json").write_text(json.dumps(talks), encoding="utf-8")
+    read, _ = Respond.read(tmp_path / "talks.json", Reading(), labelled=True)
+    train, dev = hold_out(Respond, read, 0.2, name="dev", options=Respond.Options(), seed=0)
+    assert len(dev) == 16
+    right = {one.choices[one.answer] for one in dev if one.answer is not None}
+    assert not right & {turn for one in train for turn in one.text.splitlines()}
 
 
 def test_labels_of_several_are_told_apart_by_the_options() -> None:

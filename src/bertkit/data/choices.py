@@ -37,6 +37,8 @@ class ChoiceQuestion:
     stem: str = ""
     where: str = "a question"
     """File and line, or file and id, for messages."""
+    dialogue: int | None = None
+    """Its number in the file, where texts are turns of dialogues up to some place."""
 
 
 def read_choices(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.run_folder import SCORES
+from bertkit.checkpoint.run_folder import SCORES, TEST
 from bertkit.console import say
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
 from bertkit.recipes.testing import read_test, score_test
-from bertkit.storage import link_or_copy, writing
+from bertkit.storage import link_or_copy, sha256, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.epochs import Epochs, check_published, read_scores, read_seeds
+from bertkit.training.epochs import ADAPTER, Epochs, check_published, read_scores, read_seeds
 from bertkit.training.run import Run
 
 
@@ -23,6 +24,7 @@ def finish(
     run: Run, task: Task[Any, Any], epochs: Epochs, data: Mapping[str, Examples]
 ) -> dict[str, float]:
     """Write errors, scores and card beside the best epoch's model; returns the scores."""
+    epochs.check_best()
     epochs.say_kept()
     report = epochs.report()
     write_mistakes(run.out, task, epochs.answers(), data["dev"].examples, report)
@@ -40,8 +42,12 @@ def finish(
 def publish(best: Path, out: Path, *, of: int = 1) -> None:
     """Make `out` the model folder of one of the runs that it holds, the best `of` so many settings.
 
-    Its card has the means of seeds where there were several.
+    Its card has the means of seeds where there were several. Of another run that was the best
+    before nothing stays.
     """
+    if (out / SCORES).exists() and sha256(out / SCORES) != sha256(best / SCORES):
+        (out / TEST).unlink(missing_ok=True)
+        shutil.rmtree(out / ADAPTER, ignore_errors=True)
     for file in best.rglob("*"):
         place = file.relative_to(best)
         if file.is_file() and not place.parts[0].startswith("seed-"):

@@ -286,6 +286,10 @@ class Answer(Task[Question, QuestionAnswer]):
     def asked(cls, example: Question) -> tuple[str, str]:
         return example.question, example.context
 
+    @classmethod
+    def together(cls, example: Question) -> str:
+        return example.context
+
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
     ) -> dict[str, float]:

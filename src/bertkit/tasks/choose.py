@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
@@ -56,6 +56,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
     @classmethod
     def asked(cls, example: ChoiceQuestion) -> tuple[str, str, tuple[str, ...]]:
         return example.text, example.stem, example.choices
+
+    @classmethod
+    def together(cls, example: ChoiceQuestion) -> Hashable:
+        return example.text if example.dialogue is None else example.dialogue
 
     def check(self, examples: Sequence[ChoiceQuestion]) -> None:
         for example in examples:

@@ -14,7 +14,6 @@ from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import natural
 from bertkit.data.order import Permutation, Purpose, generator
-from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.examples import Examples, Rows, take
 from bertkit.tasks.task import E, Reading, Task
@@ -76,15 +75,14 @@ def hold_out(
     `name` is what they are held out for, which errors say.
 
     Rows are put in a random order and sorted by their labels, and taken at equal distances
-    (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, and
-    questions about one text, stay together. A row whose label no other row has is learned from.
+    (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, questions
+    about one text and turns of one dialogue stay together. A row whose label no other row has is
+    learned from.
     Raises: DataError for rows that pose no task.
     """
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
-        # a question about a text that was learned is easier than one about a new text
-        same = row.context if isinstance(row, Question) else kind.asked(row)
-        groups.setdefault(same, []).append(place)
+        groups.setdefault(kind.together(row), []).append(place)
     apart = list(groups.values())
     shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))

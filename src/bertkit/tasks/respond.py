@@ -85,7 +85,7 @@ class Respond(ChoiceTask[ResponseAnswer]):
                 raise DataError(f"{path}: dialogues are read from .json and .jsonl files, also .gz")
         if not pairs:
             raise DataError(f"{path}: no response in it")
-        questions = _examples(pairs, labelled)
+        questions = _examples(pairs, labelled, dialogues=suffix(path) == ".json")
         sizes = {len(example.choices) for example in questions}
         most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
         count = len({pair.dialogue for pair in pairs})
@@ -227,7 +227,7 @@ def _rows(path: Path, labelled: bool) -> list[_Pair]:
     return each_of(read, enumerate(json_rows(path, _Row)))
 
 
-def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:
+def _examples(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
     pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
     questions = []
     for place, pair in enumerate(pairs):
@@ -242,7 +242,13 @@ def _examples(pairs: Sequence[_Pair], labelled: bool) -> list[ChoiceQuestion]:
         elif labelled:
             assert pair.response is not None
             answer = place_of(pair.response, choices, pair.where)
-        example = ChoiceQuestion(text, choices, answer if labelled else None, where=pair.where)
+        example = ChoiceQuestion(
+            text,
+            choices,
+            answer if labelled else None,
+            dialogue=pair.dialogue if dialogues else None,
+            where=pair.where,
+        )
         questions.append(checked(example))
     return questions
 

@@ -207,6 +207,12 @@ class Task(ABC, Generic[E, A]):
         return repr(example).replace(repr(example.where), "")
 
     @classmethod
+    def together(cls, example: E) -> Hashable:
+        """What rows share of which none is learned from while another is held out: a text that was
+        learned makes all about it easier."""
+        return cls.asked(example)
+
+    @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         """The task of a folder, from its labels and its config.json.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN, SCORES, SEEDS
 from bertkit.config import decode
 from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
+from bertkit.metrics import worth
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import read_json, sha256, write_json
@@ -68,6 +70,7 @@ class Epochs:
         self.records = [r for r in scored if self._named(r["scores"]) in r["scores"]]
         self.best: Record | None = max(self.records, key=self._score, default=None)
         self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
+        self._resumed = self.best is not None
         self._say_best()
 
     def score(self, step: int, number: int) -> dict[str, float]:
@@ -85,13 +88,32 @@ class Epochs:
         if self._named(scores) not in scores:
             listed = ", ".join(scores)
             raise ConfigError(f"metric: dev has no score {self.metric!r}; it has {listed}")
-        if self.best is None or self._score(record) > self._score(self.best):
+        if self.best is None or self._score(record) > self._score(self.best) or self._overtaken():
             self._save(task, whole)
             record["sha256"] = _hashes(self.run.out)
             self.best, self._answered = record, (task, answers)
             self._say_best()
         self.run.journal.write(record)
         return scores
+
+    def _overtaken(self) -> bool:
+        """Whether the folder holds a later epoch than the best one that is known: its run ended
+        before the next checkpoint, and the epoch is learned again."""
+        if not self._resumed:
+            return False
+        assert self.best is not None
+        self._resumed = False
+        written = self.best.get("sha256", {})
+        return bool(written) and _hashes(self.run.out) != written
+
+    def check_best(self) -> None:
+        """Raises: TrainingError where no epoch has a score to choose by."""
+        assert self.best is not None
+        if self._score(self.best) == -math.inf:
+            raise TrainingError(
+                f"dev: {self._named(self.best['scores'])} of every epoch is no number; learn at a "
+                "lower rate, or choose by another score (--metric)"
+            )
 
     def exhausted(self, patience: int | None) -> bool:
         """Whether as many epochs were no better than the best; it is said."""
@@ -145,10 +167,10 @@ class Epochs:
         record = {
             **self.run.record,
             "metric": self._named(scores),
-            "dev": scores,
+            "dev": _numbers(scores),
             **by_label(report),
             **({"calibration": said} if (said := self.calibration()) else {}),
-            "epochs": [{"epoch": r["epoch"], **r["scores"]} for r in self.records],
+            "epochs": [{"epoch": r["epoch"], **_numbers(r["scores"])} for r in self.records],
             "sha256": self.best.get("sha256", {}),
         }
         record["digest"] = _digest(record)
@@ -184,8 +206,7 @@ class Epochs:
             write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
 
     def _score(self, record: Record) -> float:
-        score: float = record["scores"][self._named(record["scores"])]
-        return score
+        return worth(record["scores"][self._named(record["scores"])])
 
     def _named(self, scores: Mapping[str, float]) -> str:
         """The name of the score by which epochs are chosen."""
@@ -194,6 +215,11 @@ class Epochs:
     def _say_best(self) -> None:
         if self.best is not None:
             self.run.best = f"{self.run.out} holds epoch {self.best['epoch']}, the best"
+
+
+def _numbers(scores: Mapping[str, float]) -> dict[str, float]:
+    """Those that JSON can hold."""
+    return {name: score for name, score in scores.items() if math.isfinite(score)}
 
 
 def check_metric(task: Task[Any, Any], metric: str | None) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bertkit.data.order import Permutation
 from bertkit.engine.engine import Engine
+from bertkit.metrics import worth
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.progress import progress
@@ -64,7 +65,7 @@ def fit(
         ):
             if step.number % per_epoch == 0:
                 scores = judge(states, head, task, dev, examples)
-                if not best or scores[task.metric] > best[task.metric]:
+                if not best or worth(scores[task.metric]) > worth(best[task.metric]):
                     best = scores
                     kept = {name: weight.clone() for name, weight in model.state_dict().items()}
                 bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")

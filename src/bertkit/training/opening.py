@@ -32,7 +32,7 @@ def opened(
     """
     learns = task.head in OF_SEQUENCES and lm_weight != 0
     if isinstance(model, Loaded):
-        loaded = replace(model, model=copy.deepcopy(model.model))
+        loaded = _with_head(replace(model, model=copy.deepcopy(model.model)), task)
     else:
         makers: dict[str, HeadMaker] = {task.head: task.build_head}
         if learns:
@@ -60,3 +60,15 @@ def opened(
     said = f"; next words weigh {weight:g}" if weight else ""
     say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
     return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
+
+
+def _with_head(loaded: Loaded, task: Task[Any, Any]) -> Loaded:
+    """An open model with the task's head, which is new where it has none, or one of other labels;
+    that is said."""
+    network, labels = loaded.model, tuple(task.labels)
+    if task.head in network.heads and (not labels or labels == tuple(loaded.labels)):
+        return loaded
+    say(f"new weights: the {task.head} head")
+    make: HeadMaker = task.build_head
+    heads = {**network.heads, task.head: make(network.encoder)}
+    return replace(loaded, model=Model(network.encoder, heads, network.decoder), labels=labels)
