@@ -14,6 +14,7 @@ import torch
 from tests.factories import tiny_folder
 
 from bertkit.checkpoint.folder import load, save
+from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import BERT, GPT2, LSTM_LM
 from bertkit.serve.registry import ModelRegistry, ServedModel
@@ -54,6 +55,15 @@ def test_a_classifier_of_single_texts_does_not_rerank(
     served = ServedModel(str(tmp_path / "m"), "fp32")
     assert ("rerank" in served.pipelines) == ranks
     assert "predict" in served.pipelines
+
+
+def test_it_says_in_which_numbers_it_computes(english: list[str], tmp_path: Path) -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
+    tokenizer = train_tokenizer(english[:20], kind="bpe", size=350, use="write")
+    folder = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
+    assert ServedModel(str(folder), "fp32").about().precision == "float32"
+    assert ServedModel(str(folder), "int8").about().precision == "int8"
 
 
 def test_a_known_vector_stays_known(folders: Path) -> None:

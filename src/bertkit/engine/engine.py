@@ -55,6 +55,8 @@ class Engine:
             self.device = weight.device if device is None else torch.device(device)
             self.dtype = resolve(precision, self.device.type)
             self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
+        self.integers = int8 is not None
+        """Whether linear layers compute in integers."""
         self.beside: Beside | None = None
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens

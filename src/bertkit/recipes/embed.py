@@ -93,8 +93,8 @@ def embed(
 
     `text_column` names the column of the texts; else it is the one that reads like texts. `device`
     auto is the GPU where there is one, and the precision is not int8.
-    Shapes: (S, D). Raises: DataError for an empty text, or one longer than the model unless `long`
-    says what to do; ConfigError for settings that the model has not.
+    Shapes: (S, D). Raises: DataError for an empty cell of a table, or a text longer than the model
+    unless `long` says what to do; ConfigError for settings that the model has not.
     """
     limit_onednn_cache()
     if isinstance(texts, str) and is_table(texts):

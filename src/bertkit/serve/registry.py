@@ -127,6 +127,7 @@ class ServedModel(ServedBase):
         self.know(self.embed, self.embed.prepare([PROBE], long="truncate"))
 
     def about(self) -> schema.Model:
+        engine = self.embed.engine
         return schema.Model(
             name=self.name,
             family=self.loaded.family.name,
@@ -134,7 +135,7 @@ class ServedModel(ServedBase):
             labels=list(self.loaded.labels),
             length=self.loaded.length,
             dimension=self.embed.dimension,
-            precision=str(self.embed.engine.dtype).removeprefix("torch."),
+            precision="int8" if engine.integers else str(engine.dtype).removeprefix("torch."),
             prompts=list(self.embed.prompt.prompts.named),
         )
 
