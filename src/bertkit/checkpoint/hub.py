@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from bertkit.checkpoint import g2p, gguf
-from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST
-from bertkit.checkpoint.tuned import FILE as TUNED
+from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST, TUNED
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")

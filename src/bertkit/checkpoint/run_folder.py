@@ -16,6 +16,9 @@ RUN, JOURNAL = "run.json", "journal.jsonl"
 SCORES, SEEDS, GRID, TEST = "scores.json", "seeds.json", "grid.json", "test.json"
 """Of a fine-tuning; the first is written when all epochs are done."""
 
+TUNED = "tuned.json"
+"""What `bertkit tune` found."""
+
 CHECKPOINTS = "checkpoints"
 """A folder for each kept step; the newest has the weights of a pretraining's model."""
 

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from bertkit.checkpoint.run_folder import TUNED
 from bertkit.config import Count, Settings, with_new_names
 from bertkit.console import say
 from bertkit.engine.exported import Graph, Numbers, Runtime
@@ -23,7 +24,7 @@ from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.threads import cores
 
-FILE = "tuned.json"
+FILE = TUNED
 
 ADAPTER = "adapter_config.json"
 
