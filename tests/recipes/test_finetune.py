@@ -233,7 +233,7 @@ def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     labels, vectors = Classify.from_examples(rows(4), classify.Options()), Similarity()
     assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
     assert usual_rate(vectors, hidden) == 5e-5
-    assert usual_rate(labels, hidden, LoRA(rank=8)) == pytest.approx(10 * rate, rel=1e-12)
+    assert usual_rate(labels, hidden, adapters=True) == pytest.approx(10 * rate, rel=1e-12)
 
 
 def test_an_epoch_whose_score_is_no_number_is_the_worst(

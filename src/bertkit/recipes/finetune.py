@@ -105,7 +105,7 @@ LORA_RATE = 10.0
 """How many times faster adapters learn than a whole model (docs/log.md, 2026-11-28)."""
 
 
-def usual_rate(task: Task[Any, Any], hidden: int, lora: LoRA = LoRA()) -> float:
+def usual_rate(task: Task[Any, Any], hidden: int, *, adapters: bool = False) -> float:
     """The peak learning rate of a model whose states have so many numbers: the paper's 5e-5 at
     BERT-base's 768 and above, more the narrower a model is, at most 3e-4. Where the texts of a step
     are compared with each other it is 5e-5: what a model knows of likeness is easily lost. Adapters
@@ -115,7 +115,7 @@ def usual_rate(task: Task[Any, Any], hidden: int, lora: LoRA = LoRA()) -> float:
     3e-4, and docs/log.md, 2026-11-27. Yang et al. 2022 have Adam's rate fall with the width, too.
     """
     rate = 5e-5 if task.batching == "step" else min(3e-4, 5e-5 * max(1.0, 768 / hidden))
-    return rate * LORA_RATE if lora.rank else rate
+    return rate * LORA_RATE if adapters else rate
 
 
 FREE = ("save_minutes", "max_batch_tokens", "track")
@@ -201,7 +201,9 @@ def finetune(
     units = fitted.units(features, settings.seed)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
-    rate = settings.learning_rate or usual_rate(fitted, network.config.hidden, settings.lora)
+    rate = settings.learning_rate or usual_rate(
+        fitted, network.config.hidden, adapters=settings.lora.rank > 0
+    )
     check_steps(fitted, total, learning_rate=rate, batch_size=settings.batch_size)
     # batches of a task of one's own may hold tokens that no feature has
     rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
