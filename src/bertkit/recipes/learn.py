@@ -201,7 +201,7 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
         train.schedule,
         steps=train.steps,
         warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps or round(DECAY * train.steps),
+        decay_steps=_decay_steps(train),
     )
     return optimizer, plan
 
@@ -226,6 +226,23 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
             f"{train.steps}: the learning rate never reaches its peak; set it to "
             f"{max(1, train.steps // 20)}, for example"
         )
+    decay, stable = _decay_steps(train), train.steps - max(1, train.warmup_steps)
+    if train.schedule == "wsd" and decay > stable and train.warmup_steps < train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} and {decay} steps of decay are more than "
+            f"train.steps = {train.steps}: the learning rate never reaches its peak; set "
+            f"train.decay_steps to {min(stable, round(DECAY * train.steps))}, for example"
+        )
+    if train.batch_warmup_steps > train.steps:
+        say(
+            f"train.batch_warmup_steps = {train.batch_warmup_steps} is more than train.steps = "
+            f"{train.steps}: the batch never grows to {train.batch_size} samples; set it to "
+            f"{max(1, train.steps // 2)}, for example"
+        )
+
+
+def _decay_steps(train: Train) -> int:
+    return train.decay_steps or round(DECAY * train.steps)
 
 
 def _counted(
