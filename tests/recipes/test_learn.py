@@ -17,7 +17,8 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.weights import read_tensors
-from bertkit.errors import BertkitError, ConfigError
+from bertkit.errors import BertkitError, ConfigError, TrainingError
+from bertkit.recipes import learn
 from bertkit.recipes.learn import optimization, warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
@@ -263,3 +264,21 @@ def test_a_plan_that_does_not_reach_its_peak_is_said(
     assert found.count("never") == bool(said)
     _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), ALONE)
     assert (max(map(plan, range(1, 1001))) < 1) == (PEAK in said)
+
+
+def test_memory_that_ends_while_step_0_is_scored_is_said(
+    learned: Callable[..., Learned], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learn, "evaluate", full)
+        with pytest.raises(TrainingError, match=r"^out of memory: lower max_batch_tokens"):
+            learned("run")
+    weights, journal = learned("run", resume=True)
+    whole, wanted = learned("whole")  # the control
+    assert [r["held_out"] for r in journal if "held_out" in r] == [
+        r["held_out"] for r in wanted if "held_out" in r
+    ]
+    assert all(torch.equal(weight, whole[name]) for name, weight in weights.items())

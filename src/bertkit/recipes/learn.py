@@ -102,7 +102,7 @@ def learn(
     whose peak is known, journal and console have MFU.
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
-    ranks, scores = run.ranks, held_out.scores(start)
+    ranks = run.ranks
     masters, optimizer, average = run.state.masters, run.state.optimizer, run.state.average
     device = next(iter(masters.weights.values())).device
     peak = train.peak_flops or peak_of(str(device), masters.dtype)
@@ -115,6 +115,7 @@ def learn(
         prefetched(batches, range(start, train.steps), processes=loaders) as coming,
         tracked(train.track, run, start=start),  # a thread, and behind the forks
     ):
+        scores = held_out.scores(start)
         for step in steps(
             masters,
             objective,
