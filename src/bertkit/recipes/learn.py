@@ -13,6 +13,7 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.config import Settings, as_toml
 from bertkit.console import say
+from bertkit.errors import TrainingError
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
@@ -60,7 +61,10 @@ class HeldOut:
 
     def scores(self, step: int) -> dict[str, float]:
         """Losses and accuracies after `step`; none where it is not one that is scored, or another
-        process does."""
+        process does.
+
+        Raises: TrainingError for a loss that is not finite.
+        """
         if not (self.batches and self.run.ranks.first) or not (
             step in (0, self.run.total) or step % self.every == 0
         ):
@@ -69,6 +73,12 @@ class HeldOut:
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
         if not records:  # else a kill came after it
             losses, accuracy = evaluate(self.judged, self.judge, self.batches)
+            for name, loss in losses.items():
+                if not math.isfinite(loss):
+                    raise TrainingError(
+                        f"step {step}: the held-out loss of {name} is {loss:g}; begin again with a "
+                        "lower learning rate or a longer warmup"
+                    )
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
             numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
             say(f"step {step} held out  {numbers}")
@@ -144,11 +154,12 @@ def learn(
                     run.journal.write({**step.record, **mfu})
                 if stopping:
                     draw(run.out)
+            if not stopping:  # before weights that it finds ruined would be saved and shown
+                scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
                 run.save(number, keep=train.keep, show=folder.show)
             if stopping:
                 run.stop(number)
-            scores = held_out.scores(number) or scores
     if ranks.first:
         draw(run.out)
     return scores
