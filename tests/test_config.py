@@ -60,6 +60,8 @@ def test_round_trip() -> None:
         (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
         (("train.embedding_learning_rate", "high"), r"rate: expected `float`, got `str`$"),
         (("masking.first_share", "0.5"), r"masking: first_share, schedule: say how the share"),
+        (("sampling.first_share", "0.5"), r"sampling: first_share: .* there is none; set it, or"),
+        (("train.decay_steps", "5"), r'train: decay_steps = 5: is for schedule = "wsd", and it'),
         (("train.z_loss", "-1"), r"train\.z_loss: expected `float` >= 0"),
         (("train.average_steps", "11"), r"train: average_steps = 11: the run has 10 steps"),
         (("train.eps", "0"), r"train\.eps: expected `float` > 0"),

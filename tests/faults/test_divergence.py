@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bertkit import cli
+from bertkit.checkpoint.weights import read_tensors
 from bertkit.objectives.loss import Loss
 from bertkit.recipes import pretrain
 from bertkit.storage import sha256
@@ -63,6 +64,19 @@ def test_a_learning_rate_beyond_reason(world: Any, refused: Any, tmp_path: Path)
     assert "nothing was saved yet" in said
     assert not (run / "checkpoints").exists()
     assert cli.run(["info", str(run)]) == 0
+
+
+def test_a_last_step_that_ruins_the_weights(world: Any, refused: Any, tmp_path: Path) -> None:
+    """No step behind it has a loss that shows it: the held-out one does."""
+    run, sound = tmp_path / "run", tmp_path / "sound"
+    one = ("--train.steps", 1, "--train.warmup_steps", 0)
+    said = refused(*words(world, run), *one, "--train.learning_rate", "1e30")
+    assert "step 1: the held-out loss of mlm is nan; begin again with a lower learning rate" in said
+    assert "nothing was saved yet" in said
+    assert not (run / "checkpoints").exists()
+    assert all(bool(w.isfinite().all()) for w in read_tensors(run).values())
+    assert cli.run([*words(world, sound), *map(str, one)]) == 0  # the control
+    assert (sound / "checkpoints" / "step-00000001").exists()
 
 
 def test_fine_tuning_that_diverges_leaves_nothing(world: Any, refused: Any, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import tiny_folder
+from msgspec import structs
+from tests.factories import tiny_folder, tiny_model
 
 from bertkit import cli
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, ConfigError
+from bertkit.families import MODERNBERT
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS, Distillation, Terms
 from bertkit.objectives.loss import Loss, Totals
@@ -22,6 +24,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import answer, similarity
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
+from bertkit.training.teacher import check_length
 
 SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 
@@ -195,3 +198,23 @@ def test_vectors_of_another_width_need_a_layer(
 def test_a_students_threshold_is_its_own() -> None:
     task = answer.Answer((), answer.Options(no_answer=True, null_threshold=-4.5))
     assert task.uncalibrated() == answer.Options(no_answer=True)
+
+
+def test_a_student_reads_no_more_than_its_teacher(
+    teacher: Path, english: list[str], tmp_path: Path
+) -> None:
+    student = folder_of(tmp_path / "base", english[:5], 300, length=64)
+    long = [Example("loop " * 70, None, row.label, row.where) for row in rows(8)]
+    data: dict[str, Any] = {"student": student, "train": long, "dev": rows(8)}
+    for length in (None, 33):
+        settings = structs.replace(SETTINGS, length=length)
+        with pytest.raises(ConfigError, match=f"^length = {length or 64}: is longer than the 32 "):
+            distill(teacher, **data, out=tmp_path / "s", settings=settings)
+        assert not (tmp_path / "s").exists()
+    distill(teacher, **data, out=tmp_path / "s", settings=structs.replace(SETTINGS, length=32))
+
+
+def test_a_teacher_without_a_table_of_positions_reads_any_length() -> None:
+    check_length(tiny_model(20, "mlm", length=32, family=MODERNBERT), 64, "length")
+    with pytest.raises(ConfigError, match="length = 64"):  # the control
+        check_length(tiny_model(20, "mlm", length=32), 64, "length")

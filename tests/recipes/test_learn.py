@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.weights import read_tensors
-from bertkit.errors import BertkitError, ConfigError
-from bertkit.recipes.learn import optimization
+from bertkit.errors import BertkitError, ConfigError, TrainingError
+from bertkit.recipes import learn
+from bertkit.recipes.learn import optimization, warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
@@ -232,3 +234,51 @@ def test_a_setting_that_moves_nothing_leaves_no_folder(
     with pytest.raises(BertkitError, match=r"momentum: is for optimizer = .muon"):
         learned("run", momentum=0.5)
     assert not (tmp_path / "run").exists()
+
+
+PEAK, GROWN = "the learning rate never reaches its peak", "the batch never grows to 256 samples"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"decay_steps": 10_600}, f"10600 steps of decay are more than train.steps = 1000: {PEAK}"),
+        ({"decay_steps": 951}, f"train.warmup_steps = 50 and 951 steps .* {PEAK}; set .* to 400,"),
+        ({"warmup_steps": 700}, f"= 700 and 400 steps .* {PEAK}; set train.decay_steps to 300,"),
+        ({"decay_steps": 1000, "warmup_steps": 0}, PEAK),
+        ({"decay_steps": 2000, "warmup_steps": 1000}, f"is not less than .* {PEAK}"),
+        ({"decay_steps": 950}, ""),
+        ({"decay_steps": 999, "warmup_steps": 0}, ""),
+        ({"schedule": "linear", "warmup_steps": 999}, ""),
+        ({"first_batch_size": 8, "batch_warmup_steps": 1001}, f"= 1001 is more than .* {GROWN}"),
+        ({"first_batch_size": 8, "batch_warmup_steps": 1000}, ""),
+    ],
+)
+def test_a_plan_that_does_not_reach_its_peak_is_said(
+    settings: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = Train(**{"steps": 1000, "schedule": "wsd", "warmup_steps": 50, **settings})
+    warn(train, attention_dropout=0.0, device="cpu")
+    found = " ".join(capsys.readouterr().err.split())
+    assert re.search(said, found) if said else not found
+    assert found.count("never") == bool(said)
+    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), ALONE)
+    assert (max(map(plan, range(1, 1001))) < 1) == (PEAK in said)
+
+
+def test_memory_that_ends_while_step_0_is_scored_is_said(
+    learned: Callable[..., Learned], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learn, "evaluate", full)
+        with pytest.raises(TrainingError, match=r"^out of memory: lower max_batch_tokens"):
+            learned("run")
+    weights, journal = learned("run", resume=True)
+    whole, wanted = learned("whole")  # the control
+    assert [r["held_out"] for r in journal if "held_out" in r] == [
+        r["held_out"] for r in wanted if "held_out" in r
+    ]
+    assert all(torch.equal(weight, whole[name]) for name, weight in weights.items())

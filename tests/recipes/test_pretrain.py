@@ -535,6 +535,9 @@ def test_a_seed_decides_what_a_student_learns(
     assert found[0] == found[1] != found[2]
 
 
+MOST, FIRST = "model.max_positions", "sampling.first_length"
+
+
 def test_teachers_that_cannot_teach_are_refused(
     run: tuple[Path, dict[str, float]], corpus: Path, english: list[str], tmp_path: Path
 ) -> None:
@@ -553,10 +556,28 @@ def test_teachers_that_cannot_teach_are_refused(
             },
             "teacher.start: encoder.embedding.tokens.weight of the teacher has another shape",
         ),
+        (
+            override({**none, "teacher": teacher}, [(MOST, "128"), ("sampling.length", "65")]),
+            r"sampling\.length = 65: is longer than the 64 tokens that the teacher reads; lower it",
+        ),
+        (
+            override({**none, "teacher": teacher}, [(MOST, "128"), (FIRST, "65")]),
+            r"sampling\.first_length = 65: is longer than the 64 tokens",
+        ),
     ):
         with pytest.raises(BertkitError, match=message):
             pretrain(wrong, corpus=corpus, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_samples_may_be_as_long_as_a_teacher_reads(
+    run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "teacher": {"model": str(run[0])}}
+    longest = [(MOST, "128"), ("sampling.length", "64"), ("sampling.pairs", "none")]
+    pretrain(
+        override(settings, [*longest, ("train.steps", "1")]), corpus=corpus, out=tmp_path / "run"
+    )
 
 
 GROWING = [("train.first_batch_size", "4"), ("train.batch_warmup_steps", "6")]

@@ -150,7 +150,11 @@ def test_words_beyond_the_softmax_are_read_and_not_told(corpus: Path, tmp_path: 
         ([("train.first_window", "8")], r"train\.first_window: an ELMo has none; leave it out"),
         ([("train.z_loss", "0.1")], r"train\.z_loss: an ELMo has none; leave it out"),
         ([("train.zero_init", "true")], r"train\.zero_init: an ELMo has none; leave it out"),
+        ([("train.label_smoothing", "0.1")], r"train\.label_smoothing: an ELMo has none; leave"),
+        ([("train.compile", "true")], r"train\.compile: an ELMo has none; leave it out"),
         ([("softmax.words", "0")], r"softmax\.words"),
+        ([("held_out", "-3")], r"held_out: expected `float` >= 0"),
+        ([("held_out", "0.5")], r"held_out: expected `float` < 0\.5"),
     ],
 )
 def test_settings_are_checked(changes: list[tuple[str, str]], said: str) -> None:

@@ -40,6 +40,23 @@ CAUSAL = {"attention": {"causal": True}}
             {"train": {"first_window": 8}, "teacher": {"model": "m"}},
             r"train\.first_window = 8: .* without a teacher",
         ),
+        (
+            {"train": {"label_smoothing": 0.1}, "generator": GENERATOR},
+            r"train\.label_smoothing = 0\.1: .* has no label smoothing; leave it out",
+        ),
+        (
+            {"train": {"label_smoothing": 0.1}, "teacher": {"model": "m"}},
+            r"train\.label_smoothing = 0\.1: a model that learns",
+        ),
+        (
+            {"train": {"compile": True}, "model": {"recurrent": {}}},
+            r"train\.compile: .* made of LSTMs",
+        ),
+        ({"terms": {"labels": 3.0}}, r"terms: .* a teacher, and there is none"),
+        (
+            {"masking": {"unit": "word"}, "objective": "next", "model": CAUSAL},
+            r"masking\.unit: objective = 'next' masks no words; leave it out",
+        ),
         ({"train": {"first_window_share": 0.2}}, r"train: first_window_share: .* there is none"),
         (
             {
@@ -63,6 +80,13 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
         {"train": {"zero_init": True}, "generator": GENERATOR},
         {"train": {"z_loss": 0.1}, "objective": "next", "model": CAUSAL},
         {"masking": {"first_mlm_probability": 0.3}, "generator": GENERATOR},
+        {"train": {"label_smoothing": 0.1}},
+        {"train": {"compile": True}, "generator": GENERATOR},
+        {"train": {"decay_steps": 5, "schedule": "wsd"}},
+        {"sampling": {"first_length": 16, "first_share": 0.5}},
+        {"terms": {"labels": 3.0}, "teacher": {"model": "m"}},
+        {"masking": {"unit": "word"}},
+        {"masking": {"unit": "token"}, "objective": "next", "model": CAUSAL},
         {"train": {"first_window": 8}, "generator": GENERATOR},
         {"train": {"first_window": 8}, "objective": "next", "model": CAUSAL},
     ],

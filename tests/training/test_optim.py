@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import tiny_model
+from tests.factories import tiny_config, tiny_model
 from torch import Tensor
 
 from bertkit.errors import ConfigError
-from bertkit.families import LSTM_LM
+from bertkit.families import BART, ELECTRA, GPT2, LSTM_LM, MARIAN, T5, Family
 from bertkit.models.config import AttentionSettings, NormSettings
+from bertkit.models.model import Model, build
+from bertkit.objectives.replace import Generator, with_generator
 from bertkit.training import optim
 from bertkit.training.optim import (
     CRF_RATE,
@@ -201,11 +203,48 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest(kv_heads: int, rows: 
     assert all(weight.grad is None for weight in weights.values())
 
 
-def test_control_queries_keys_and_values_as_one_matrix_are_not_orthogonal_each() -> None:
-    weight = torch.zeros(24, 8, requires_grad=True)
-    weight.grad = torch.randn(24, 8)
+STACKS = {"qkv.weight": 3, "cross.kv.weight": 2}
+
+
+def pretrained(family: Family) -> Model:
+    """What learns in a pretraining of the family: with its decoder, or ELECTRA's generator."""
+    config, decoder = tiny_config(20, family=family), family.decoder
+    if decoder is not None:
+        return build(config, ("lm",), decoder=tiny_config(20, family=decoder))
+    if family is ELECTRA:
+        shape = Generator(hidden=8, heads=2, intermediate=16)
+        return with_generator(build(config, ("rtd",)), shape)[0]
+    return build(config, ("lm",))
+
+
+@pytest.mark.parametrize("family", [BART, T5, MARIAN, GPT2, ELECTRA], ids=lambda f: f.name)
+def test_muon_moves_the_matrices_of_all_layers(family: Family) -> None:
+    weights = dict(pretrained(family).named_parameters())
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    stacks = {
+        name: next((n for end, n in STACKS.items() if name.endswith(end)), 1)
+        for name, weight in weights.items()
+        if ".blocks." in name and weight.ndim == 2
+    }
+    optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
+    for name, weight in weights.items():
+        weight.grad = torch.randn_like(weight)
+        for i, part in enumerate(weight.grad.chunk(stacks.get(name, 1))):
+            if name in stacks:  # of very different sizes, which would show in a step as one
+                part.copy_(10.0**i * torch.nn.init.orthogonal_(torch.empty_like(part)))
+    optimizer.step()
+    assert {n for n, w in weights.items() if "momentum_buffer" in optimizer.state[w]} == {*stacks}
+    for name, parts in stacks.items():
+        step = (weights[name].detach() - before[name]) / 0.1
+        assert all(orthogonal(part) for part in step.chunk(parts)), name
+
+
+@pytest.mark.parametrize("parts", STACKS.values())
+def test_control_a_stack_as_one_matrix_is_not_orthogonal_in_its_parts(parts: int) -> None:
+    weight = torch.zeros(8 * parts, 8, requires_grad=True)
+    weight.grad = torch.randn(8 * parts, 8)
     torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
-    assert not all(orthogonal(part) for part in weight.detach().chunk(3))
+    assert not all(orthogonal(part) for part in weight.detach().chunk(parts))
 
 
 @pytest.mark.parametrize("bf16", [True, False])

@@ -25,6 +25,7 @@ DRAWS = 3
 CANDIDATES = 64
 """Windows of other documents among which a false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
+FIRST_SHARE = 0.9
 WORD_MARKS = "Ġ▁"
 """Prefixes of a word's first piece, in byte-level BPE and in Unigram vocabularies."""
 
@@ -44,12 +45,19 @@ class Sampling(Settings, frozen=True):
     """Tokens of a sample at most, special tokens included."""
     first_length: Annotated[int, Meta(ge=8)] | None = None
     """A shorter length for the first part of training, as BERT did with 128 before 512."""
-    first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.9
+    first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = FIRST_SHARE
     """Share of the steps with `first_length`."""
     short_seq_probability: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Share of samples that are shorter, evenly from 2 tokens up, so that the model sees them."""
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
     """Share of the tokens, in whole documents, kept for evaluation; 0 keeps none."""
+
+    def __post_init__(self) -> None:
+        if self.first_length is None and self.first_share != FIRST_SHARE:
+            raise ValueError(
+                "first_share: says how long first_length lasts, and there is none; set it, or "
+                "leave both out"
+            )
 
 
 @dataclass(frozen=True)

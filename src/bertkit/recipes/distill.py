@@ -19,7 +19,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.task import Reading, Task
-from bertkit.training.teacher import TaskTeacher
+from bertkit.training.teacher import TaskTeacher, check_length
 
 
 def distill(
@@ -68,7 +68,7 @@ def distill(
     if layers is not None and layers < 1:
         raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
     known = answering(teacher, task)
-    model = _student(known.loaded, student, layers)
+    model = _student(known.loaded, student, layers, settings.length)
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     task_teacher = TaskTeacher(
@@ -100,16 +100,19 @@ def distill(
 
 
 def _student(
-    teacher: Loaded, student: str | Path | None, layers: int | None
+    teacher: Loaded, student: str | Path | None, layers: int | None, length: int | None
 ) -> str | Path | Loaded:
-    """Raises: ConfigError for a model with another vocabulary, or more layers than there are."""
+    """Raises: ConfigError for a model with another vocabulary, more layers than there are, or texts
+    too long for its teacher."""
     if student is None:
         assert layers is not None
         kept = usual_layers(layers, teacher.model.config.layers)
         return replace(teacher, model=keep_layers(teacher.model, kept))
-    if load(student).tokenizer.fingerprint != teacher.tokenizer.fingerprint:
+    loaded = load(student)
+    if loaded.tokenizer.fingerprint != teacher.tokenizer.fingerprint:
         raise ConfigError(
             f"student: {student} has another vocabulary than {teacher.folder}; what a teacher says "
             "of tokens needs one vocabulary: pretrain the student with the teacher's"
         )
+    check_length(teacher.model, length or loaded.length, "length")
     return student

@@ -13,6 +13,7 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.config import Settings, as_toml
 from bertkit.console import say
+from bertkit.errors import TrainingError
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
@@ -60,7 +61,10 @@ class HeldOut:
 
     def scores(self, step: int) -> dict[str, float]:
         """Losses and accuracies after `step`; none where it is not one that is scored, or another
-        process does."""
+        process does.
+
+        Raises: TrainingError for a loss that is not finite.
+        """
         if not (self.batches and self.run.ranks.first) or not (
             step in (0, self.run.total) or step % self.every == 0
         ):
@@ -69,6 +73,12 @@ class HeldOut:
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
         if not records:  # else a kill came after it
             losses, accuracy = evaluate(self.judged, self.judge, self.batches)
+            for name, loss in losses.items():
+                if not math.isfinite(loss):
+                    raise TrainingError(
+                        f"step {step}: the held-out loss of {name} is {loss:g}; begin again with a "
+                        "lower learning rate or a longer warmup"
+                    )
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
             numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
             say(f"step {step} held out  {numbers}")
@@ -102,7 +112,7 @@ def learn(
     whose peak is known, journal and console have MFU.
     Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
     """
-    ranks, scores = run.ranks, held_out.scores(start)
+    ranks = run.ranks
     masters, optimizer, average = run.state.masters, run.state.optimizer, run.state.average
     device = next(iter(masters.weights.values())).device
     peak = train.peak_flops or peak_of(str(device), masters.dtype)
@@ -115,6 +125,7 @@ def learn(
         prefetched(batches, range(start, train.steps), processes=loaders) as coming,
         tracked(train.track, run, start=start),  # a thread, and behind the forks
     ):
+        scores = held_out.scores(start)
         for step in steps(
             masters,
             objective,
@@ -143,11 +154,12 @@ def learn(
                     run.journal.write({**step.record, **mfu})
                 if stopping:
                     draw(run.out)
+            if not stopping:  # before weights that it finds ruined would be saved and shown
+                scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
                 run.save(number, keep=train.keep, show=folder.show)
             if stopping:
                 run.stop(number)
-            scores = held_out.scores(number) or scores
     if ranks.first:
         draw(run.out)
     return scores
@@ -201,7 +213,7 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
         train.schedule,
         steps=train.steps,
         warmup_steps=train.warmup_steps,
-        decay_steps=train.decay_steps or round(DECAY * train.steps),
+        decay_steps=_decay_steps(train),
     )
     return optimizer, plan
 
@@ -226,6 +238,23 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
             f"{train.steps}: the learning rate never reaches its peak; set it to "
             f"{max(1, train.steps // 20)}, for example"
         )
+    decay, stable = _decay_steps(train), train.steps - max(1, train.warmup_steps)
+    if train.schedule == "wsd" and decay > stable and train.warmup_steps < train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} and {decay} steps of decay are more than "
+            f"train.steps = {train.steps}: the learning rate never reaches its peak; set "
+            f"train.decay_steps to {min(stable, round(DECAY * train.steps))}, for example"
+        )
+    if train.batch_warmup_steps > train.steps:
+        say(
+            f"train.batch_warmup_steps = {train.batch_warmup_steps} is more than train.steps = "
+            f"{train.steps}: the batch never grows to {train.batch_size} samples; set it to "
+            f"{max(1, train.steps // 2)}, for example"
+        )
+
+
+def _decay_steps(train: Train) -> int:
+    return train.decay_steps or round(DECAY * train.steps)
 
 
 def _counted(

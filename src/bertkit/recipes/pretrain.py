@@ -45,7 +45,7 @@ from bertkit.recipes.learn import (
     tail_average,
     warn,
 )
-from bertkit.recipes.run_file import FREE, PretrainConfig, Teacher, heads_of, read_config, renamed
+from bertkit.recipes.run_file import FREE, PretrainConfig, heads_of, read_config, renamed
 from bertkit.recipes.samples import RunSamples
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ from bertkit.training.masters import Masters
 from bertkit.training.ranks import joined
 from bertkit.training.run import Resume, Run
 from bertkit.training.state import State
-from bertkit.training.teacher import begin_as
+from bertkit.training.teacher import begin_as, check_length
 from bertkit.training.tracker import check_tracker
 
 
@@ -92,7 +92,7 @@ def _pretrain(
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
     warn(train, attention_dropout=config.model.attention_dropout, device=device)
-    teacher = None if config.teacher is None else _teacher(config.teacher, corpus, tokenizer)
+    teacher = _teacher(config, corpus, tokenizer)
     _check_record(run, config, text, tokenizer)
     samples = RunSamples(text, tokenizer, config, run.ranks)
     check_tracker(train.track, "train.track")
@@ -224,12 +224,17 @@ def _learner(
     return _Learner(model, published, objective, published, masked_words, None)
 
 
-def _teacher(settings: Teacher, corpus: Path | str, tokenizer: Tokenizer) -> Loaded:
+def _teacher(config: PretrainConfig, corpus: Path | str, tokenizer: Tokenizer) -> Loaded | None:
     """Raises: CheckpointError, ConfigError or DataError for one that cannot teach this corpus."""
-    teacher = load(settings.model)
+    if config.teacher is None:
+        return None
+    place = config.teacher.model
+    teacher = load(place)
     if "mlm" not in teacher.model.heads:
-        raise ConfigError(f"teacher.model: {settings.model} has no masked-LM head to learn from")
+        raise ConfigError(f"teacher.model: {place} has no masked-LM head to learn from")
     _same_vocabulary(tokenizer, corpus, teacher)
+    for name in ("length", "first_length"):
+        check_length(teacher.model, getattr(config.sampling, name) or 0, f"sampling.{name}")
     return teacher
 
 

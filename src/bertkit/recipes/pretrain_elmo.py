@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import torch
+from msgspec import Meta
 from tokenizers import models
 from torch import Tensor
 
@@ -66,10 +67,10 @@ class ElmoRun(Settings, frozen=True):
     model: ElmoConfig
     train: Train
     softmax: Told = Told()
-    held_out: float = 0.01
+    held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("first_window", "z_loss", "zero_init"):
+        for name in ("first_window", "z_loss", "zero_init", "label_smoothing", "compile"):
             if getattr(self.train, name):
                 raise ValueError(f"train.{name}: an ELMo has none; leave it out")
 

@@ -144,6 +144,11 @@ class Train(Settings, frozen=True):
                 "first_window_share: says how long first_window lasts, and there is none; set it, "
                 "or leave both out"
             )
+        if self.decay_steps and self.schedule != "wsd":
+            raise ValueError(
+                f'decay_steps = {self.decay_steps}: is for schedule = "wsd", and it is '
+                f"{self.schedule}; leave it out"
+            )
         if self.average_steps > self.steps:
             raise ValueError(
                 f"average_steps = {self.average_steps}: the run has {self.steps} steps; average as "
@@ -220,10 +225,22 @@ class PretrainConfig(Settings, frozen=True):
         if self.generator is not None and self.teacher is not None:
             raise ValueError("generator and teacher: a model learns from one of them")
         self._check_objective()
-        if self.train.z_loss and (self.generator is not None or self.teacher is not None):
+        other = "generator" if self.generator else "teacher" if self.teacher else None
+        for name, what in (("z_loss", "z-loss"), ("label_smoothing", "label smoothing")):
+            value = getattr(self.train, name)
+            if value and other:
+                raise ValueError(
+                    f"train.{name} = {value:g}: a model that learns from a generator or a teacher "
+                    f"has no {what}; leave it out"
+                )
+        if self.teacher is None and self.terms != Terms():
             raise ValueError(
-                f"train.z_loss = {self.train.z_loss:g}: a model that learns from a generator or a "
-                "teacher has no z-loss; leave it out"
+                "terms: say what is learned from a teacher, and there is none; set teacher.model, "
+                "or leave them out"
+            )
+        if self.train.compile and self.model.recurrent is not None:
+            raise ValueError(
+                "train.compile: a model made of LSTMs has no layers to compile; leave it out"
             )
         begun = self.teacher is not None and self.teacher.start
         if self.train.zero_init and (begun or self.model.recurrent is not None):
@@ -237,7 +254,6 @@ class PretrainConfig(Settings, frozen=True):
                 f"train.first_window = {self.train.first_window}: is for a model that learns "
                 "without a teacher, and is one stack of attention; leave it out"
             )
-        other = "generator" if self.generator else "teacher" if self.teacher else None
         if other and self.sampling.pairs != "none":
             raise ValueError(
                 f"sampling.pairs = {self.sampling.pairs!r}: a model that learns from a {other} "
@@ -275,11 +291,12 @@ class PretrainConfig(Settings, frozen=True):
             )
         if self.objective == "masked":
             return
-        if self.masking.first_mlm_probability is not None:
-            raise ValueError(
-                f"masking.first_mlm_probability: objective = {self.objective!r} masks no words; "
-                "leave it out"
-            )
+        usual = plain(Masking())
+        for name, value in plain(self.masking).items():
+            if value != usual[name]:
+                raise ValueError(
+                    f"masking.{name}: objective = {self.objective!r} masks no words; leave it out"
+                )
         if self.generator is not None or self.teacher is not None:
             raise ValueError("generator, teacher: next words are learned without; leave them out")
         if self.sampling.first_length is not None and self.decoder is not None:

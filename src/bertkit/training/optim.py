@@ -27,6 +27,12 @@ small as those of pretrained weights would leave them there."""
 STACKED = "qkv.weight"
 """The end of the name of a stack of three matrices."""
 
+STACKED_CROSS = "cross.kv.weight"
+"""The end of the name of a stack of two, in a decoder that attends to an encoder."""
+
+LAYERS = re.compile(r"(^|\.)(encoder|decoder)\.blocks\.")
+"""What the names of layers' weights have, also of a generator's."""
+
 TABLE = re.compile(r"(encoder|decoder)\.embedding\.(tokens|positions|types)\.weight$")
 """The names of embedding tables."""
 
@@ -108,13 +114,14 @@ def muon(
 ) -> Optimizer:
     """Muon for the matrices of the layers, whose steps it makes orthogonal; AdamW for the rest.
 
-    Those of queries, keys and values, which are stored as one, are three to it.
+    Those of queries, keys and values, which are stored as one, are three to it, and the keys and
+    values of a decoder that attends to an encoder two.
     Its steps are as large as AdamW's, so that both can go by one learning rate; AdamW has one of
     its own, and a weight decay, where they are given. Source: Jordan et al. 2024; Liu et al. 2025,
     section 2.2, for the size of steps.
     Raises: ConfigError for a model without such matrices.
     """
-    matrices = {n: w for n, w in weights.items() if n.startswith("encoder.blocks.") and w.ndim == 2}
+    matrices = {n: w for n, w in weights.items() if LAYERS.search(n) and w.ndim == 2}
     if not matrices:
         raise ConfigError(
             'train.optimizer = "muon": moves the matrices of attention and feed-forward networks, '
@@ -193,7 +200,7 @@ class _AdamW(_Groups):
 
 
 class _Muon(_Groups):
-    """torch.optim.Muon with `match_rms_adamw`, to which a stack of three matrices is three.
+    """torch.optim.Muon with `match_rms_adamw`, to which a stack of matrices is as many.
 
     It computes in bf16 where that is faster than fp32. torch's own does so everywhere, and a
     processor that emulates bf16 takes 4.6 times as long as in fp32 (docs/log.md).
@@ -207,11 +214,13 @@ class _Muon(_Groups):
         device = str(next(iter(matrices.values())).device)
         self.dtype = torch.bfloat16 if gains_by_bf16(device) else torch.float32
         self.stacked: dict[int, list[int]] = {}
-        """Rows of queries, of keys and of values."""
+        """Rows of queries, if there are, of keys and of values."""
         for name, w in matrices.items():
             if name.endswith(STACKED):
                 queries = matrices[name.removesuffix(STACKED) + "out.weight"].shape[1]
                 self.stacked[id(w)] = [queries, *[(len(w) - queries) // 2] * 2]
+            elif name.endswith(STACKED_CROSS):
+                self.stacked[id(w)] = [len(w) // 2] * 2
 
     @torch.no_grad()
     def step(self) -> None:

@@ -31,6 +31,16 @@ def begin_as(student: Model, teacher: Model) -> None:
     student.load_state_dict({name: weights[name] for name in student.state_dict()})
 
 
+def check_length(teacher: Model, length: int, name: str) -> None:
+    """Raises: ConfigError for texts with more tokens than the teacher has positions for."""
+    longest = teacher.config.learned_positions
+    if longest and length > longest:
+        raise ConfigError(
+            f"{name} = {length}: is longer than the {longest} tokens that the teacher reads; lower "
+            "it, or take another teacher"
+        )
+
+
 @dataclass(frozen=True)
 class TaskTeacher:
     """A model that knows a task, ready for inference, and what is learned from it.
