@@ -74,6 +74,6 @@ def test_tiles_are_there_unless_onednn_may_not_use_them(
 def test_a_device_is_there_or_named() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
-    for name in ("cuda:99", "gpu"):
+    for name in ("cuda:99", "gpu", "meta"):
         with pytest.raises(DeviceError, match=rf"train\.device: '{name}' cannot be used"):
             resolve_device(name, "train.device")

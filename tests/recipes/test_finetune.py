@@ -33,7 +33,7 @@ from bertkit.recipes import finished
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, usual_rate
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.tasks import classify, tag
+from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.similarity import Similarity
@@ -649,6 +649,9 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
     too_many = replace(SETTINGS, frozen_layers=2)
     with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):
         finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
+    pairs = [similarity.Example((f"a {i}", f"class {i}")) for i in range(4)]
+    with pytest.raises(ConfigError, match="frozen_layers: 1; nothing is left that could learn"):
+        finetune(Similarity, base, train=pairs, dev=pairs, out=tmp_path / "no", settings=settings)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])

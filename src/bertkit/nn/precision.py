@@ -91,7 +91,7 @@ def resolve_device(name: str, setting: str = "device") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.empty(1, device=name).cpu()  # a device without numbers, meta, is none
     except (RuntimeError, AssertionError) as error:
         raise DeviceError(
             f"{setting}: {name!r} cannot be used ({str(error).splitlines()[0]}); "

@@ -188,6 +188,11 @@ def finetune(
             say("adapters have no place for added tokens: the run keeps the merged model alone")
         add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
         network.to(device)
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise ConfigError(
+            f"frozen_layers: {settings.frozen_layers}; nothing is left that could learn "
+            f"{fitted.name}, which has no head of its own; freeze fewer"
+        )
     features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)
     objective: Objective = fitted.loss
     if lm_weight:
