@@ -31,6 +31,7 @@ from benchmarks import (
     trainer,
 )
 
+from bertkit.checkpoint import tuned
 from bertkit.config import read_toml
 from bertkit.nn import precision
 
@@ -205,6 +206,8 @@ def test_a_class_says_which_instructions_there_are(
 ) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert kept.processor_class(name, flags) == found
+    monkeypatch.setattr(tuned, "cpuinfo", lambda: f"model name\t: {name}\nflags\t: {flags}\n")
+    assert kept.processor_class(flags=flags) == found  # by the name that this machine has
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert kept.processor_class(name, flags) == f"{found}-at-most-avx2"
 

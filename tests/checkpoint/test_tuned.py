@@ -18,7 +18,11 @@ from bertkit.pipelines import pipeline
 
 def made(**changes: object) -> Tuned:
     usual = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
-    here = {"processor": tuned.processor(), "cores": tuned.cores(), "versions": tuned.versions()}
+    here = {
+        "processor": tuned.processor_and_instructions(),
+        "cores": tuned.cores(),
+        "versions": tuned.versions(),
+    }
     here["weights"] = hashlib.sha256().hexdigest()  # of a folder without any
     return msgspec.convert({**here, **usual, **changes}, Tuned)
 
@@ -90,9 +94,10 @@ def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) ->
     ):
         info = f"processor : 0\nmodel name\t: x\nflags : {flags}\nmodel name\t: x\n"
         monkeypatch.setattr(tuned, "cpuinfo", lambda info=info: info)
-        assert tuned.processor() == names
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert tuned.processor() == "x bf16 at most AVX2"
+        assert tuned.processor_and_instructions() == names
+        assert tuned.processor() == "x"
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    assert tuned.processor_and_instructions() == "x bf16 at most AVX2"
 
 
 def test_a_file_alone_remembers_nothing(tmp_path: Path) -> None:

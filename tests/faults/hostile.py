@@ -18,7 +18,7 @@ from tests.factories import tiny_config
 from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.checkpoint.tuned import Tuned, processor, write_tuned
+from bertkit.checkpoint.tuned import Tuned, processor_and_instructions, write_tuned
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
@@ -60,7 +60,9 @@ def good_folders(root: Path, english: list[str]) -> list[Path]:
         save(folder, model, tokenizer, told, labels=labels, settings=settings)
     _as_older_ones(root)
     _with_all_beside(root / "distilbert")
-    write_tuned(root / "bert", Tuned(**TUNED, processor=processor(), cores=cores()))
+    write_tuned(
+        root / "bert", Tuned(**TUNED, processor=processor_and_instructions(), cores=cores())
+    )
     _in_shards(root / "shards")
     return [root / name for name in KINDS] + _exported(root, tokenizers["wordpiece"])
 

@@ -40,6 +40,7 @@ from bertkit.tasks.similarity import Similarity
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.epochs import read_scores
 from bertkit.training.loop import steps
+from bertkit.training.opening import opened
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 
@@ -234,6 +235,7 @@ def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
     assert usual_rate(vectors, hidden) == 5e-5
     assert usual_rate(labels, hidden, adapters=True) == pytest.approx(10 * rate, rel=1e-12)
+    assert usual_rate(vectors, hidden, adapters=True) == 5e-5
 
 
 def test_an_epoch_whose_score_is_no_number_is_the_worst(
@@ -280,11 +282,25 @@ def test_an_epoch_learned_again_replaces_what_it_left(
     with pytest.raises(ZeroDivisionError):
         finetune(Classify, base, **given, on_epoch=stop, resume=True)
     scored(0.125)
-    assert finetune(Classify, base, **given, resume=True) == {"accuracy": 0.125, "epoch": 2}
+
+    def stopped(epoch: int, _: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(Classify, base, **given, on_epoch=stopped, resume=True)
+    scored(0.0625)  # of the third epoch, which is not what the folder has
+    (tmp_path / "out" / "notes.json").write_text("{}")  # the control: no file of the model
+    done = finetune(Classify, base, **given, resume=True)
+    assert done == {"accuracy": 0.125, "epoch": 2}
 
 
 def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -> None:
     settings, said = replace(SETTINGS, epochs=1), {"train": rows(16), "dev": rows(4)}
+    task = Classify.from_examples(rows(4), classify.Options())
+    (by_path, _), (open_one, _) = (opened(model, task, None) for model in (base, load(base)))
+    for name, weight in by_path.model.heads["classify"].state_dict().items():
+        same = torch.equal(weight, open_one.model.heads["classify"].state_dict()[name])
+        assert same == name.startswith("pooler."), name
     scores = finetune(Classify, load(base), **said, out=tmp_path / "one", settings=settings)
     assert set(scores) >= {"accuracy", "f1"}
     other = [Example(row.text, None, f"not {row.label}", row.where) for row in rows(16)]

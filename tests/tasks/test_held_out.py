@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -81,6 +82,9 @@ def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(tmp_pa
     train, dev = hold_out(Choose, choices, 0.2, name="dev", options=Choose.Options(), seed=0)
     assert not {q.text for q in train} & {q.text for q in dev}
     assert len(dev) == 8
+    one = [dataclasses.replace(q, text="Choose.") for q in choices]  # an instruction, and no text
+    train, dev = hold_out(Choose, one, 0.2, name="dev", options=Choose.Options(), seed=0)
+    assert (len(train), len(dev)) == (32, 8)
     talks = [{"dialogue": [[f"hello {n}", f"turn {n}.{p}"] for p in range(4)]} for n in range(20)]
     (tmp_path / "talks.json").write_text(json.dumps(talks), encoding="utf-8")
     read, _ = Respond.read(tmp_path / "talks.json", Reading(), labelled=True)

@@ -319,8 +319,9 @@ def resave(
         length=length or loaded.length,
         pooling=loaded.pooling,
     )
-    if (loaded.folder / GENERATION).exists():
-        write_json(out / GENERATION, read_object(loaded.folder / GENERATION))
+    writes = (loaded.base or loaded.folder) / GENERATION
+    if writes.exists():
+        write_json(out / GENERATION, read_object(writes))
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:

@@ -164,20 +164,24 @@ def weights_of(folder: Path) -> str:
 
 
 def processor() -> str:
-    """The name of this machine's processor, and those of its instructions that make precisions
-    fast: virtual machines call many processors by one name."""
+    """The name of this machine's processor."""
     named = (line for line in cpuinfo().splitlines() if line.startswith("model name"))
     name = next(named, "").partition(":")[2].strip()
-    name = name or platform.processor() or platform.machine()
+    return name or platform.processor() or platform.machine()
+
+
+def processor_and_instructions() -> str:
+    """Its name, and those of its instructions that make precisions fast: virtual machines call many
+    processors by one name."""
     known = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
-    most = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    return " ".join([name, *known, *([f"at most {most}"] if most else [])])
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return " ".join([processor(), *known, *([f"at most {most}"] if most else [])])
 
 
 def read_tuned(folder: Path) -> Tuned | None:
     """What was fastest on this machine, if it was tried with these versions and weights; what is
     not taken is said. Raises: CheckpointError when damaged."""
-    here, known = (processor(), cores()), records(folder)
+    here, known = (processor_and_instructions(), cores()), records(folder)
     record = next((t for t in known if (t.processor, t.cores) == here), None)
     if record is None:
         why = "on another machine" if known else ""

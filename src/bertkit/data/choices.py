@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ class ChoiceQuestion:
     stem: str = ""
     where: str = "a question"
     """File and line, or file and id, for messages."""
-    dialogue: int | None = None
+    dialogue: int | None = field(default=None, repr=False)
     """Its number in the file, where texts are turns of dialogues up to some place."""
 
 

@@ -35,6 +35,10 @@ class LoRA(Settings, frozen=True):
     """Linear layers with adapters: of attention and of feed-forward networks."""
 
 
+LORA_RATE = 10.0
+"""How many times faster adapters learn than a whole model (docs/log.md, 2026-11-28)."""
+
+
 def freeze(model: Model, layers: int) -> None:
     """Stop the lowest layers, and the embedding with them, from learning.
 

@@ -35,7 +35,7 @@ from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
-from bertkit.models.lora import LoRA, add_lora, freeze, unfreeze
+from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, unfreeze
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
@@ -49,7 +49,7 @@ from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters, rows_read
 from bertkit.training.opening import opened
-from bertkit.training.optim import adamw
+from bertkit.training.optim import CRF_RATE, adamw
 from bertkit.training.reference import with_start
 from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
@@ -67,7 +67,7 @@ class Finetune(Settings, frozen=True):
     batch_size: Count = 32
     """Examples a step (windows, where a task reads long texts in windows)."""
     learning_rate: Positive | None = None
-    """By default as the model is wide: `usual_rate`."""
+    """By default as the model is wide, and with adapters ten times that: `usual_rate`."""
     warmup: Rate = 0.1
     """Share of the steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
@@ -101,21 +101,19 @@ class Finetune(Settings, frozen=True):
     """Who is told the losses and scores, too."""
 
 
-LORA_RATE = 10.0
-"""How many times faster adapters learn than a whole model (docs/log.md, 2026-11-28)."""
-
-
 def usual_rate(task: Task[Any, Any], hidden: int, *, adapters: bool = False) -> float:
     """The peak learning rate of a model whose states have so many numbers: the paper's 5e-5 at
     BERT-base's 768 and above, more the narrower a model is, at most 3e-4. Where the texts of a step
     are compared with each other it is 5e-5: what a model knows of likeness is easily lost. Adapters
-    learn at ten times that.
+    learn at ten times that, but for these tasks and those that write, where it was not tried.
 
     Source: Devlin et al. 2019, appendix A.3; of narrow ones Turc et al. 2019, whose list ends at
     3e-4, and docs/log.md, 2026-11-27. Yang et al. 2022 have Adam's rate fall with the width, too.
     """
-    rate = 5e-5 if task.batching == "step" else min(3e-4, 5e-5 * max(1.0, 768 / hidden))
-    return rate * LORA_RATE if adapters else rate
+    if task.batching == "step":
+        return 5e-5
+    rate = min(3e-4, 5e-5 * max(1.0, 768 / hidden))
+    return rate * LORA_RATE if adapters and task.head != "lm" else rate
 
 
 FREE = ("save_minutes", "max_batch_tokens", "track")
@@ -188,7 +186,9 @@ def finetune(
             say("adapters have no place for added tokens: the run keeps the merged model alone")
         add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
         network.to(device)
-    if not any(weight.requires_grad for weight in network.parameters()):
+    parts = ("encoder.", "decoder.", f"heads.{fitted.head}.")
+    learn = (name for name, weight in network.named_parameters() if weight.requires_grad)
+    if not any(name.startswith(parts) for name in learn):
         raise ConfigError(
             f"frozen_layers: {settings.frozen_layers}; nothing is left that could learn "
             f"{fitted.name}, which has no head of its own; freeze fewer"
@@ -209,7 +209,13 @@ def finetune(
     rate = settings.learning_rate or usual_rate(
         fitted, network.config.hidden, adapters=settings.lora.rank > 0
     )
-    check_steps(fitted, total, learning_rate=rate, batch_size=settings.batch_size)
+    check_steps(
+        fitted,
+        total,
+        learning_rate=rate,
+        batch_size=settings.batch_size,
+        adapters=settings.lora.rank > 0,
+    )
     # batches of a task of one's own may hold tokens that no feature has
     rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
     state = _state(settings, rate, Masters(network, dtype, rows), loaded.family)
@@ -384,6 +390,7 @@ def _state(settings: Finetune, rate: float, masters: Masters, family: Family) ->
         learning_rate=rate,
         weight_decay=settings.weight_decay,
         layer_decay=settings.layer_decay,
+        crf_rate=CRF_RATE / (LORA_RATE if settings.lora.rank else 1.0),
     )
     return State(masters, optimizer, family)
 

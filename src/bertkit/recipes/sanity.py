@@ -10,6 +10,7 @@ from typing import Any
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import WHOLE
+from bertkit.models.lora import LORA_RATE
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
@@ -44,13 +45,21 @@ def check_rows(
         say(f"warning: {sentence}")
 
 
-def check_steps(task: Task[Any, Any], steps: int, *, learning_rate: float, batch_size: int) -> None:
+def check_steps(
+    task: Task[Any, Any],
+    steps: int,
+    *,
+    learning_rate: float,
+    batch_size: int,
+    adapters: bool = False,
+) -> None:
     """Say before work starts that so few steps will not learn. Tasks that compare the texts of a
     step with each other learn in few, and are not warned of."""
-    low = learning_rate <= SMALL_RATE
+    small, _, wanted = _rates(adapters)
+    low = learning_rate <= small
     few = FEW_STEPS if low else FEWEST_STEPS
     if steps < few and task.batching != "step":
-        rate = f" at learning_rate {learning_rate:g} (small models want 1e-4 to 3e-4)" * low
+        rate = f" at learning_rate {learning_rate:g} (small models want {wanted})" * low
         remedies = ["raise it"] * low + ["give more epochs"]
         remedies += [f"lower batch_size (it is {batch_size})"] * (batch_size > 1)
         say(
@@ -165,7 +174,9 @@ def check_answers(
     if settings is None:
         remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
     else:
-        change = _change(sorted({*rates, settings["learning_rate"]}), settings["epochs"])
+        tried = sorted({*rates, settings["learning_rate"]})
+        adapters = settings.get("lora", {}).get("rank", 0) > 0
+        change = _change(tried, settings["epochs"], adapters)
         remedy = f"the model has not learned to tell them apart. {change}"
         if steps is not None and steps < FEW_STEPS:
             remedy += (
@@ -177,17 +188,28 @@ def check_answers(
     say(f"warning: {name}: {what}: {remedy}")
 
 
-def _change(rates: Sequence[float], epochs: int) -> str:
+def _rates(adapters: bool) -> tuple[float, float, str]:
+    """The learning rates that small models want, the lowest and the highest, and in words."""
+    factor = LORA_RATE if adapters else 1.0
+    small, high = SMALL_RATE * factor, HIGH_RATE * factor
+    return small, high, f"{_short(small)} to {_short(high)}"
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.0e}".replace("e-0", "e-")
+
+
+def _change(rates: Sequence[float], epochs: int, adapters: bool) -> str:
     """What may help after these learning rates, lowest first, and so many epochs."""
     tried = ", ".join(f"{rate:g}" for rate in rates)
     said = f"it was {tried}" if len(rates) == 1 else f"{tried} were tried"
     more = f"more epochs (there were {epochs})"
-    if rates[-1] < HIGH_RATE:
-        return f"Raise learning_rate ({said}; small models want 1e-4 to 3e-4) or take {more}"
-    if rates[0] > HIGH_RATE:
-        return f"Lower learning_rate ({said}; 2e-5 to 3e-4 are usual) or take {more}"
-    if not any(SMALL_RATE <= rate <= HIGH_RATE for rate in rates):
-        return (
-            f"Try a learning_rate between ({said}; small models want 1e-4 to 3e-4) or take {more}"
-        )
+    small, high, wanted = _rates(adapters)
+    if rates[-1] < high:
+        return f"Raise learning_rate ({said}; small models want {wanted}) or take {more}"
+    if rates[0] > high:
+        usual = f"{_short(small / 5)} to {_short(high)}"
+        return f"Lower learning_rate ({said}; {usual} are usual) or take {more}"
+    if not any(small <= rate <= high for rate in rates):
+        return f"Try a learning_rate between ({said}; small models want {wanted}) or take {more}"
     return f"Take {more}: learning_rate is as high as small models want it ({said})"

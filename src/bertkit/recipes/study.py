@@ -28,7 +28,8 @@ def study(
             if metric is not None:
                 say(f"{way}, seed {seed}: {metric} {scores[metric]:.4f}")
             runs.append(scores)
-        table[way] = {name: spread([scores[name] for scores in runs]) for name in runs[0]}
+        names = [name for name in runs[0] if all(name in scores for scores in runs)]
+        table[way] = {name: spread([scores[name] for scores in runs]) for name in names}
         if metric is not None and len(seeds) > 1:
             say(f"{way}: {metric} {plus_minus(table[way][metric])}")
     return table

@@ -28,7 +28,7 @@ from bertkit.checkpoint.tuned import (
     EngineName,
     Tuned,
     cell,
-    processor,
+    processor_and_instructions,
     records,
     versions,
     weights_of,
@@ -89,9 +89,9 @@ def tune(
     loaded = load(model)
     if not loaded.folder.is_dir():
         raise ConfigError(f"{model}: a file alone, with no folder that could remember it")
-    weights = weights_of(loaded.folder)
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
+    weights = weights_of(loaded.folder)
     records(loaded.folder)  # a damaged file is told before anything is timed
     samples = (read_texts(texts) if texts else _local_texts())[:TEXTS]
     if not samples:
@@ -127,7 +127,7 @@ def tune(
     threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
     packed = sizes[max_batch_tokens]
     choice = Tuned(
-        processor=processor(),
+        processor=processor_and_instructions(),
         cores=cores(),
         precision=precision,
         max_batch_tokens=max_batch_tokens,

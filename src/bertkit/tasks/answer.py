@@ -287,7 +287,7 @@ class Answer(Task[Question, QuestionAnswer]):
         return example.question, example.context
 
     @classmethod
-    def together(cls, example: Question) -> str:
+    def source(cls, example: Question) -> str:
         return example.context
 
     def score(

@@ -58,7 +58,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         return example.text, example.stem, example.choices
 
     @classmethod
-    def together(cls, example: ChoiceQuestion) -> Hashable:
+    def source(cls, example: ChoiceQuestion) -> Hashable:
         return example.text if example.dialogue is None else example.dialogue
 
     def check(self, examples: Sequence[ChoiceQuestion]) -> None:

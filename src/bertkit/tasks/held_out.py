@@ -76,13 +76,18 @@ def hold_out(
 
     Rows are put in a random order and sorted by their labels, and taken at equal distances
     (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, questions
-    about one text and turns of one dialogue stay together. A row whose label no other row has is
-    learned from.
+    about one text and turns of one dialogue stay together, unless they are more than are held out.
+    A row whose label no other row has is learned from.
     Raises: DataError for rows that pose no task.
     """
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
-        groups.setdefault(kind.together(row), []).append(place)
+        groups.setdefault(kind.source(row), []).append(place)
+    for source, places in list(groups.items()):
+        if len(places) > max(1.0, share * len(rows)):  # such as one instruction for all rows
+            del groups[source]
+            for place in places:
+                groups.setdefault((source, kind.asked(rows[place])), []).append(place)
     apart = list(groups.values())
     shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))

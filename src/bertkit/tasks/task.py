@@ -207,9 +207,9 @@ class Task(ABC, Generic[E, A]):
         return repr(example).replace(repr(example.where), "")
 
     @classmethod
-    def together(cls, example: E) -> Hashable:
-        """What rows share of which none is learned from while another is held out: a text that was
-        learned makes all about it easier."""
+    def source(cls, example: E) -> Hashable:
+        """What a row was made from, such as the text of a question: of rows from one source none is
+        learned from while another is held out, for a text that was learned makes the rest easy."""
         return cls.asked(example)
 
     @classmethod

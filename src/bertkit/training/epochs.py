@@ -68,7 +68,10 @@ class Epochs:
         self.metric = metric or task.metric
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
         self.records = [r for r in scored if self._named(r["scores"]) in r["scores"]]
-        self.best: Record | None = max(self.records, key=self._score, default=None)
+        # the last that was written is what the folder holds, and the best but for `_overtaken`
+        written = (r for r in reversed(self.records) if "sha256" in r)
+        best = next(written, None) or max(self.records, key=self._score, default=None)
+        self.best: Record | None = best
         self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
         self._resumed = self.best is not None
         self._say_best()
@@ -88,7 +91,10 @@ class Epochs:
         if self._named(scores) not in scores:
             listed = ", ".join(scores)
             raise ConfigError(f"metric: dev has no score {self.metric!r}; it has {listed}")
-        if self.best is None or self._score(record) > self._score(self.best) or self._overtaken():
+        lost = self._overtaken()
+        if lost:
+            say("the best epoch was overwritten before the run was stopped: this one is kept now")
+        if self.best is None or lost or self._score(record) > self._score(self.best):
             self._save(task, whole)
             record["sha256"] = _hashes(self.run.out)
             self.best, self._answered = record, (task, answers)
@@ -103,8 +109,8 @@ class Epochs:
             return False
         assert self.best is not None
         self._resumed = False
-        written = self.best.get("sha256", {})
-        return bool(written) and _hashes(self.run.out) != written
+        weights = {n: h for n, h in self.best.get("sha256", {}).items() if n.endswith(WEIGHTS)}
+        return _changed(self.run.out, weights) is not None
 
     def check_best(self) -> None:
         """Raises: TrainingError where no epoch has a score to choose by."""
@@ -272,11 +278,18 @@ def drop_weights(out: Path) -> None:
 
 def check_published(out: Path, hashes: Mapping[str, str]) -> None:
     """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
+    if (name := _changed(out, hashes)) is not None:
+        raise CheckpointError(
+            f"{out / name}: damaged, or changed since; run again in another --out"
+        )
+
+
+def _changed(out: Path, hashes: Mapping[str, str]) -> str | None:
+    """The first of these files that is not there, or another."""
     for name, written in hashes.items():
         if not (out / name).is_file() or sha256(out / name) != written:
-            raise CheckpointError(
-                f"{out / name}: damaged, or changed since; run again in another --out"
-            )
+            return name
+    return None
 
 
 def _digest(record: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.console import say
 from bertkit.errors import ConfigError
@@ -63,12 +65,21 @@ def opened(
 
 
 def _with_head(loaded: Loaded, task: Task[Any, Any]) -> Loaded:
-    """An open model with the task's head, which is new where it has none, or one of other labels;
-    that is said."""
+    """An open model with the task's head: a new one where it has none, or one of other labels, with
+    the pooler of another head and the dense layer of the folder's vectors, as `load` fills it."""
     network, labels = loaded.model, tuple(task.labels)
     if task.head in network.heads and (not labels or labels == tuple(loaded.labels)):
         return loaded
-    say(f"new weights: the {task.head} head")
     make: HeadMaker = task.build_head
-    heads = {**network.heads, task.head: make(network.encoder)}
+    head = make(network.encoder)
+    known: dict[str, Tensor] = {}
+    for other in network.heads.values():
+        known |= {name: w for name, w in other.state_dict().items() if name.startswith("pooler.")}
+    if loaded.pooling is not None and loaded.pooling.dense is not None:
+        dense = loaded.pooling.dense.state_dict()
+        known |= {f"dense.{name}": weight for name, weight in dense.items()}
+    own = head.state_dict()
+    same = {name: w for name, w in known.items() if name in own and w.shape == own[name].shape}
+    head.load_state_dict(same, strict=False)
+    heads = {**network.heads, task.head: head}
     return replace(loaded, model=Model(network.encoder, heads, network.decoder), labels=labels)

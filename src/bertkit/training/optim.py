@@ -64,10 +64,11 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
     embedding_learning_rate: float | None = None,
+    crf_rate: float = CRF_RATE,
 ) -> Optimizer:
     """AdamW with BERT's groups: matrices decay, biases and norms do not, nor do a CRF's scores.
 
-    These learn `CRF_RATE` times faster than the rest. With `layer_decay` below 1 each layer learns
+    These learn `crf_rate` times faster than the rest. With `layer_decay` below 1 each layer learns
     that much slower than the one above it (Howard & Ruder 2018, section 3.2, and ELECTRA's
     fine-tuning). `embedding_learning_rate` is that of the embedding tables.
 
@@ -82,7 +83,7 @@ def adamw(
             "train.embedding_learning_rate: the model has no table of tokens; leave it out"
         )
     tables = learning_rate if embedding_learning_rate is None else embedding_learning_rate
-    rates = {"": learning_rate, "crf": learning_rate * CRF_RATE, "table": tables}
+    rates = {"": learning_rate, "crf": learning_rate * crf_rate, "table": tables}
     groups: dict[tuple[str, int, bool], list[Tensor]] = {}
     for name, w in weights.items():
         kind = "crf" if name.endswith(CRF) else "table" if TABLE.match(name) else ""
