@@ -172,6 +172,28 @@ def test_a_rate_is_to_be_raised_where_none_that_was_tried_is_high(
     assert f"tell them apart. {told}" in said(capsys)[0]
 
 
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (5e-4, "Raise learning_rate (it was 0.0005; small models want 1e-3 to 3e-3) or take"),
+        (3e-3, "Take more epochs (there were 3): learning_rate is as high"),
+        (3e-2, "Lower learning_rate (it was 0.03; 2e-4 to 3e-3 are usual) or take"),
+    ],
+)
+def test_adapters_want_ten_times_the_rate(
+    rate: float, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    settings = {"learning_rate": rate, "epochs": 3}
+    check_answers(even, "dev", settings=settings, factor=10.0)
+    assert f"tell them apart. {told}" in said(capsys)[0]
+    task = Classify(LABELS, Options())
+    check_steps(task, 12, learning_rate=1e-3, batch_size=32, factor=10.0)
+    assert "0.001 (small models want 1e-3 to 3e-3): raise it" in said(capsys)[0]
+    check_steps(task, 12, learning_rate=1e-3, batch_size=32)  # the control
+    assert said(capsys) == []
+
+
 def test_a_model_that_tells_labels_apart_gets_no_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

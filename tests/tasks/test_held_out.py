@@ -74,7 +74,9 @@ def test_rows_that_ask_the_same_stay_together() -> None:
     assert len(dev) == 8
 
 
-def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(tmp_path: Path) -> None:
+def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     choices = [
         ChoiceQuestion(f"text {i // 4}", ("a", "b"), 0, f"question {i}", f"f:{i}")
         for i in range(40)
@@ -85,6 +87,12 @@ def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(tmp_pa
     one = [dataclasses.replace(q, text="Choose.") for q in choices]  # an instruction, and no text
     train, dev = hold_out(Choose, one, 0.2, name="dev", options=Choose.Options(), seed=0)
     assert (len(train), len(dev)) == (32, 8)
+    assert "dev: one text is that of 40 of 40 rows, and on both" in capsys.readouterr().err
+    few = [Question(f"q{i}", f"{i // 25}", (("0", 0),), where=f"f:{i}") for i in range(200)]
+    train, dev = held(few, 0.1)
+    assert not {q.context for q in train} & {q.context for q in dev}
+    assert len(dev) == 25
+    assert capsys.readouterr().err == ""
     talks = [{"dialogue": [[f"hello {n}", f"turn {n}.{p}"] for p in range(4)]} for n in range(20)]
     (tmp_path / "talks.json").write_text(json.dumps(talks), encoding="utf-8")
     read, _ = Respond.read(tmp_path / "talks.json", Reading(), labelled=True)

@@ -39,6 +39,12 @@ LORA_RATE = 10.0
 """How many times faster adapters learn than a whole model (docs/log.md, 2026-11-28)."""
 
 
+def rate_factor(rank: int, *, head: str, batching: str) -> float:
+    """`LORA_RATE` for adapters of a task that has such a head; 1 without, and where it was not
+    tried: in tasks that write, or compare the texts of a step."""
+    return LORA_RATE if rank and head != "lm" and batching != "step" else 1.0
+
+
 def freeze(model: Model, layers: int) -> None:
     """Stop the lowest layers, and the embedding with them, from learning.
 

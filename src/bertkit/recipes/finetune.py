@@ -35,7 +35,7 @@ from bertkit.console import say
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
-from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, unfreeze
+from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
@@ -67,7 +67,7 @@ class Finetune(Settings, frozen=True):
     batch_size: Count = 32
     """Examples a step (windows, where a task reads long texts in windows)."""
     learning_rate: Positive | None = None
-    """By default as the model is wide, and with adapters ten times that: `usual_rate`."""
+    """By default as the model is wide, and mostly ten times that with adapters: `usual_rate`."""
     warmup: Rate = 0.1
     """Share of the steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
@@ -101,7 +101,7 @@ class Finetune(Settings, frozen=True):
     """Who is told the losses and scores, too."""
 
 
-def usual_rate(task: Task[Any, Any], hidden: int, *, adapters: bool = False) -> float:
+def usual_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
     """The peak learning rate of a model whose states have so many numbers: the paper's 5e-5 at
     BERT-base's 768 and above, more the narrower a model is, at most 3e-4. Where the texts of a step
     are compared with each other it is 5e-5: what a model knows of likeness is easily lost. Adapters
@@ -112,8 +112,8 @@ def usual_rate(task: Task[Any, Any], hidden: int, *, adapters: bool = False) -> 
     """
     if task.batching == "step":
         return 5e-5
-    rate = min(3e-4, 5e-5 * max(1.0, 768 / hidden))
-    return rate * LORA_RATE if adapters and task.head != "lm" else rate
+    factor = rate_factor(lora_rank, head=task.head, batching=task.batching)
+    return round(min(3e-4, 5e-5 * max(1.0, 768 / hidden)) * factor, 12)
 
 
 FREE = ("save_minutes", "max_batch_tokens", "track")
@@ -206,15 +206,13 @@ def finetune(
     units = fitted.units(features, settings.seed)
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
-    rate = settings.learning_rate or usual_rate(
-        fitted, network.config.hidden, adapters=settings.lora.rank > 0
-    )
+    rate = settings.learning_rate or usual_rate(fitted, network.config.hidden, settings.lora.rank)
     check_steps(
         fitted,
         total,
         learning_rate=rate,
         batch_size=settings.batch_size,
-        adapters=settings.lora.rank > 0,
+        factor=rate_factor(settings.lora.rank, head=fitted.head, batching=fitted.batching),
     )
     # batches of a task of one's own may hold tokens that no feature has
     rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}

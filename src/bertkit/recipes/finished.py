@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.checkpoint.run_folder import SCORES, TEST
 from bertkit.console import say
+from bertkit.models.lora import rate_factor
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
@@ -29,7 +30,9 @@ def finish(
     report = epochs.report()
     write_mistakes(run.out, task, epochs.answers(), data["dev"].examples, report)
     show_labels(report, "dev")
-    check_answers(report, "dev", settings=run.record["settings"], steps=run.total)
+    settings = run.record["settings"]
+    factor = rate_factor(settings["lora"]["rank"], head=task.head, batching=task.batching)
+    check_answers(report, "dev", settings=settings, steps=run.total, factor=factor)
     show_calibration(epochs.calibration(), "dev", "; fitted on these rows: test rows tell better")
     if "test" in data:
         score_test(run.out, type(task), data["test"], run.record["settings"]["device"])

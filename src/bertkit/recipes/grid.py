@@ -16,6 +16,7 @@ from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import quietly, say
 from bertkit.data.bad_rows import some
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.models.lora import rate_factor
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
 from bertkit.recipes.runs import runs
@@ -116,7 +117,9 @@ def finetune_grid(
     report = read_report(record)
     show_labels(report, "dev")
     rates = [read_scores(out / one / SCORES)["settings"]["learning_rate"] for one in cells]
-    check_answers(report, "dev", settings=record["settings"], rates=rates)
+    rank = record["settings"]["lora"]["rank"]
+    factor = rate_factor(rank, head=posed.head, batching=posed.batching)
+    check_answers(report, "dev", settings=record["settings"], rates=rates, factor=factor)
     if held is not None:
         score_test(out, kind, held, settings.device)
         describe(out, of=len(cells))

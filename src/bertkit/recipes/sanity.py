@@ -10,7 +10,6 @@ from typing import Any
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import WHOLE
-from bertkit.models.lora import LORA_RATE
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
@@ -51,11 +50,12 @@ def check_steps(
     *,
     learning_rate: float,
     batch_size: int,
-    adapters: bool = False,
+    factor: float = 1.0,
 ) -> None:
     """Say before work starts that so few steps will not learn. Tasks that compare the texts of a
-    step with each other learn in few, and are not warned of."""
-    small, _, wanted = _rates(adapters)
+    step with each other learn in few, and are not warned of. Usual rates are so many times higher
+    (`rate_factor`)."""
+    small, _, wanted = _rates(factor)
     low = learning_rate <= small
     few = FEW_STEPS if low else FEWEST_STEPS
     if steps < few and task.batching != "step":
@@ -160,6 +160,7 @@ def check_answers(
     settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     rates: Sequence[float] = (),
+    factor: float = 1.0,
 ) -> None:
     """Say that a model answers one label for everything, and what helps; `settings` and `steps`
     are those of the run that has just ended, `rates` the learning rates that were tried beside its
@@ -175,8 +176,7 @@ def check_answers(
         remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
     else:
         tried = sorted({*rates, settings["learning_rate"]})
-        adapters = settings.get("lora", {}).get("rank", 0) > 0
-        change = _change(tried, settings["epochs"], adapters)
+        change = _change(tried, settings["epochs"], factor)
         remedy = f"the model has not learned to tell them apart. {change}"
         if steps is not None and steps < FEW_STEPS:
             remedy += (
@@ -188,10 +188,9 @@ def check_answers(
     say(f"warning: {name}: {what}: {remedy}")
 
 
-def _rates(adapters: bool) -> tuple[float, float, str]:
+def _rates(factor: float) -> tuple[float, float, str]:
     """The learning rates that small models want, the lowest and the highest, and in words."""
-    factor = LORA_RATE if adapters else 1.0
-    small, high = SMALL_RATE * factor, HIGH_RATE * factor
+    small, high = round(SMALL_RATE * factor, 9), round(HIGH_RATE * factor, 9)
     return small, high, f"{_short(small)} to {_short(high)}"
 
 
@@ -199,12 +198,12 @@ def _short(rate: float) -> str:
     return f"{rate:.0e}".replace("e-0", "e-")
 
 
-def _change(rates: Sequence[float], epochs: int, adapters: bool) -> str:
+def _change(rates: Sequence[float], epochs: int, factor: float) -> str:
     """What may help after these learning rates, lowest first, and so many epochs."""
     tried = ", ".join(f"{rate:g}" for rate in rates)
     said = f"it was {tried}" if len(rates) == 1 else f"{tried} were tried"
     more = f"more epochs (there were {epochs})"
-    small, high, wanted = _rates(adapters)
+    small, high, wanted = _rates(factor)
     if rates[-1] < high:
         return f"Raise learning_rate ({said}; small models want {wanted}) or take {more}"
     if rates[0] > high:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -76,18 +77,19 @@ def hold_out(
 
     Rows are put in a random order and sorted by their labels, and taken at equal distances
     (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, questions
-    about one text and turns of one dialogue stay together, unless they are more than are held out.
-    A row whose label no other row has is learned from.
+    about one text and turns of one dialogue stay together, unless they are most of the rows. A row
+    whose label no other row has is learned from.
     Raises: DataError for rows that pose no task.
     """
+    sources = [kind.source(row) for row in rows]
+    ((common, count),) = Counter(sources).most_common(1)
+    whole = [count <= len(rows) / 2 or source != common for source in sources]
     groups: dict[Any, list[int]] = {}
-    for place, row in enumerate(rows):
-        groups.setdefault(kind.source(row), []).append(place)
-    for source, places in list(groups.items()):
-        if len(places) > max(1.0, share * len(rows)):  # such as one instruction for all rows
-            del groups[source]
-            for place in places:
-                groups.setdefault((source, kind.asked(rows[place])), []).append(place)
+    for place, (source, row) in enumerate(zip(sources, rows, strict=True)):
+        key = source if whole[place] else (source, kind.asked(row))
+        groups.setdefault(key, []).append(place)
+    if len({kind.asked(row) for row, kept in zip(rows, whole, strict=True) if not kept}) > 1:
+        say(f"{name}: one text is that of {count:,} of {len(rows):,} rows, and on both sides")
     apart = list(groups.values())
     shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))

@@ -92,7 +92,7 @@ class Epochs:
             listed = ", ".join(scores)
             raise ConfigError(f"metric: dev has no score {self.metric!r}; it has {listed}")
         lost = self._overtaken()
-        if lost:
+        if lost and self.best is not None and self._score(record) <= self._score(self.best):
             say("the best epoch was overwritten before the run was stopped: this one is kept now")
         if self.best is None or lost or self._score(record) > self._score(self.best):
             self._save(task, whole)

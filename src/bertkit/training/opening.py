@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch import Tensor
-
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded, load, resave
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models import model as models
@@ -33,12 +33,12 @@ def opened(
     Raises: ConfigError for a weight where no next words are learned.
     """
     learns = task.head in OF_SEQUENCES and lm_weight != 0
+    makers: dict[str, HeadMaker] = {task.head: task.build_head}
+    if learns:
+        makers["lm"] = lambda encoder: models.head("lm", encoder)
     if isinstance(model, Loaded):
-        loaded = _with_head(replace(model, model=copy.deepcopy(model.model)), task)
+        loaded = _with_heads(model, makers, task)
     else:
-        makers: dict[str, HeadMaker] = {task.head: task.build_head}
-        if learns:
-            makers["lm"] = lambda encoder: models.head("lm", encoder)
         loaded = load(model, heads=makers, labels=task.labels)
     network = loaded.model
     if not (network.causal and task.head in OF_SEQUENCES):
@@ -64,22 +64,13 @@ def opened(
     return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
 
 
-def _with_head(loaded: Loaded, task: Task[Any, Any]) -> Loaded:
-    """An open model with the task's head: a new one where it has none, or one of other labels, with
-    the pooler of another head and the dense layer of the folder's vectors, as `load` fills it."""
-    network, labels = loaded.model, tuple(task.labels)
-    if task.head in network.heads and (not labels or labels == tuple(loaded.labels)):
-        return loaded
-    make: HeadMaker = task.build_head
-    head = make(network.encoder)
-    known: dict[str, Tensor] = {}
-    for other in network.heads.values():
-        known |= {name: w for name, w in other.state_dict().items() if name.startswith("pooler.")}
-    if loaded.pooling is not None and loaded.pooling.dense is not None:
-        dense = loaded.pooling.dense.state_dict()
-        known |= {f"dense.{name}": weight for name, weight in dense.items()}
-    own = head.state_dict()
-    same = {name: w for name, w in known.items() if name in own and w.shape == own[name].shape}
-    head.load_state_dict(same, strict=False)
-    heads = {**network.heads, task.head: head}
-    return replace(loaded, model=Model(network.encoder, heads, network.decoder), labels=labels)
+def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
+    """An open model's copy with the task's head, which is new where it has none, or one of other
+    labels: as if its folder were opened for the task."""
+    labels = tuple(task.labels)
+    if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):
+        return replace(loaded, model=copy.deepcopy(loaded.model))
+    with TemporaryDirectory() as folder:
+        resave(loaded, loaded.model, Path(folder))
+        again = load(folder, heads=makers, labels=labels)
+    return replace(again, folder=loaded.folder, base=loaded.base, settings=loaded.settings)
