@@ -82,14 +82,14 @@ def hold_out(
     Raises: DataError for rows that pose no task.
     """
     sources = [kind.source(row) for row in rows]
-    ((common, count),) = Counter(sources).most_common(1)
-    whole = [count <= len(rows) / 2 or source != common for source in sources]
+    ((common, times),) = Counter(sources).most_common(1)
+    whole = [times <= len(rows) / 2 or source != common for source in sources]
     groups: dict[Any, list[int]] = {}
     for place, (source, row) in enumerate(zip(sources, rows, strict=True)):
         key = source if whole[place] else (source, kind.asked(row))
         groups.setdefault(key, []).append(place)
     if len({kind.asked(row) for row, kept in zip(rows, whole, strict=True) if not kept}) > 1:
-        say(f"{name}: one text is that of {count:,} of {len(rows):,} rows, and on both sides")
+        say(f"{name}: one text is that of {times:,} of {len(rows):,} rows, and on both sides")
     apart = list(groups.values())
     shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
     ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))
