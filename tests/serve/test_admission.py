@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
+import sys
 import threading
 import time
 from typing import Any
@@ -63,6 +65,25 @@ def test_a_key_has_its_share(server: Server) -> None:
     found = [client.post("/embed", json=ask, headers=bearer("tokens")) for _ in range(3)]
     assert [f.status_code for f in found] == [200, 200, 429]
     assert "tokens of a minute" in found[2].json()["error"]
+
+
+def test_a_line_of_the_log_is_written_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers share stderr: what they write bit by bit would mix."""
+    written: list[str] = []
+
+    class File(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    client = server()
+    monkeypatch.setattr(sys, "stderr", File())
+    client.post("/embed", json={"inputs": "a"})
+    (line,) = [part for part in written if part]
+    assert json.loads(line)["route"] == "/embed"
+    assert line.endswith("\n")
 
 
 def test_a_request_is_logged_without_its_text(server: Server, capsys: Any) -> None:

@@ -81,14 +81,14 @@ def hold_out(
     whose label no other row has is learned from.
     Raises: DataError for rows that pose no task.
     """
-    sources = [kind.source(row) for row in rows]
-    ((common, times),) = Counter(sources).most_common(1)
-    whole = [times <= len(rows) / 2 or source != common for source in sources]
+    sources = Counter(map(kind.source, rows))
+    ((common, times),) = sources.most_common(1)
     groups: dict[Any, list[int]] = {}
-    for place, (source, row) in enumerate(zip(sources, rows, strict=True)):
-        key = source if whole[place] else (source, kind.asked(row))
-        groups.setdefault(key, []).append(place)
-    if len({kind.asked(row) for row, kept in zip(rows, whole, strict=True) if not kept}) > 1:
+    for place, row in enumerate(rows):
+        source = kind.source(row)
+        parted = source == common and times > len(rows) / 2  # one instruction for all rows, say
+        groups.setdefault((source, kind.asked(row)) if parted else source, []).append(place)
+    if len(groups) > len(sources):
         say(f"{name}: one text is that of {times:,} of {len(rows):,} rows, and on both sides")
     apart = list(groups.values())
     shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
