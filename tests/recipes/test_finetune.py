@@ -313,6 +313,24 @@ def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -
     assert tuned.labels == ("doing", "thing")
 
 
+@pytest.mark.parametrize(("rank", "rate"), [(0, 1e-4), (2, 1e-3)])
+def test_a_crf_learns_as_fast_beside_adapters(
+    rank: int, rate: float, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    real = recipe.adamw
+
+    def adamw(weights: Any, **settings: Any) -> Any:
+        told.update(settings)
+        return real(weights, **settings)
+
+    monkeypatch.setattr(recipe, "adamw", adamw)
+    settings = replace(SETTINGS, epochs=1, learning_rate=rate, lora=LoRA(rank=rank))
+    finetune(Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "out", settings=settings)
+    assert told["learning_rate"] == rate
+    assert told["learning_rate"] * told["crf_rate"] == pytest.approx(0.01)
+
+
 def test_a_run_without_a_rate_has_the_usual_one(base: Path, tmp_path: Path) -> None:
     asked = replace(SETTINGS, epochs=1, learning_rate=None)
     data = {"train": rows(16), "dev": rows(4)}
