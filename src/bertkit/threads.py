@@ -20,6 +20,8 @@ small steps of learning a third longer (docs/log.md)."""
 LOOKS = 3
 """How often it is asked whether another process computes, a millisecond apart."""
 
+_workers = 1
+
 CGROUP = Path("/sys/fs/cgroup")
 LOAD = Path("/proc/loadavg")
 
@@ -34,6 +36,20 @@ def cores() -> int:
 def bound() -> int:
     """The cores that this process is bound to."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_cores(workers: int) -> None:
+    """Be one of so many processes that compute at the same time, such as a server's workers."""
+    global _workers
+    _workers = workers
+
+
+def own_cores() -> int:
+    """How many threads this process computes with at most: its share of the cores, or fewer where
+    the user has said so (OMP_NUM_THREADS, whose first number it is)."""
+    said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    most = int(said) if said.isdecimal() and int(said) else cores()
+    return max(1, min(most, cores() // _workers))
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:

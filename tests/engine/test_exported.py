@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertkit import cli
+from bertkit import cli, threads
 from bertkit.checkpoint.folder import load
 from bertkit.engine.exported import Exported, hashes
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -121,6 +121,27 @@ def test_a_package_that_is_not_there_is_named(graph: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(CheckpointError, match=r"needs a package .*onnxruntime.*; pip install"):
         Exported(graph)
+
+
+def test_a_worker_opens_a_graph_on_its_share_of_the_cores(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnxruntime
+
+    opened: list[int] = []
+    session = onnxruntime.InferenceSession
+
+    def noted(path: Path, options: onnxruntime.SessionOptions, **more: object) -> object:
+        opened.append(options.intra_op_num_threads)
+        return session(path, options, **more)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", noted)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    for workers in (1, 4):
+        monkeypatch.setattr(threads, "_workers", workers)
+        Exported(graph)
+    assert opened == [4, 1]
 
 
 def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from bertkit import cli
 from bertkit.client import Client
@@ -150,6 +151,19 @@ def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) 
     batcher.close()
     assert shown == ["http://127.0.0.1:1"]
     assert admission.app is not None
+
+
+def test_workers_share_the_cores(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[int] = []
+    monkeypatch.setattr(run, "share_cores", shares.append)
+    plan = run.Plan(models=[str(folders / "pretrained")], workers=3)
+    before = torch.get_num_threads()
+    monkeypatch.setattr(run, "own_cores", lambda: 1)
+    admission, batcher = run._parts(plan)
+    run._open(admission, batcher, plan, "http://127.0.0.1:1")
+    batcher.close()
+    assert (shares, torch.get_num_threads()) == ([3], 1)
+    torch.set_num_threads(before)
 
 
 def test_keys_from_the_environment(folders: Path) -> None:

@@ -24,7 +24,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.threads import begun, cores
+from bertkit.threads import begun, own_cores
 
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -293,11 +293,11 @@ class Run(Protocol):
 
 
 def onnx_graph(path: Path) -> Run:
-    """A graph by ONNX Runtime, on all cores."""
+    """A graph by ONNX Runtime, on all cores that this process has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = cores()
+    options.intra_op_num_threads = own_cores()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {put.name for put in session.get_inputs()}
     outputs = [put.name for put in session.get_outputs()]
@@ -315,7 +315,7 @@ def openvino_graph(path: Path, precision: Numbers) -> Run:
     import openvino
 
     hints: dict[str, Any] = {
-        "INFERENCE_NUM_THREADS": cores(),
+        "INFERENCE_NUM_THREADS": own_cores(),
         "NUM_STREAMS": 1,
     }
     if precision != "auto":  # by itself it takes bf16 where the processor has it

@@ -75,7 +75,7 @@ def attend(
         return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
     longest: Kernel = Fused()
-    if on_cpu and dropout:
+    if on_cpu and (dropout or _bf16_without_tiles(q.dtype)):
         longest = Bmm()
     elif on_cpu:
         bounds.append((bmm_max_length(q.dtype), Bmm()))
@@ -93,6 +93,11 @@ def bmm_max_length(dtype: torch.dtype) -> int:
     if torch.is_grad_enabled():
         return BMM_MAX_LENGTH_LEARNING
     return BMM_MAX_LENGTH_AMX if has_amx() else BMM_MAX_LENGTH
+
+
+def _bf16_without_tiles(dtype: torch.dtype) -> bool:
+    """Whether torch's fused kernel multiplies by a slower way than products of matrices do."""
+    return dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_amx()
 
 
 def _by_length(

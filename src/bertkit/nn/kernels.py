@@ -16,10 +16,15 @@ from torch.nn import functional as F
 from bertkit.batch import HIDDEN, Bucket, Padded
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.dropout import dropout_mask
+from bertkit.nn.precision import TILE
 from bertkit.nn.rectangles import by_head, picked, put, rectangle
 
 BLOCK = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""
+
+SCORES = 1 << 21
+"""Scores that are computed at a time where no gradient needs them: so many stay in a processor's
+cache (docs/log.md)."""
 
 VECTOR = 32
 """How many bf16 numbers a processor's vector holds."""
@@ -47,7 +52,8 @@ class Kernel(Protocol):
 class Bmm:
     """Batched matrix products over buckets of near-equal length.
 
-    On CPUs the fastest for short texts, and with dropout for all (docs/log.md).
+    On CPUs the fastest for short texts; with dropout, and in bf16 where torch's fused kernel does
+    not use AMX, for all (docs/log.md).
     """
 
     def refuses(
@@ -60,8 +66,8 @@ class Bmm:
     ) -> Tensor:
         bias = context.bias
         added = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
-        if context.queries.sequences == 1 and not dropout and not torch.is_grad_enabled():
-            return _alone(q, kv, context, *added)
+        if not dropout and not torch.is_grad_enabled():
+            return _in_blocks(q, kv, context, *added)
         mixed: Tensor = _Products.apply(q, kv, context, dropout, *added)  # type: ignore[no-untyped-call]
         return mixed
 
@@ -298,7 +304,8 @@ class _Products(torch.autograd.Function):
             k, v = y.flatten(1, 2)
             scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
             heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
-            _restrict(heads_apart, context, *biases[place : place + 1])
+            blocked = context.blocked(keys.length, q.device)
+            _restrict(heads_apart, blocked, *biases[place : place + 1])
             padding = context.padding(keys)
             if padding is not None:
                 _hide(heads_apart, padding)
@@ -341,24 +348,57 @@ class _Products(torch.autograd.Function):
         return grad_q, grad_kv, None, None, *biases
 
 
-def _alone(q: Tensor, kv: Tensor, context: AttentionContext, *bias: Tensor) -> Tensor:
-    """The same of one sequence without a gradient: heads are read where they lie, and not copied
-    (docs/log.md)."""
+def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext, *biases: Tensor) -> Tensor:
+    """The same without a gradient, some `SCORES` at a time."""
     _, heads, width = q.shape
-    x = q[: context.queries.total].transpose(0, 1)
-    k, v = kv[: context.keys.total].permute(1, 2, 0, 3)
-    x = x.reshape(len(k), -1, width)  # a copy only where heads share keys
-    scores = _scaled(x, k.transpose(1, 2), context.scaling(width))
-    _restrict(scores.view(1, heads, -1, k.shape[1]), context, *bias)
-    mixed = torch.bmm(softmax(scores), v)
-    return _behind(mixed.view(heads, -1, width).transpose(0, 1), q)
+    scale = context.scaling(width)
+    mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    for place, (queries, keys) in enumerate(context.buckets):
+        # of one short sequence heads are read where they lie: copies take longer than they save
+        alone = queries.sequences == 1 and heads * queries.length * keys.length <= SCORES
+        by = _where_they_lie if alone else by_head
+        (x,), (k, v) = by(q[:, None], queries), by(kv, keys)
+        padding, blocked = context.padding(keys), context.blocked(keys.length, q.device)
+        whole = queries.rows is None
+        there = mixed[queries.start : queries.start + queries.tokens]
+        out = torch.empty_like(x)
+        if whole:
+            out = there.unflatten(0, (queries.sequences, queries.length)).transpose(1, 2)
+        for some, few in _blocks_of(queries, heads * keys.length):
+            part, some_k, some_v = x[some, :, few], k[some].flatten(0, 1), v[some].flatten(0, 1)
+            scores = _scaled(part.reshape(len(some_k), -1, width), some_k.mT, scale)
+            apart = scores.view(*part.shape[:3], keys.length)
+            added = [(b[some] if len(b) > 1 else b)[:, :, few] for b in biases[place : place + 1]]
+            _restrict(apart, None if blocked is None else blocked[few], *added)
+            if padding is not None:
+                _hide(apart, padding[some])
+            out[some, :, few] = torch.bmm(softmax(scores), some_v).view_as(part)
+        if not whole:
+            put(mixed[:, None], out[None], queries)
+    return mixed
 
 
-def _restrict(scores: Tensor, context: AttentionContext, *bias: Tensor) -> None:
-    """Add what is added to scores (S, H, Tq, Tk), and hide what is out of reach."""
+def _where_they_lie(x: Tensor, bucket: Bucket) -> Tensor:
+    """`by_head` of one sequence, without a copy."""
+    return x[bucket.start : bucket.start + bucket.tokens].permute(1, 2, 0, 3)[:, None]
+
+
+def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
+    """Which sequences, and which of their queries, are computed at a time; a query has `each`
+    scores."""
+    together = max(1, SCORES // (queries.length * each))
+    parts = -(-queries.length * each // SCORES)
+    rows = -(-queries.length // parts)
+    rows += -rows % TILE
+    for first in range(0, queries.sequences, together):
+        for start in range(0, queries.length, rows):
+            yield slice(first, first + together), slice(start, start + rows)
+
+
+def _restrict(scores: Tensor, blocked: Tensor | None, *bias: Tensor) -> None:
+    """Add what is added to scores (S, H, Tq, Tk), and hide what is `blocked` (Tq, Tk)."""
     for each in bias:
         scores += each
-    blocked = context.blocked(scores.shape[-1], scores.device)
     if blocked is not None:
         # finite: a row of padding may see nothing else, and 0 / 0 would spread
         scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)

@@ -22,6 +22,7 @@ from bertkit.tasks.answering import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, averaged, encode
+from bertkit.threads import own_cores
 
 NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
@@ -87,9 +88,10 @@ def open_engine(
         tuned = read_tuned(loaded.folder) if kind == "cpu" else None
         if tuned is not None:
             precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
-            torch.set_num_threads(tuned.threads)
+            threads = min(tuned.threads, own_cores())
+            torch.set_num_threads(threads)
             say(
-                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {tuned.threads} "
+                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} "
                 f"threads, {tuned.said}, as tuned on this machine"
             )
         else:

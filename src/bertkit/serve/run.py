@@ -30,7 +30,7 @@ from bertkit.serve.connection import Connection
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import TOGETHER, Metrics
 from bertkit.serve.registry import ModelRegistry
-from bertkit.threads import cores
+from bertkit.threads import own_cores, share_cores
 from bertkit.view.runs import find_runs, read_run
 
 LOADING = 120
@@ -154,9 +154,10 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
+    share_cores(plan.workers)
     registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks, plan.device)
     if plan.workers > 1:  # after whatever the models were tuned to
-        torch.set_num_threads(max(1, cores() // plan.workers))
+        torch.set_num_threads(own_cores())
     install_app(admission, registry, batcher, plan.runs)
     say(f"{', '.join([*registry.models, *map(str, plan.runs)])}: served at {address}")
     if plan.browser:
