@@ -45,11 +45,8 @@ def share_cores(workers: int) -> None:
 
 
 def own_cores() -> int:
-    """How many threads this process computes with at most: its share of the cores, or fewer where
-    the user has said so (OMP_NUM_THREADS, whose first number it is)."""
-    said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    most = int(said) if said.isdecimal() and int(said) else cores()
-    return max(1, min(most, cores() // _workers))
+    """How many threads this process computes with at most: its share of the cores."""
+    return max(1, cores() // _workers)
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:

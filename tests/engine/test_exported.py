@@ -15,7 +15,7 @@ import pytest
 
 from bertkit import cli, threads
 from bertkit.checkpoint.folder import load
-from bertkit.engine.exported import Exported, hashes
+from bertkit.engine.exported import Exported, hashes, openvino_graph
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
@@ -136,12 +136,31 @@ def test_a_worker_opens_a_graph_on_its_share_of_the_cores(
         return session(path, options, **more)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", noted)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "cores", lambda: 4)
     for workers in (1, 4):
         monkeypatch.setattr(threads, "_workers", workers)
         Exported(graph)
     assert opened == [4, 1]
+
+
+def test_a_worker_opens_a_graph_of_openvino_so_too(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openvino = pytest.importorskip("openvino", reason="pip install 'bertkit[export]'")
+    asked: list[int] = []
+
+    class Core:
+        def compile_model(self, path: Path, device: str, hints: dict[str, int]) -> None:
+            asked.append(hints["INFERENCE_NUM_THREADS"])
+            raise StopIteration
+
+    monkeypatch.setattr(openvino, "Core", Core)
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    for workers in (1, 2):
+        monkeypatch.setattr(threads, "_workers", workers)
+        with pytest.raises(StopIteration):
+            openvino_graph(graph / "model.onnx", "fp32")
+    assert asked == [4, 2]
 
 
 def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:

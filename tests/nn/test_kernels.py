@@ -151,7 +151,34 @@ def test_products_in_blocks_of_any_size_equal_the_formula(
         torch.testing.assert_close(ours, reference(q, kv, context))
 
 
-def test_so_many_scores_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch.no_grad()
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"bias of the content"}))
+def test_products_in_blocks_are_near_in_bf16(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "SCORES", 100_000)
+    for sizes in [*LAYOUTS.values(), [150]]:
+        q, kv, context = made(sizes, case)
+        q, kv = q.bfloat16(), kv.bfloat16()
+        ours = attend(q, kv, context, kernel=Bmm())
+        torch.testing.assert_close(
+            ours.float(), reference(q.float(), kv.float(), context), atol=0.05, rtol=0.05
+        )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "case", "scores"),
+    [
+        ([40] * 50, "all", 50 * 40 * 40),
+        ([400, 400], "all", 2 * 400 * 400),
+        ([400], "all", 400 * 400),
+        ([407] * 9, "cross", 9 * 407 * 50),
+        ([2000], "causal", 2000 * 2000 * 0.52),
+        ([2000], "window of 20", 2000 * (32 + 2 * 20)),
+        ([2000], "causal window", 2000 * (32 + 20)),
+    ],
+)
+def test_so_many_scores_are_made_at_a_time_and_few_that_nobody_sees(
+    sizes: list[int], case: str, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_at_once = []
 
     def baddbmm(*arguments: Tensor, **options: float) -> Tensor:
@@ -162,14 +189,12 @@ def test_so_many_scores_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     product_of = torch.baddbmm
     monkeypatch.setattr(torch, "baddbmm", baddbmm)
     monkeypatch.setattr(kernels, "SCORES", 100_000)
-    for sizes in ([40] * 50, [400, 400], [400]):
-        q, kv, context = made(sizes)
-        made_at_once.clear()
-        with torch.no_grad():
-            attend(q, kv, context, kernel=Bmm())
-        assert len(made_at_once) > 1
-        assert 50_000 < max(made_at_once) <= 110_000
-        assert sum(made_at_once) == sum(HEADS * size * size for size in sizes)
+    q, kv, context = made(sizes, case)
+    with torch.no_grad():
+        attend(q, kv, context, kernel=Bmm())
+    assert len(made_at_once) > 1
+    assert max(made_at_once) <= max(110_000, TILE * HEADS * max(sizes))
+    assert 0.9 * HEADS * scores <= sum(made_at_once) <= 1.05 * HEADS * scores
 
 
 @pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0)])
@@ -288,6 +313,12 @@ def test_up_to_which_length_products_are_taken(
         attend(q.to(dtype), kv.to(dtype), context)
     assert lengths[Bmm][-1] == longest
     assert lengths[Fused][:1] == (() if longest == 513 else (longest + 1,))
+    if longest == 513:  # those of a window, too
+        lengths[Bmm] = ()
+        monkeypatch.setattr(Local, "__call__", call)
+        with torch.no_grad():
+            attend(q.to(dtype), kv.to(dtype), replace(context, window=16))
+        assert lengths[Bmm] == (90, 96, 97, 192, 193, 512, 513)
 
 
 def test_a_kernel_that_cannot_serve_says_why() -> None:

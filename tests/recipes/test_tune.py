@@ -67,6 +67,26 @@ def test_the_fastest_is_what_auto_takes(
     np.testing.assert_array_equal(embed(["a b c"]), exact)
 
 
+def test_a_worker_takes_no_more_threads_than_its_share(
+    model: Path,
+    texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        tuning, "_seconds", lambda made: {c: 1.0 / c if type(c) is int else 1.0 for c in made}
+    )
+    monkeypatch.setattr(tuning, "cores", lambda: 4)
+    monkeypatch.setattr("bertkit.checkpoint.tuned.cores", lambda: 4)
+    assert cli.run(["tune", str(model), str(texts)]) == 0
+    assert json.loads(capsys.readouterr().out)["threads"] == 4
+    for share in (8, 2, 1):
+        monkeypatch.setattr("bertkit.pipelines.base.own_cores", lambda share=share: share)
+        pipeline("embed", model, precision="auto")
+        assert torch.get_num_threads() == min(share, 4)
+        assert f" {min(share, 4)} threads" in capsys.readouterr().err
+
+
 def test_real_times(model: Path, texts: Path) -> None:
     said = tune(model, [texts])
     for name, rates in said["tried"].pop("engines", {}).items():

@@ -17,15 +17,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import torch
 
-from bertkit import cli
+from bertkit import cli, threads
 from bertkit.client import Client
 from bertkit.errors import ServeError
 from bertkit.serve import run
+from bertkit.serve.registry import ModelRegistry
 
 
 @contextmanager
@@ -153,17 +155,28 @@ def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) 
     assert admission.app is not None
 
 
-def test_workers_share_the_cores(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares: list[int] = []
-    monkeypatch.setattr(run, "share_cores", shares.append)
-    plan = run.Plan(models=[str(folders / "pretrained")], workers=3)
+def test_workers_share_the_cores_before_they_open_models(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Noted(ModelRegistry):
+        def __init__(self, *arguments: Any) -> None:
+            seen.append((threads.own_cores(), torch.get_num_threads()))
+            super().__init__(*arguments)
+
     before = torch.get_num_threads()
-    monkeypatch.setattr(run, "own_cores", lambda: 1)
+    monkeypatch.setattr(threads, "cores", lambda: 6)
+    monkeypatch.setattr(threads, "_workers", 1)
+    monkeypatch.setattr(run, "ModelRegistry", Noted)
+    plan = run.Plan(models=[str(folders / "pretrained")], workers=3)
     admission, batcher = run._parts(plan)
-    run._open(admission, batcher, plan, "http://127.0.0.1:1")
-    batcher.close()
-    assert (shares, torch.get_num_threads()) == ([3], 1)
-    torch.set_num_threads(before)
+    try:
+        run._open(admission, batcher, plan, "http://127.0.0.1:1")
+    finally:
+        batcher.close()
+        torch.set_num_threads(before)
+    assert seen == [(2, 2)]
 
 
 def test_keys_from_the_environment(folders: Path) -> None:

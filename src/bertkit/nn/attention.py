@@ -17,7 +17,7 @@ from bertkit.nn.rotary import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
 """Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, in bf16
-where torch's own uses AMX, and while bf16 weights learn, where longer ones would keep too much
+with AMX (without it all), and while bf16 weights learn, where longer ones would keep too much
 (multiples of BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
 
 LOCAL_MIN_WINDOWS = 4
@@ -75,7 +75,7 @@ def attend(
         return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
     longest: Kernel = Fused()
-    if on_cpu and (dropout or _bf16_without_tiles(q.dtype)):
+    if on_cpu and dropout:
         longest = Bmm()
     elif on_cpu:
         bounds.append((bmm_max_length(q.dtype), Bmm()))
@@ -86,18 +86,14 @@ def attend(
     return _by_length(q, kv, context, bounds, dropout)
 
 
-def bmm_max_length(dtype: torch.dtype) -> int:
-    """How many queries a sequence may have for `Bmm` on a CPU, without dropout (docs/log.md)."""
+def bmm_max_length(dtype: torch.dtype) -> float:
+    """How many queries a sequence may have for `Bmm` on a CPU, without dropout (docs/log.md): in
+    bf16 without AMX and without a gradient any, for there its products are faster by far."""
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
     if torch.is_grad_enabled():
         return BMM_MAX_LENGTH_LEARNING
-    return BMM_MAX_LENGTH_AMX if has_amx() else BMM_MAX_LENGTH
-
-
-def _bf16_without_tiles(dtype: torch.dtype) -> bool:
-    """Whether torch's fused kernel multiplies by a slower way than products of matrices do."""
-    return dtype == torch.bfloat16 and not torch.is_grad_enabled() and not has_amx()
+    return BMM_MAX_LENGTH_AMX if has_amx() else math.inf
 
 
 def _by_length(

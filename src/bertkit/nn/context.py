@@ -110,16 +110,26 @@ class AttentionContext:
         """The scale of scores, of heads of this width."""
         return float(width**-0.5) if self.scale is None else self.scale
 
-    def blocked(self, length: int, device: torch.device) -> Tensor | None:
-        """(length, length), True where a key is out of a query's reach; None when none is."""
+    def reach(self, rows: slice, length: int) -> slice:
+        """Of `length` keys those that any of these queries may attend to."""
+        first, last = 0, length
+        if self.window is not None:
+            first, last = max(0, rows.start - self.window), min(length, rows.stop + self.window)
+        return slice(first, min(last, rows.stop) if self.causal else last)
+
+    def blocked(
+        self, length: int, device: torch.device, rows: slice = slice(None)
+    ) -> Tensor | None:
+        """(length, length), or some rows of it, True where a key is out of a query's reach; None
+        when none is."""
         if not self.causal and (self.window is None or length <= self.window + 1):
             return None
-        return self.out_of_reach(length, device)
+        return self.out_of_reach(length, device, rows)
 
-    def out_of_reach(self, length: int, device: torch.device) -> Tensor:
+    def out_of_reach(self, length: int, device: torch.device, rows: slice = slice(None)) -> Tensor:
         """The same, of a length that may be unknown."""
         places = torch.arange(length, device=device)
-        ahead = places - places[:, None]
+        ahead = places - places[rows, None]
         blocked = ahead > 0 if self.causal else torch.zeros_like(ahead, dtype=torch.bool)
         return blocked if self.window is None else blocked | (ahead.abs() > self.window)
 

@@ -52,8 +52,8 @@ class Kernel(Protocol):
 class Bmm:
     """Batched matrix products over buckets of near-equal length.
 
-    On CPUs the fastest for short texts; with dropout, and in bf16 where torch's fused kernel does
-    not use AMX, for all (docs/log.md).
+    On CPUs the fastest for short texts; with dropout, and in bf16 without AMX and without a
+    gradient, for all (docs/log.md).
     """
 
     def refuses(
@@ -64,10 +64,10 @@ class Bmm:
     def __call__(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
+        if not dropout and not torch.is_grad_enabled():
+            return _in_blocks(q, kv, context)
         bias = context.bias
         added = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
-        if not dropout and not torch.is_grad_enabled():
-            return _in_blocks(q, kv, context, *added)
         mixed: Tensor = _Products.apply(q, kv, context, dropout, *added)  # type: ignore[no-untyped-call]
         return mixed
 
@@ -304,8 +304,11 @@ class _Products(torch.autograd.Function):
             k, v = y.flatten(1, 2)
             scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
             heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
+            for bias in biases[place : place + 1]:
+                heads_apart += bias
             blocked = context.blocked(keys.length, q.device)
-            _restrict(heads_apart, blocked, *biases[place : place + 1])
+            if blocked is not None:
+                _block(heads_apart, blocked)
             padding = context.padding(keys)
             if padding is not None:
                 _hide(heads_apart, padding)
@@ -348,31 +351,37 @@ class _Products(torch.autograd.Function):
         return grad_q, grad_kv, None, None, *biases
 
 
-def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext, *biases: Tensor) -> Tensor:
-    """The same without a gradient, some `SCORES` at a time."""
+def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
+    """The same without a gradient, some `SCORES` at a time, and of them those in reach."""
     _, heads, width = q.shape
     scale = context.scaling(width)
     mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    for place, (queries, keys) in enumerate(context.buckets):
+    for queries, keys in context.buckets:
         # of one short sequence heads are read where they lie: copies take longer than they save
         alone = queries.sequences == 1 and heads * queries.length * keys.length <= SCORES
         by = _where_they_lie if alone else by_head
         (x,), (k, v) = by(q[:, None], queries), by(kv, keys)
-        padding, blocked = context.padding(keys), context.blocked(keys.length, q.device)
+        padding = context.padding(keys)
+        bias = None if context.bias is None else context.bias(q, kv, queries, keys)
         whole = queries.rows is None
         there = mixed[queries.start : queries.start + queries.tokens]
         out = torch.empty_like(x)
         if whole:
             out = there.unflatten(0, (queries.sequences, queries.length)).transpose(1, 2)
-        for some, few in _blocks_of(queries, heads * keys.length):
-            part, some_k, some_v = x[some, :, few], k[some].flatten(0, 1), v[some].flatten(0, 1)
+        for some, rows in _blocks_of(queries, heads * keys.length):
+            columns = context.reach(rows, keys.length)
+            part = x[some, :, rows]
+            some_k, some_v = (y[some, :, columns].flatten(0, 1) for y in (k, v))
             scores = _scaled(part.reshape(len(some_k), -1, width), some_k.mT, scale)
-            apart = scores.view(*part.shape[:3], keys.length)
-            added = [(b[some] if len(b) > 1 else b)[:, :, few] for b in biases[place : place + 1]]
-            _restrict(apart, None if blocked is None else blocked[few], *added)
+            apart = scores.view(*part.shape[:3], -1)
+            blocked = context.blocked(keys.length, q.device, rows)
+            if bias is not None:
+                apart += (bias[some] if len(bias) > 1 else bias)[:, :, rows, columns]
+            if blocked is not None:
+                _block(apart, blocked[:, columns])
             if padding is not None:
-                _hide(apart, padding[some])
-            out[some, :, few] = torch.bmm(softmax(scores), some_v).view_as(part)
+                _hide(apart, padding[some, ..., columns])
+            out[some, :, rows] = torch.bmm(softmax(scores), some_v).view_as(part)
         if not whole:
             put(mixed[:, None], out[None], queries)
     return mixed
@@ -395,13 +404,10 @@ def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
             yield slice(first, first + together), slice(start, start + rows)
 
 
-def _restrict(scores: Tensor, blocked: Tensor | None, *bias: Tensor) -> None:
-    """Add what is added to scores (S, H, Tq, Tk), and hide what is `blocked` (Tq, Tk)."""
-    for each in bias:
-        scores += each
-    if blocked is not None:
-        # finite: a row of padding may see nothing else, and 0 / 0 would spread
-        scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
+def _block(scores: Tensor, blocked: Tensor) -> None:
+    """Let queries not see what is `blocked` (Tq, Tk), by a finite number: a row of padding may see
+    nothing else, and 0 / 0 would spread. Shapes: scores (S, H, Tq, Tk)."""
+    scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
 
 
 def _hide(scores: Tensor, padding: Tensor) -> None:

@@ -154,10 +154,10 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
-    share_cores(plan.workers)
-    registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks, plan.device)
-    if plan.workers > 1:  # after whatever the models were tuned to
+    share_cores(plan.workers)  # before models are opened, which take no more than it
+    if plan.workers > 1:
         torch.set_num_threads(own_cores())
+    registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks, plan.device)
     install_app(admission, registry, batcher, plan.runs)
     say(f"{', '.join([*registry.models, *map(str, plan.runs)])}: served at {address}")
     if plan.browser:
