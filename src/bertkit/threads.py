@@ -21,6 +21,7 @@ LOOKS = 3
 """How often it is asked whether another process computes, a millisecond apart."""
 
 _workers = 1
+"""Among how many processes the cores are shared."""
 
 CGROUP = Path("/sys/fs/cgroup")
 LOAD = Path("/proc/loadavg")

@@ -308,7 +308,7 @@ class _Products(torch.autograd.Function):
                 heads_apart += bias
             blocked = context.blocked(keys.length, q.device)
             if blocked is not None:
-                _block(heads_apart, blocked)
+                _restrict(heads_apart, blocked)
             padding = context.padding(keys)
             if padding is not None:
                 _hide(heads_apart, padding)
@@ -378,8 +378,8 @@ def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
             if bias is not None:
                 apart += (bias[some] if len(bias) > 1 else bias)[:, :, rows, columns]
             if blocked is not None:
-                _block(apart, blocked[:, columns])
-            if padding is not None:
+                _restrict(apart, blocked[:, columns])
+            if padding is not None:  # whose rows may see nothing now, and are left out below
                 _hide(apart, padding[some, ..., columns])
             out[some, :, rows] = torch.bmm(softmax(scores), some_v).view_as(part)
         if not whole:
@@ -404,7 +404,7 @@ def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
             yield slice(first, first + together), slice(start, start + rows)
 
 
-def _block(scores: Tensor, blocked: Tensor) -> None:
+def _restrict(scores: Tensor, blocked: Tensor) -> None:
     """Let queries not see what is `blocked` (Tq, Tk), by a finite number: a row of padding may see
     nothing else, and 0 / 0 would spread. Shapes: scores (S, H, Tq, Tk)."""
     scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)

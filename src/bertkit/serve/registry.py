@@ -336,6 +336,6 @@ class ModelRegistry:
         """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
         self.models[name] = self._open(old.folder, name)
-        torch.set_num_threads(threads)  # a worker's share, whatever the model was tuned to
+        torch.set_num_threads(threads)  # as before, whatever this one was tuned to
         del old
         freeze_objects()
