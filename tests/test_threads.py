@@ -120,9 +120,25 @@ def test_the_command_line_says_it_before_torch_is_imported() -> None:
 def test_workers_share_the_cores(workers: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 6)
     monkeypatch.setattr(threads, "_workers", 1)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert threads.own_cores() == 6
     threads.share_cores(workers)
     assert threads.own_cores() == most
+
+
+@pytest.mark.parametrize(
+    ("said", "most"),
+    [("1", 1), ("4", 4), ("9", 6), (" 2, 3", 2), ("0", 6), ("-1", 6), ("many", 6), ("", 6)],
+)
+def test_no_more_threads_compute_than_the_user_has_said(
+    said: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 6)
+    monkeypatch.setattr(threads, "_workers", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert threads.own_cores() == threads.thread_limit() == most
+    threads.share_cores(2)
+    assert threads.own_cores() == min(3, most)  # of a worker, which the user's word is for too
 
 
 def test_work_begun_beside_gives_its_result_or_raises_its_error() -> None:

@@ -46,8 +46,16 @@ def share_cores(workers: int) -> None:
 
 
 def own_cores() -> int:
-    """How many threads this process computes with at most: its share of the cores."""
-    return max(1, cores() // _workers)
+    """How many threads this process computes with at most: its share of the cores, and no more than
+    the user has said."""
+    return max(1, min(cores() // _workers, thread_limit()))
+
+
+def thread_limit() -> int:
+    """How many threads may compute: one a core, and no more than OMP_NUM_THREADS, which runtimes
+    with threads of their own would not ask."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list where nested
+    return min(cores(), int(said)) if said.isdecimal() and int(said) > 0 else cores()
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:

@@ -54,6 +54,7 @@ HOMES: dict[str, str] = {
     "nn/context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_linear.py",
     "nn/pool.py": "engine/test_engine.py",
+    "nn/products.py": "nn/test_kernels.py",
     "nn/rectangles.py": "nn/test_kernels.py",
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/testing.py": "recipes/test_finished.py",

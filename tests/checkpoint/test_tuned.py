@@ -20,7 +20,7 @@ def made(**changes: object) -> Tuned:
     usual = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
     here = {
         "processor": tuned.processor_and_instructions(),
-        "cores": tuned.cores(),
+        "cores": tuned.thread_limit(),
         "versions": tuned.versions(),
     }
     here["weights"] = hashlib.sha256().hexdigest()  # of a folder without any
@@ -142,7 +142,7 @@ def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"threads": 0}, {"threads": tuned.cores() + 1}, {"max_batch_tokens": 10**9}]
+    "changes", [{"threads": 0}, {"threads": tuned.thread_limit() + 1}, {"max_batch_tokens": 10**9}]
 )
 def test_what_no_machine_was_tuned_to_is_refused(changes: dict[str, int], tmp_path: Path) -> None:
     held = {**msgspec.to_builtins(made()), **changes}

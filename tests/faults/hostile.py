@@ -27,7 +27,7 @@ from bertkit.models.model import build
 from bertkit.nn.pool import Dense, Pooling
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
-from bertkit.threads import cores
+from bertkit.threads import thread_limit
 
 KINDS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "bert": ("bert", "wordpiece", ("classify",), ("no", "yes")),
@@ -61,7 +61,7 @@ def good_folders(root: Path, english: list[str]) -> list[Path]:
     _as_older_ones(root)
     _with_all_beside(root / "distilbert")
     write_tuned(
-        root / "bert", Tuned(**TUNED, processor=processor_and_instructions(), cores=cores())
+        root / "bert", Tuned(**TUNED, processor=processor_and_instructions(), cores=thread_limit())
     )
     _in_shards(root / "shards")
     return [root / name for name in KINDS] + _exported(root, tokenizers["wordpiece"])

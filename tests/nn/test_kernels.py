@@ -8,20 +8,12 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Bucket, Packed, Padded
-from bertkit.nn import attention, kernels
+from bertkit.nn import attention, products
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import (
-    Bmm,
-    Dense,
-    Fused,
-    Kernel,
-    Local,
-    Varlen,
-    softmax,
-    softmax_backward,
-)
+from bertkit.nn.kernels import Dense, Fused, Kernel, Local, Varlen
 from bertkit.nn.precision import TILE
+from bertkit.nn.products import Bmm, softmax, softmax_backward
 from bertkit.nn.rectangles import in_tiles, rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
@@ -139,12 +131,12 @@ def test_kernels_equal_the_formula(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
-@pytest.mark.parametrize("scores", [1, 5_000, 100_000, kernels.SCORES])
+@pytest.mark.parametrize("scores", [1, 5_000, 100_000, products.SCORES])
 @pytest.mark.parametrize("case", CASES)
 def test_products_in_blocks_of_any_size_equal_the_formula(
     case: str, scores: int, kv_heads: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "SCORES", scores)
+    monkeypatch.setattr(products, "SCORES", scores)
     for sizes in [*LAYOUTS.values(), [9], [150]]:
         q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
         ours = attend(q, kv, context, kernel=Bmm())
@@ -154,7 +146,7 @@ def test_products_in_blocks_of_any_size_equal_the_formula(
 @torch.no_grad()
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"bias of the content"}))
 def test_products_in_blocks_are_near_in_bf16(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "SCORES", 100_000)
+    monkeypatch.setattr(products, "SCORES", 100_000)
     for sizes in [*LAYOUTS.values(), [150]]:
         q, kv, context = made(sizes, case)
         q, kv = q.bfloat16(), kv.bfloat16()
@@ -188,7 +180,7 @@ def test_so_many_scores_are_made_at_a_time_and_few_that_nobody_sees(
 
     product_of = torch.baddbmm
     monkeypatch.setattr(torch, "baddbmm", baddbmm)
-    monkeypatch.setattr(kernels, "SCORES", 100_000)
+    monkeypatch.setattr(products, "SCORES", 100_000)
     q, kv, context = made(sizes, case)
     with torch.no_grad():
         attend(q, kv, context, kernel=Bmm())

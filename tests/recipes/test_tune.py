@@ -76,8 +76,8 @@ def test_a_worker_takes_no_more_threads_than_its_share(
     monkeypatch.setattr(
         tuning, "_seconds", lambda made: {c: 1.0 / c if type(c) is int else 1.0 for c in made}
     )
-    monkeypatch.setattr(tuning, "cores", lambda: 4)
-    monkeypatch.setattr("bertkit.checkpoint.tuned.cores", lambda: 4)
+    monkeypatch.setattr(tuning, "thread_limit", lambda: 4)
+    monkeypatch.setattr("bertkit.checkpoint.tuned.thread_limit", lambda: 4)
     assert cli.run(["tune", str(model), str(texts)]) == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 4
     for share in (8, 2, 1):
@@ -167,7 +167,7 @@ def test_a_tuned_folder_embeds_without_torch(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"processor": "another"}, "was found on another machine and is not used"),
+        ({"processor": "another"}, "on another machine or with another OMP_NUM_THREADS and is not"),
         ({"versions": {"torch": "1.0", "onnxruntime": "1"}}, "with other versions of torch and"),
         ({"weights": "0"}, "was found with other weights or settings and is not"),
     ],

@@ -22,7 +22,7 @@ from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
-from bertkit.threads import cores
+from bertkit.threads import thread_limit
 
 FILE = TUNED
 
@@ -68,8 +68,8 @@ VERSIONS = ("torch", "onnxruntime", "openvino")
 class Tuned(Settings, frozen=True):
     """What was fastest on one machine, with the versions and the weights that it was timed with.
 
-    `engines` are by cells: how many texts, and whether they are short. Where none is named, it is
-    bertkit's own.
+    `cores` are those that threads may compute on. `engines` are by cells: how many texts, and
+    whether they are short. Where none is named, it is bertkit's own.
     """
 
     RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens"}
@@ -181,10 +181,10 @@ def processor_and_instructions() -> str:
 def read_tuned(folder: Path) -> Tuned | None:
     """What was fastest on this machine, if it was tried with these versions and weights; what is
     not taken is said. Raises: CheckpointError when damaged."""
-    here, known = (processor_and_instructions(), cores()), records(folder)
+    here, known = (processor_and_instructions(), thread_limit()), records(folder)
     record = next((t for t in known if (t.processor, t.cores) == here), None)
     if record is None:
-        why = "on another machine" if known else ""
+        why = "on another machine or with another OMP_NUM_THREADS" if known else ""
     elif record.versions != versions():
         why = "with other versions of " + " and ".join(
             name for name in VERSIONS if record.versions.get(name) != versions().get(name)

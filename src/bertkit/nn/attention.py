@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from bertkit.batch import Packed, Padded
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import Bmm, Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.kernels import Dense, Fused, Kernel, Local, Varlen
 from bertkit.nn.precision import has_amx
+from bertkit.nn.products import Bmm
 from bertkit.nn.rotary import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512

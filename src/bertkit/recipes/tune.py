@@ -46,7 +46,7 @@ from bertkit.pipelines import Embed, Work, open_engine
 from bertkit.recipes.quantize import LOWEST, read_texts
 from bertkit.retrieval.search import fingerprint
 from bertkit.storage import new_folder
-from bertkit.threads import cores
+from bertkit.threads import thread_limit
 
 TEXTS = 512
 """As many are embedded, over and over."""
@@ -123,12 +123,12 @@ def tune(
     sizes = {size: Embed(loaded, chosen.with_max_batch_tokens(size)) for size in BUDGETS}
     max_batch_tokens = fastest("max_batch_tokens", runs(sizes))
     run = partial(sizes[max_batch_tokens].run, works)
-    counts = sorted({min(2**power, cores()) for power in range(12)})
+    counts = sorted({min(2**power, thread_limit()) for power in range(12)})
     threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
     packed = sizes[max_batch_tokens]
     choice = Tuned(
         processor=processor_and_instructions(),
-        cores=cores(),
+        cores=thread_limit(),
         precision=precision,
         max_batch_tokens=max_batch_tokens,
         threads=threads,
