@@ -45,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _repeatable() -> Iterator[None]:
+def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which an earlier command may have said
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

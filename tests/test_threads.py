@@ -120,7 +120,6 @@ def test_the_command_line_says_it_before_torch_is_imported() -> None:
 def test_workers_share_the_cores(workers: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 6)
     monkeypatch.setattr(threads, "_workers", 1)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert threads.own_cores() == 6
     threads.share_cores(workers)
     assert threads.own_cores() == most

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bertkit import threads
 from bertkit.checkpoint import tuned
 from bertkit.checkpoint.tuned import FILE, Tuned, cell, read_tuned, write_tuned
 from bertkit.errors import CheckpointError
@@ -31,15 +32,30 @@ def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
     assert read_tuned(tmp_path) is None
     write_tuned(tmp_path, made(processor="another", engines={"1 short": "onnxruntime"}))
     assert read_tuned(tmp_path) is None
+    write_tuned(tmp_path, made(processor="a third"))
     for max_batch_tokens in (8, 16):
         write_tuned(tmp_path, made(max_batch_tokens=max_batch_tokens))
     assert read_tuned(tmp_path) == made(max_batch_tokens=16)
-    held = json.loads((tmp_path / FILE).read_text())
-    assert [t["engines"] for t in held] == [{}, {}]  # the graph is this machine's now
-    assert [(t["processor"] == "another", t["max_batch_tokens"]) for t in held] == [
+    held = json.loads((tmp_path / FILE).read_text())  # the graph of the first is not there any more
+    assert [(t["processor"] == "a third", t["max_batch_tokens"]) for t in held] == [
         (True, 8),
         (False, 16),
     ]
+
+
+def test_a_record_is_of_as_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    write_tuned(tmp_path, all_four := made(cores=4))
+    assert read_tuned(tmp_path) == all_four
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert read_tuned(tmp_path) is None
+    assert "with other cores or OMP_NUM_THREADS, and is not used" in capsys.readouterr().err
+    write_tuned(tmp_path, two := made(cores=2))
+    assert read_tuned(tmp_path) == two
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert read_tuned(tmp_path) == all_four
 
 
 def test_weights_and_versions_are_of_the_record(

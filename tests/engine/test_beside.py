@@ -117,6 +117,16 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
     assert len(asked) == 6
 
 
+@pytest.mark.parametrize(("tile", "sizes"), [(1, [20, 6, 1]), (32, [2] * 13 + [1])])
+def test_padding_to_whole_tiles_counts(
+    tile: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exported, "MAX_BATCH_TOKENS", 64)
+    parts = list(exported.by_width([3] * 20 + [10] * 6 + [70], tile))
+    assert [part.stop - part.start for part in parts] == sizes
+    assert [part.start for part in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_threads_may_ask_one_graph(runtime: Runtime, folder: Path) -> None:
     graph = Graph(folder, runtime=runtime)

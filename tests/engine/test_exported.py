@@ -9,12 +9,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bertkit import cli, threads
 from bertkit.checkpoint.folder import load
+from bertkit.engine import exported
 from bertkit.engine.exported import Exported, hashes, openvino_graph
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.nn.pool import Pooling
@@ -147,20 +149,22 @@ def test_a_worker_opens_a_graph_of_openvino_so_too(
     graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     openvino = pytest.importorskip("openvino", reason="pip install 'bertkit[export]'")
-    asked: list[int] = []
+    asked: list[tuple[int, bool]] = []
 
     class Core:
-        def compile_model(self, path: Path, device: str, hints: dict[str, int]) -> None:
-            asked.append(hints["INFERENCE_NUM_THREADS"])
+        def compile_model(self, path: Path, device: str, hints: dict[str, Any]) -> None:
+            asked.append((hints["INFERENCE_NUM_THREADS"], hints["ENABLE_CPU_PINNING"]))
             raise StopIteration
 
     monkeypatch.setattr(openvino, "Core", Core)
-    monkeypatch.setattr(threads, "cores", lambda: 4)
+    for module in (threads, exported):
+        monkeypatch.setattr(module, "bound", lambda: 4)
+    monkeypatch.setattr(threads, "quota", lambda: None)
     for workers in (1, 2):
         monkeypatch.setattr(threads, "_workers", workers)
         with pytest.raises(StopIteration):
             openvino_graph(graph / "model.onnx", "fp32")
-    assert asked == [4, 2]
+    assert asked == [(4, True), (2, False)]  # bound to the first cores where it has all alone
 
 
 def test_weights_may_lie_in_the_graph(graph: Path, tmp_path: Path) -> None:

@@ -66,6 +66,24 @@ def test_it_says_in_which_numbers_it_computes(english: list[str], tmp_path: Path
     assert ServedModel(str(folder), "int8").about().precision == "int8"
 
 
+def test_models_tuned_to_different_threads_have_the_most_of_them(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = {"one": 1, "three": 3, "untuned": None, "two": 2}
+    began: list[int] = []
+
+    def opened(self: ModelRegistry, folder: str, name: str) -> ServedModel:
+        began.append(torch.get_num_threads())
+        if threads := tuned[name]:
+            torch.set_num_threads(threads)
+        return ServedModel(folder, "fp32")
+
+    monkeypatch.setattr(ModelRegistry, "_open", opened)
+    ModelRegistry([f"{name}={folders / 'pretrained'}" for name in tuned], None)
+    assert began == [1] * 4
+    assert torch.get_num_threads() == 3
+
+
 def test_a_known_vector_stays_known(folders: Path) -> None:
     one = ServedModel(str(folders / "pretrained"), "fp32")
     assert one.well(one.embed.run(one.probe)[0])

@@ -167,7 +167,6 @@ def test_workers_share_the_cores_before_they_open_models(
 
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "cores", lambda: 6)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "_workers", 1)
     monkeypatch.setattr(run, "ModelRegistry", Noted)
     plan = run.Plan(models=[str(folders / "pretrained")], workers=3)

@@ -61,7 +61,7 @@ HASHED = (
 INSTRUCTIONS = ("avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "bf16")
 """As Linux names them."""
 
-VERSIONS = ("torch", "onnxruntime", "openvino")
+VERSIONS = ("bertkit", "torch", "onnxruntime", "openvino")
 """The packages whose versions belong to what is fastest."""
 
 
@@ -184,7 +184,7 @@ def read_tuned(folder: Path) -> Tuned | None:
     here, known = (processor_and_instructions(), thread_limit()), records(folder)
     record = next((t for t in known if (t.processor, t.cores) == here), None)
     if record is None:
-        why = "on another machine or with another OMP_NUM_THREADS" if known else ""
+        why = "on another machine, or with other cores or OMP_NUM_THREADS," if known else ""
     elif record.versions != versions():
         why = "with other versions of " + " and ".join(
             name for name in VERSIONS if record.versions.get(name) != versions().get(name)
@@ -198,13 +198,10 @@ def read_tuned(folder: Path) -> Tuned | None:
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
-    """Remember it, in place of what was found on the same machine before."""
+    """Remember it, in place of what was found on the same machine before, and of what was found
+    with a graph: the folder has one, which is this one's from now on."""
     here = tuned.processor, tuned.cores
-    others = [  # the folder has one graph, which is this machine's from now on
-        msgspec.structs.replace(t, engines={})
-        for t in records(folder)
-        if (t.processor, t.cores) != here
-    ]
+    others = [t for t in records(folder) if (t.processor, t.cores) != here and not t.runtimes]
     write_json(folder / FILE, msgspec.to_builtins([*others, tuned]))
 
 

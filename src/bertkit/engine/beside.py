@@ -45,7 +45,7 @@ class Beside:
         ends = np.cumsum(lengths)[:-1]
         ids, types = (np.split(part.numpy(), ends) for part in (batch.ids, batch.types))
         graph, states = self.graphs(runtime), []
-        for part in by_width(lengths):
+        for part in by_width(lengths, graph.tile):
             inputs = graph.inputs(ids[part], types[part])
             states.append(graph.states(inputs)[inputs["attention_mask"].astype(bool)])
         return torch.from_numpy(np.concatenate(states)).to(self.dtype)

@@ -24,7 +24,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.threads import begun, own_cores
+from bertkit.threads import begun, bound, own_cores
 
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -157,7 +157,7 @@ class Graph:
         """A vector for each text, shortest first, so that little is padding. Shapes: (S, D)."""
         order = sorted(range(len(encodings)), key=lambda place: len(encodings[place]))
         vectors = np.empty((len(encodings), self.width), np.float32)
-        for part in by_width([len(encodings[place]) for place in order]):
+        for part in by_width([len(encodings[place]) for place in order], self.tile):
             places = order[part]
             read = [encodings[place] for place in places]
             vectors[places] = self.run(self.inputs([e.ids for e in read], [e.types for e in read]))
@@ -257,13 +257,14 @@ class Exported:
         return rows
 
 
-def by_width(lengths: Sequence[int]) -> Iterator[slice]:
+def by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
     """Neighbors of texts, shortest first, that have at most `MAX_BATCH_TOKENS` tokens with their
-    padding; a longer text stands alone."""
+    padding to whole tiles; a longer text stands alone."""
+    widths = [length + -length % tile for length in lengths]
     start = 0
-    while start < len(lengths):
+    while start < len(widths):
         end = start + 1
-        while end < len(lengths) and (end + 1 - start) * lengths[end] <= MAX_BATCH_TOKENS:
+        while end < len(widths) and (end + 1 - start) * widths[end] <= MAX_BATCH_TOKENS:
             end += 1
         yield slice(start, end)
         start = end
@@ -293,7 +294,7 @@ class Run(Protocol):
 
 
 def onnx_graph(path: Path) -> Run:
-    """A graph by ONNX Runtime, on all cores that this process has."""
+    """A graph by ONNX Runtime, with as many threads as this process may have."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -317,6 +318,8 @@ def openvino_graph(path: Path, precision: Numbers) -> Run:
     hints: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": own_cores(),
         "NUM_STREAMS": 1,
+        # threads that are bound take the first cores, in every worker the same
+        "ENABLE_CPU_PINNING": own_cores() == bound(),
     }
     if precision != "auto":  # by itself it takes bf16 where the processor has it
         hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
 from bertkit.engine.beside import Beside
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
+from bertkit.engine.exported import Graph, Runtime
 from bertkit.engine.quantize import Int8, faster
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
@@ -74,12 +75,14 @@ def open_engine(
     *,
     batch_invariant: bool = False,
     device: str | None = None,
+    graphs: Callable[[Runtime], Graph] | None = None,
 ) -> Engine:
     """The engine of a folder, which several pipelines may share; it computes on `device`, by
     default where the model is.
 
     With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
-    included; where it was not asked, bf16 if the processor has it. Which it is, is said.
+    included; where it was not asked, bf16 if the processor has it. Which it is, is said, but where
+    the `graphs` of what it found are open already.
     """
     int8: Int8 | None = None
     max_batch_tokens, tuned = MAX_BATCH_TOKENS, None
@@ -90,10 +93,11 @@ def open_engine(
             precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
             threads = min(tuned.threads, own_cores())
             torch.set_num_threads(threads)
-            say(
-                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} "
-                f"threads, {tuned.said}, as tuned on this machine"
-            )
+            if graphs is None:
+                say(
+                    f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} "
+                    f"threads, {tuned.said}, as tuned on this machine"
+                )
         else:
             say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
     if precision == "int8" and "lm" in loaded.model.heads:
@@ -112,7 +116,7 @@ def open_engine(
     )
     if tuned is None or not tuned.runtimes or batch_invariant:
         return engine
-    graphs = tuned.graphs(loaded.folder)
+    graphs = graphs or tuned.graphs(loaded.folder)
     for runtime in tuned.runtimes:
         graphs(runtime).ready()  # now: later the folder may hold another model's
     return engine.with_beside(Beside(graphs, tuned.runtime, tuned.pooling, engine.dtype))

@@ -220,8 +220,10 @@ class TunedEmbed(Exported):
     def packed(self) -> Embed:
         from bertkit.checkpoint.folder import load
         from bertkit.pipelines import Embed
+        from bertkit.pipelines.base import open_engine
 
-        packed = Embed(load(self.folder), "auto")
+        loaded = load(self.folder)
+        packed = Embed(loaded, open_engine(loaded, "auto", graphs=self.graphs))
         packed.prompt.usual = self.prompt.usual
         return packed
 

@@ -293,6 +293,7 @@ class ModelRegistry:
         self.device = inference_device(device, precision)
         given = list(map(name_and_folder, models))
         usual = iter(distinct_names([Path(folder) for name, folder in given if name is None]))
+        threads, most = torch.get_num_threads(), 1
         for name, folder in given:
             name = next(usual) if name is None else name
             if name in self.models:
@@ -300,7 +301,10 @@ class ModelRegistry:
                     f"{folder}: {name!r} is named twice; name each model once, or give it another "
                     "name: NAME=FOLDER"
                 )
+            torch.set_num_threads(threads)
             self.models[name] = self._open(folder, name)
+            most = max(most, torch.get_num_threads())
+        torch.set_num_threads(most)  # all share torch's; each may be tuned to others
         self.search = None if store is None else SearchPipeline(store, precision)
         self.opening = asyncio.Lock()
         self.routed: set[str] = set()
@@ -335,7 +339,9 @@ class ModelRegistry:
     def reload(self, name: str) -> None:
         """Open a model's folder again; earlier requests keep the old model."""
         old, threads = self.models[name], torch.get_num_threads()
-        self.models[name] = self._open(old.folder, name)
-        torch.set_num_threads(threads)  # as before, whatever this one was tuned to
+        try:
+            self.models[name] = self._open(old.folder, name)
+        finally:
+            torch.set_num_threads(threads)  # as before, whatever this one was tuned to
         del old
         freeze_objects()

@@ -9,6 +9,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -168,9 +169,11 @@ def _listen(host: str, port: int) -> socket.socket:
     """A socket at an address. Raises: ConfigError where that cannot be had."""
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(place)
+        with ExitStack() as closing:
+            opened = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(place)
+            closing.pop_all()
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"{host}:{port}: cannot be listened at ({error}); choose another --port or --host"
