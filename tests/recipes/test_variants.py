@@ -34,6 +34,24 @@ def test_what_sets_them_apart_is_told() -> None:
     assert by_name["minilm-6"].method.startswith("a teacher's relations; 15%")
 
 
+def test_models_that_write_have_their_decoder_and_no_masks() -> None:
+    by_name = {v.name: v for v in variants()}
+    methods = {
+        "gpt-mini": "next words",
+        "lstm-lm": "next words",
+        "transformer-small": "translations",
+        "lstm-small": "translations",
+        "t5-mini": "what was taken from a text; 15% of tokens",
+        "bart-mini": "texts that were damaged; 30% of tokens",
+    }
+    assert {name: by_name[name].method for name in methods} == methods
+    layers = {name: (by_name[name].layers, by_name[name].decoder) for name in methods}
+    assert layers["transformer-small"] == (3, 3)
+    assert layers["gpt-mini"] == (4, 0)
+    # 4 + 4 layers of 256, and one table: the decoder's layers attend twice
+    assert by_name["bart-mini"].parameters > by_name["gpt-mini"].parameters + 4 * 16 * 256**2
+
+
 def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["families"]) == 0
     assert "albert-base" in capsys.readouterr().out

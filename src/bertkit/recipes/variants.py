@@ -16,7 +16,7 @@ from bertkit.models.elmo import Elmo
 from bertkit.models.model import empty
 from bertkit.recipes.pretrain_elmo import FAMILY as ELMO
 from bertkit.recipes.pretrain_elmo import ElmoRun, read_elmo_run
-from bertkit.recipes.run_file import PretrainConfig, complete
+from bertkit.recipes.run_file import PretrainConfig, complete, heads_of
 from bertkit.text.characters import CHARACTERS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -30,6 +30,15 @@ TERMS = {
     "attention": "a teacher's attention",
     "relations": "a teacher's relations",
 }
+WRITTEN = {
+    "next": "next words",
+    "translate": "translations",
+    "spans": "what was taken from a text",
+    "infill": "texts that were damaged",
+    "mass": "a stretch that was taken from a text",
+    "prefix": "the end of a text",
+}
+"""What models that write learn to write, by their objective."""
 UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
 
 
@@ -39,8 +48,10 @@ class Variant(msgspec.Struct, frozen=True):
     name: str
     family: str
     parameters: int
-    """With a vocabulary of the published size, and the pooler."""
+    """With a vocabulary of the published size, and the pooler of an encoder alone."""
     layers: int
+    decoder: int
+    """Layers of the decoder beside an encoder, or 0."""
     hidden: int
     heads: int
     embedding: int
@@ -70,7 +81,8 @@ def families(*, json: bool = False) -> list[Variant] | None:
         return rows
     table = Table("run file", "family", "parameters", "layers/hidden/heads", "method", "data")
     for v in rows:
-        shape = f"{v.layers}/{v.hidden}/{v.heads}"
+        layers = f"{v.layers} + {v.decoder}" if v.decoder else str(v.layers)
+        shape = f"{layers}/{v.hidden}/{v.heads}"
         shape += f", {v.weights} set of weights" if v.weights < v.layers else ""
         shape += f", embedding {v.embedding}" if v.embedding != v.hidden else ""
         table.add_row(v.name, v.family, f"{v.parameters / 1e6:.1f} M", shape, v.method, v.data)
@@ -89,13 +101,15 @@ def variants() -> list[Variant]:
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         model = config.model
-        parameters = sum(p.numel() for p in empty(model, ("pooler",)).parameters())
+        heads = ("pooler",) if config.objective == "masked" else heads_of(config)
+        whole = empty(model, heads, decoder=config.decoder)
         made.append(
             Variant(
                 name=path.stem,
                 family=family.name,
-                parameters=parameters,
+                parameters=sum(p.numel() for p in whole.parameters()),
                 layers=model.layers,
+                decoder=0 if config.decoder is None else config.decoder.layers,
                 hidden=model.hidden,
                 heads=model.heads,
                 embedding=model.width,
@@ -117,6 +131,7 @@ def _elmo(name: str, run: ElmoRun) -> Variant:
         family=ELMO,
         parameters=parameters,
         layers=config.layers,
+        decoder=0,
         hidden=config.hidden,
         heads=0,
         embedding=config.lstm.projection_dim,
@@ -128,6 +143,11 @@ def _elmo(name: str, run: ElmoRun) -> Variant:
 
 def _method(config: PretrainConfig) -> str:
     masking, sampling = config.masking, config.sampling
+    if config.objective != "masked":
+        taken = f"; {config.corruption.rate:.0%} of tokens"
+        return WRITTEN[config.objective] + (
+            taken if config.objective in ("spans", "infill", "mass") else ""
+        )
     drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
     learned = "masked words" if config.generator is None else "replaced pieces"
     if config.teacher is not None:
