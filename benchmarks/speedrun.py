@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from multiprocessing import get_context
@@ -191,7 +191,7 @@ def main(options: Options) -> None:
             there = {run.seed for run in short_runs(lines, steps)}
             todo = [seed for seed in range(2 if quick else SEEDS) if seed not in there]
             asked += [next(free)(our_run, text.folder, seed, steps) for seed in todo]
-        for one in asked:
+        for one in as_completed(asked):  # so that what is done is kept if the rest is stopped
             add(one.result())
     book = options.book("speedrun")
     for who, steps in short.items():
