@@ -102,7 +102,7 @@ bench-scale: install ## several processes beside one, and after kills; accelerat
 bench-busy: install ## what a busy neighbour costs training and embedding
 	$(BIN)/python -m benchmarks busy $(OPTIONS)
 
-bench-speedrun: install ## what an hour buys, against tuned transformers, and how soon (90 minutes)
+bench-speedrun: install ## what an hour buys, against tuned transformers, and how soon (150 minutes)
 	$(BIN)/python -m benchmarks speedrun $(OPTIONS)
 
 bench-experiments: install ## what each setting is worth to an encoder that learns for minutes (on a GPU, minutes)

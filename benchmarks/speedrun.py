@@ -154,7 +154,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
 
 
 def main(options: Options) -> None:
-    data, quick = data_folder(), options.quick
+    data, quick, book = data_folder(), options.quick, options.book("speedrun")
     log = kept.log_of("speedrun")
     if options.fresh and log.exists() and not quick:
         write_text(log, "")
@@ -183,6 +183,7 @@ def main(options: Options) -> None:
             if not any(isinstance(line, Scores) and line.seed == seed for line in lines):
                 for line in both(scored, root, data, seed, quick):
                     add(line)
+        book.add(points_of(lines))
         asked, free = [], cycle([first, second])
         if not runs_of(lines, COPIED):
             asked.append(second(hour, COPIED, text.folder, root, quick))
@@ -193,10 +194,8 @@ def main(options: Options) -> None:
             asked += [next(free)(our_run, text.folder, seed, steps) for seed in todo]
         for one in as_completed(asked):  # so that what is done is kept if the rest is stopped
             add(one.result())
-    book = options.book("speedrun")
     for who, steps in short.items():
         book.add(*minutes_to(who, short_runs(lines, steps), lines))
-    book.add(points_of(lines))
     book.close()
 
 
