@@ -17,6 +17,7 @@ from bertkit.checkpoint.folder import load, save
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import BERT, GPT2, LSTM_LM
+from bertkit.serve import registry as registries
 from bertkit.serve.registry import ModelRegistry, ServedModel
 from bertkit.tasks.classify import Classify, Options
 from bertkit.text.train import train as train_tokenizer
@@ -82,6 +83,12 @@ def test_models_tuned_to_different_threads_have_the_most_of_them(
     ModelRegistry([f"{name}={folders / 'pretrained'}" for name in tuned], None)
     assert began == [1] * 4
     assert torch.get_num_threads() == 3
+    began.clear()
+    monkeypatch.setattr(registries, "SearchPipeline", lambda *_: torch.set_num_threads(4))
+    ModelRegistry([f"two={folders / 'pretrained'}"], "store")
+    assert (began, torch.get_num_threads()) == ([3], 4)
+    ModelRegistry([], None)
+    assert torch.get_num_threads() == 4
 
 
 def test_a_known_vector_stays_known(folders: Path) -> None:

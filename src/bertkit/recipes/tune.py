@@ -110,6 +110,7 @@ def tune(
     def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
         return {choice: partial(embed.run, works) for choice, embed in choices.items()}
 
+    # all that is timed has no more threads than the record says there may be
     torch.set_num_threads(min(torch.get_num_threads(), thread_limit()))
     precisions, exact = _precisions(loaded, works, lowest)
     if precision != "auto":

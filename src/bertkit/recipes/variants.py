@@ -144,10 +144,9 @@ def _elmo(name: str, run: ElmoRun) -> Variant:
 def _method(config: PretrainConfig) -> str:
     masking, sampling = config.masking, config.sampling
     if config.objective != "masked":
-        taken = f"; {config.corruption.rate:.0%} of tokens"
-        return WRITTEN[config.objective] + (
-            taken if config.objective in ("spans", "infill", "mass") else ""
-        )
+        taken = config.objective in ("spans", "infill", "mass")
+        share = f"; {config.corruption.rate:.0%} of tokens" if taken else ""
+        return WRITTEN[config.objective] + share
     drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
     learned = "masked words" if config.generator is None else "replaced pieces"
     if config.teacher is not None:

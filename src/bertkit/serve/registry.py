@@ -293,7 +293,7 @@ class ModelRegistry:
         self.device = inference_device(device, precision)
         given = list(map(name_and_folder, models))
         usual = iter(distinct_names([Path(folder) for name, folder in given if name is None]))
-        threads, most = torch.get_num_threads(), 1
+        usually, tuned = torch.get_num_threads(), list[int]()
         for name, folder in given:
             name = next(usual) if name is None else name
             if name in self.models:
@@ -301,11 +301,15 @@ class ModelRegistry:
                     f"{folder}: {name!r} is named twice; name each model once, or give it another "
                     "name: NAME=FOLDER"
                 )
-            torch.set_num_threads(threads)
             self.models[name] = self._open(folder, name)
-            most = max(most, torch.get_num_threads())
-        torch.set_num_threads(most)  # all share torch's; each may be tuned to others
-        self.search = None if store is None else SearchPipeline(store, precision)
+            tuned.append(torch.get_num_threads())
+            torch.set_num_threads(usually)
+        self.search = None
+        if store is not None:
+            self.search = SearchPipeline(store, precision)
+            tuned.append(torch.get_num_threads())
+        # all share torch's, and each may be tuned to others
+        torch.set_num_threads(max(tuned, default=usually))
         self.opening = asyncio.Lock()
         self.routed: set[str] = set()
         """The abilities that the application of now has routes for."""
