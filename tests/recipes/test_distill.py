@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from msgspec import structs
+from safetensors.torch import load_file, save_file
 from tests.factories import tiny_folder, tiny_model
 
 from bertkit import cli
@@ -21,6 +23,7 @@ from bertkit.objectives.distill import TEACHER_OUTPUTS, Distillation, Terms
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.storage import write_json
 from bertkit.tasks import answer, similarity
 from bertkit.tasks.classify import Classify, Example
 from bertkit.text.train import train as train_tokenizer
@@ -114,6 +117,23 @@ def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_p
     assert tuple(made.model.heads) == ("classify",)
     assert not made.report.unused
     transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "s")
+
+
+def test_another_teacher_in_its_place_ends_no_run(teacher: Path, tmp_path: Path) -> None:
+    place, out = shutil.copytree(teacher, tmp_path / "teacher"), tmp_path / "s"
+    data = {"train": rows(16), "dev": rows(8), "out": out, "settings": SETTINGS}
+    scores = distill(place, layers=1, **data)
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    assert distill(place, layers=1, resume=True, **data) == scores
+    old = {name: value for name, value in record.items() if name != "weights"}
+    write_json(out / "run.json", old)  # as it was before
+    assert distill(place, layers=1, resume=True, **data) == scores
+    write_json(out / "run.json", record)
+    weights = load_file(place / "model.safetensors")
+    weights["classifier.bias"] += 1  # its head alone is another
+    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"weights\.teacher \(was '[0-9a-f]{64}'\): changed"):
+        distill(place, layers=1, resume=True, **data)
 
 
 @pytest.mark.parametrize("narrow", [False, True])

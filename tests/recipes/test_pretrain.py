@@ -32,6 +32,7 @@ from bertkit.recipes.learn import warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
+from bertkit.storage import write_json
 from bertkit.tasks.classify import Example
 from bertkit.text.train import train
 from bertkit.training import tracker
@@ -533,6 +534,27 @@ def test_a_seed_decides_what_a_student_learns(
         pretrain(one, corpus=corpus, out=tmp_path / name)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
+
+
+def test_another_teacher_in_its_place_ends_no_run(
+    run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
+) -> None:
+    teacher, out = shutil.copytree(run[0], tmp_path / "teacher"), tmp_path / "run"
+    settings = {
+        **override(SETTINGS, [("train.steps", "1")]),
+        "sampling": {**SETTINGS["sampling"], "pairs": "none"},
+        "teacher": {"model": str(teacher)},
+    }
+    scores = pretrain(settings, corpus=corpus, out=out)
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    old = {name: value for name, value in record.items() if name != "weights"}
+    for known in (old, record):
+        write_json(out / "run.json", known)
+        assert pretrain(settings, corpus=corpus, out=out, resume=True) == scores
+    pretrain(override(SETTINGS, [("train.steps", "1")]), corpus=corpus, out=tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", teacher)
+    with pytest.raises(ConfigError, match=r"weights\.teacher \(was '[0-9a-f]{64}'\): changed"):
+        pretrain(settings, corpus=corpus, out=out, resume=True)
 
 
 MOST, FIRST = "model.max_positions", "sampling.first_length"

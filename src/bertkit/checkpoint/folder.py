@@ -112,10 +112,19 @@ class Loaded:
         if dense is not None:
             digest.update(dense.activation.encode())
             weights = {**weights, **dense.state_dict()}
-        for name, weight in sorted(weights.items()):
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return _hashed(digest, weights)
+
+    def weights_hash(self) -> str:
+        """A hash of all weights, those of the heads too."""
+        return _hashed(hashlib.sha256(), self.model.state_dict())
+
+
+def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
+    """A hash of weights by their names, behind what it has read before."""
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return str(digest.hexdigest())
 
 
 def load(

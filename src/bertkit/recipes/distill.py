@@ -78,6 +78,7 @@ def distill(
         layers=follow,
         record={
             "teacher": str(teacher),
+            "weights": {"teacher": known.loaded.weights_hash()},
             "layers": layers,
             "follow": list(follow),
             "terms": plain(terms),

@@ -347,12 +347,15 @@ def _check_record(
             )
             for name in data
         },
-        renamed=lambda record: {
-            **record,
-            "settings": with_new_names(Finetune, record.get("settings"))[0],
-            "reading": with_new_names(Reading, record.get("reading"))[0],
-        },
+        renamed=_renamed,
     )
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run of before, by today's names."""
+    groups = {"settings": Finetune, "reading": Reading}
+    new = {name: with_new_names(kind, record.get(name))[0] for name, kind in groups.items()}
+    return {"weights": {}, **record, **new}
 
 
 def _features(

@@ -93,7 +93,7 @@ def _pretrain(
     dtype = resolve(train.precision, device)
     warn(train, attention_dropout=config.model.attention_dropout, device=device)
     teacher = _teacher(config, corpus, tokenizer)
-    _check_record(run, config, text, tokenizer)
+    _check_record(run, config, text, tokenizer, teacher)
     samples = RunSamples(text, tokenizer, config, run.ranks)
     check_tracker(train.track, "train.track")
 
@@ -141,13 +141,20 @@ def _same_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) ->
 
 
 def _check_record(
-    run: Run, config: PretrainConfig, text: Corpus | Pairs, tokenizer: Tokenizer
+    run: Run,
+    config: PretrainConfig,
+    text: Corpus | Pairs,
+    tokenizer: Tokenizer,
+    teacher: Loaded | None,
 ) -> None:
     """Raises: ConfigError or DataError when the folder is another run's."""
     corpus = text.place
+    # another teacher may lie in the same folder when the run goes on
+    weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
     run.check(
         {
             "config": plain(config),
+            "weights": weights,
             "corpus": sha256(text.folder / "manifest.json"),
             "corpus_folder": corpus,
             "tokenizer": tokenizer.fingerprint,
