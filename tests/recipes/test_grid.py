@@ -16,7 +16,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.grid import finetune_grid
 from bertkit.recipes.runs import runs
@@ -101,6 +101,21 @@ def test_that_several_are_as_good_is_told(
     told = capsys.readouterr().err
     assert "learning_rate=2e-2,epochs=4: the best of 3" in told
     assert "as good on dev: 'learning_rate=2.0e-2,epochs=4'" in told
+
+
+def test_one_that_does_not_learn_ends_no_other(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert tried(base, out, ["learning_rate=1e30,2e-2"])["best"] == "learning_rate=2e-2"
+    told = capsys.readouterr().err
+    assert re.search(r"^1 of 2: learning_rate=1e30: failed: step \d+: the loss is", told, re.M)
+    assert "the best of 1 by accuracy" in told
+    assert list(json.loads((out / "grid.json").read_text("utf-8"))["scores"]) == [
+        "learning_rate=2e-2"
+    ]
+    with pytest.raises(TrainingError, match=r"step \d+: the loss is"):
+        tried(base, tmp_path / "none", ["learning_rate=1e30,2e30"])
 
 
 def test_weights_of_all_are_kept_when_asked(base: Path, tmp_path: Path) -> None:

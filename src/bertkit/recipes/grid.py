@@ -15,7 +15,7 @@ from bertkit.checkpoint.run_folder import GRID, SCORES
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import quietly, say
 from bertkit.data.bad_rows import some
-from bertkit.errors import CheckpointError, ConfigError, did_you_mean
+from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
 from bertkit.models.lora import rate_factor
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.finished import describe, publish
@@ -59,8 +59,10 @@ def finetune_grid(
     A line of `grid` is `learning_rate=1e-4,3e-4`, of a setting or of an option of the task. Each
     combination is a folder of its own in `out`, which becomes the model of the best by dev; `test`
     scores that one alone, once. The folders of others keep all but their weights, unless
-    `keep_all`. What is finished is not run again with `resume`.
-    Raises: ConfigError for a value that does not fit, before the first run.
+    `keep_all`. What is finished is not run again with `resume`. A combination that does not learn,
+    such as one whose loss is not finite, is told, and the others go on.
+    Raises: ConfigError for a value that does not fit, before the first run; TrainingError where no
+    combination learned.
     """
     kind = tasks.find(task) if isinstance(task, str) else task
     settings = settings or Finetune()
@@ -89,14 +91,20 @@ def finetune_grid(
     say(f"grid: {len(cells):,} combinations, each told when it is done")
     scores: dict[str, dict[str, float]] = {}
     metric = best = ""
+    failed: TrainingError | None = None
     for place, (name, (its, own)) in enumerate(cells.items(), 1):
         given: dict[str, Any] = {"train": rows, "dev": scored, "settings": its, "options": own}
         given |= {"reading": reading, "out": out / name, "resume": "auto" if resume else False}
-        with quietly():
-            if count == 1:
-                finetune(kind, model, **given, **rest)
-            else:
-                finetune_seeds(count, kind, model, **given, **rest)
+        try:
+            with quietly():
+                if count == 1:
+                    finetune(kind, model, **given, **rest)
+                else:
+                    finetune_seeds(count, kind, model, **given, **rest)
+        except TrainingError as error:  # what it took to learn that may have been hours
+            failed = error
+            say(f"{place} of {len(cells)}: {name}: failed: {error}")
+            continue
         scores[name] = _scores(out / name)
         metric = metric or read_scores(out / name / SCORES)["metric"]
         say(f"{place} of {len(cells)}: {name}: {metric} {scores[name][metric]:.4f}")
@@ -105,24 +113,26 @@ def finetune_grid(
             for worse in {before, name} - {best, ""}:
                 for folder in (*(out / worse).glob("seed-*"), out / worse):
                     drop_weights(folder)
+    if failed is not None and not scores:
+        raise failed
     if not _whole(out / best):
         raise CheckpointError(
             f"{out / best}: is the best now, and its weights were not kept; remove the folder, and "
             "go on with --resume"
         )
-    say(runs([str(out / name) for name in cells]) or "")
-    _say_best(best, {name: scores[name][metric] for name in cells}, metric)
-    publish(out / best, out, of=len(cells))
+    say(runs([str(out / name) for name in scores]) or "")
+    _say_best(best, {name: those[metric] for name, those in scores.items()}, metric)
+    publish(out / best, out, of=len(scores))
     record = read_scores(out / SCORES)
     report = read_report(record)
     show_labels(report, "dev")
-    rates = [read_scores(out / one / SCORES)["settings"]["learning_rate"] for one in cells]
+    rates = [read_scores(out / one / SCORES)["settings"]["learning_rate"] for one in scores]
     rank = record["settings"]["lora"]["rank"]
     factor = rate_factor(rank, head=posed.head, batching=posed.batching)
     check_answers(report, "dev", settings=record["settings"], rates=rates, factor=factor)
     if held is not None:
         score_test(out, kind, held, settings.device)
-        describe(out, of=len(cells))
+        describe(out, of=len(scores))
     write_json(out / GRID, {"grid": list(grid), "metric": metric, "best": best, "scores": scores})
     return {"best": best, **scores[best], **read_test(out)}
 
