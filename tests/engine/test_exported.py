@@ -18,7 +18,7 @@ from bertkit import cli, threads
 from bertkit.checkpoint.folder import load
 from bertkit.engine import exported
 from bertkit.engine.exported import Exported, hashes, openvino_graph
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, DataError
 from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.recipes.export import export
@@ -64,13 +64,18 @@ def test_prompts_go_with_the_graph(tiny: Path, graph: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(Exported(copy)(TEXTS), Exported(graph)(TEXTS))
 
 
-def test_long_texts_as_asked(graph: Path) -> None:
+def test_long_texts_as_asked(tiny: Path, graph: Path) -> None:
     ready = Exported(graph)
     with pytest.raises(DataError, match="102 tokens, and the model reads 32"):
         ready("a " * 100)
     assert [cut for _, cut in ready.stream(["a " * 100, "b"], long="truncate")] == [[True, False]]
-    with pytest.raises(ConfigError, match="reads no windows"):
-        ready("a", long="window")
+    texts = ["b", "a c " * 50, "d"]
+    ((vectors, cut),) = ready.stream(texts, long="window")
+    assert cut == [False] * 3
+    expected = pipeline("embed", tiny)(texts, long="window")
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    shortened = ready(texts, long="truncate")
+    assert np.abs(vectors - shortened).max(axis=1).argmax() == 1  # the control: it has more to read
 
 
 def test_torch_is_not_imported(graph: Path, tmp_path: Path) -> None:

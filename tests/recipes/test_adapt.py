@@ -11,8 +11,10 @@ from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
-from bertkit.errors import BertkitError, DataError
-from bertkit.families import BERT
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.families import BART, BERT, GPT2, LSTM_LM
+from bertkit.families.family import Family
+from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.adapt import adapt
 from bertkit.recipes.prepare import prepare
@@ -43,8 +45,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> tuple[
     return folder_of(place / "model", tokenizer, "mlm", "nsp"), corpus
 
 
-def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str) -> Path:
-    return tiny_folder(folder, tokenizer, *heads, hidden=32, intermediate=64, length=64)
+def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str, family: Family = BERT) -> Path:
+    shape = {"hidden": 32, "intermediate": 64, "length": 64}
+    return tiny_folder(folder, tokenizer, *heads, family=family, **shape)
 
 
 def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -88,6 +91,35 @@ def test_a_head_that_is_not_there_starts_at_random(
     found = adapt(bare, corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert set(found["after"]) == {"mlm"}
     assert "has no head mlm; it starts at random" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", [GPT2, LSTM_LM], ids=["gpt2", "lstm-lm"])
+def test_a_model_that_writes_learns_next_words(
+    family: Family, made: tuple[Path, Path], english: list[str], tmp_path: Path
+) -> None:
+    tokenizer = train(english[:16], kind="bpe", size=400, use="write")
+    files = sorted(made[1].parent.glob("*.txt"))
+    corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
+    start = folder_of(tmp_path / "start", tokenizer, "lm", family=family)
+    found = adapt(start, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    assert set(found["before"]) == {"lm"}
+    assert found["after"]["lm"] < found["before"]["lm"]
+    assert load(tmp_path / "run").model.config == load(start).model.config
+    again = adapt(start, corpus=corpus, out=tmp_path / "run", settings=FAST, resume=True)
+    assert again == found
+
+
+def test_a_model_with_a_decoder_is_refused(
+    made: tuple[Path, Path], english: list[str], tmp_path: Path
+) -> None:
+    assert BART.decoder is not None
+    tokenizer = train(english[:16], kind="bpe", size=400, use="encode")
+    shape = {"hidden": 16, "layers": 1, "heads": 2, "intermediate": 32, "max_positions": 32}
+    encoder, decoder = (kind.config({"vocab": 400, **shape}) for kind in (BART, BART.decoder))
+    save(tmp_path / "both", build(encoder, ("lm",), decoder=decoder), tokenizer, BART)
+    with pytest.raises(ConfigError, match=r"an encoder and a decoder, .*bertkit finetune seq2seq"):
+        adapt(tmp_path / "both", corpus=made[1], out=tmp_path / "run", settings=FAST)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_corpus_of_another_vocabulary_is_refused(

@@ -168,6 +168,7 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # of one core
 def test_the_first_steps_may_have_a_window(
     learned: Callable[..., Learned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,3 +283,15 @@ def test_memory_that_ends_while_step_0_is_scored_is_said(
         r["held_out"] for r in wanted if "held_out" in r
     ]
     assert all(torch.equal(weight, whole[name]) for name, weight in weights.items())
+
+
+def test_weights_that_the_last_step_ruined_are_not_saved(
+    learned: Callable[..., Learned], tmp_path: Path
+) -> None:
+    """No held-out text has told of them, and no next step can."""
+    ruin = {"learning_rate": 1e39, "warmup_steps": 1, "evaluate_samples": 0}
+    with pytest.raises(TrainingError, match=r"^step 1: weights are no longer finite; begin again"):
+        learned("run", steps=1, **ruin)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    weights, _ = learned("whole", steps=1, warmup_steps=1, evaluate_samples=0)  # the control
+    assert all(weight.isfinite().all() for weight in weights.values())

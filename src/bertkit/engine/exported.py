@@ -21,7 +21,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import TILE, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, encode
+from bertkit.text.long import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import begun, bound, own_cores
@@ -239,19 +239,22 @@ class Exported:
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time, with which were cut."""
-        if long == "window":
-            raise ConfigError("long: an exported graph reads no windows; cut texts (truncate)")
         rest = iter(texts)
         while part := list(itertools.islice(rest, PART)):
             prompts = [self.prompt(prompt)] * len(part)
-            encodings, _ = encode(
+            encodings, owner = encode(
                 self.tokenizer, part, length=self.length, long=long, prompts=prompts
             )
-            yield self.vectors(encodings), [e.truncated for e in encodings]
+            yield self.vectors(encodings, owner), cut(encodings, owner)
 
-    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """A vector for each text as the model reads it. Shapes: (S, D)."""
+    def vectors(
+        self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """A vector for each text as the model reads it; `owner` says of which text each encoding
+        is, where some are windows. Shapes: (S, D)."""
         rows = self.graph.rows(encodings)
+        if owner is not None:
+            rows = averaged(rows, encodings, owner)
         if self.normalize:
             rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return rows

@@ -26,7 +26,7 @@ from bertkit.pipelines.base import (
     works_of,
 )
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, averaged, encode
+from bertkit.text.long import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter
 
 
@@ -90,10 +90,7 @@ class Embed(ModelPipeline):
         them were cut."""
         for part in batched(texts, PART):
             encodings, owner = self._read(part, long, prompt)
-            cut = [False] * len(part)
-            for place, encoding in zip(owner, encodings, strict=True):
-                cut[place] |= encoding.truncated
-            yield self._vectors(encodings, owner), cut
+            yield self.vectors(encodings, owner), cut(encodings, owner)
 
     def prepare(
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
@@ -102,13 +99,9 @@ class Embed(ModelPipeline):
         works = works_of(*self._read(texts, long, prompt), len(texts))
         return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
 
-    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """A vector for each text as the model reads it, one at least. Shapes: (S, D)."""
-        return self._vectors(encodings, range(len(encodings)))
-
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""
-        return self._vectors(*encodings_of(works))
+        return self.vectors(*encodings_of(works))
 
     def _read(
         self, texts: Sequence[str], long: Long, prompt: str | None
@@ -116,14 +109,17 @@ class Embed(ModelPipeline):
         prompts = [self.prompt(prompt)] * len(texts)
         return encode(self.tokenizer, texts, length=self.loaded.length, long=long, prompts=prompts)
 
-    def _vectors(self, encodings: Sequence[Encoding], owner: Sequence[int]) -> NDArray[np.float32]:
-        """A vector for each text, of which some encodings are windows. Shapes: (S, D)."""
+    def vectors(
+        self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """A vector for each text as the model reads it, one at least; `owner` says of which text
+        each encoding is, where some are windows. Shapes: (S, D)."""
         beside, rows = self.engine.beside, None
         if beside is not None and beside.pooling == self.pooling.mode:
             rows = beside.vectors(encodings)
         if rows is None:
             rows = self.engine.rows(encodings, self.pooling)
-        vectors = averaged(rows, encodings, owner)
+        vectors = rows if owner is None else averaged(rows, encodings, owner)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

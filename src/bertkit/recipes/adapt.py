@@ -13,7 +13,7 @@ from bertkit.config import override, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import read_config
+from bertkit.recipes.run_file import heads_of, read_config
 from bertkit.training.journal import Journal
 
 PAIRS = ("nsp", "sop")
@@ -42,15 +42,24 @@ def adapt(
 ) -> dict[str, dict[str, float]]:
     """Pretrain a model further, and return its held-out losses before and after.
 
-    `settings` are dotted names and values. The model learns masked words, and the pairs it was
-    pretrained with if its folder holds their head. A head that the folder lacks starts at random.
-    Raises: DataError for a corpus of another vocabulary.
+    `settings` are dotted names and values. A causal model learns the words that come next, another
+    masked words and the pairs it was pretrained with, if its folder holds their head. A head that
+    the folder lacks starts at random.
+    Raises: ConfigError for a model with an encoder and a decoder, DataError for a corpus of another
+    vocabulary.
     """
     loaded = load(model)
+    if loaded.model.decoder is not None:
+        raise ConfigError(
+            f"{model}: has an encoder and a decoder, which learn from pairs of texts; fine-tune it "
+            "(`bertkit finetune seq2seq`)"
+        )
     pairs = next((head for head in PAIRS if head in loaded.model.heads), "none")
+    causal = loaded.model.config.attention.causal
     data = {
         **DEFAULTS,
         "family": loaded.family.name,
+        "objective": "next" if causal else "masked",
         "model": plain(loaded.model.config),
         "sampling": {**DEFAULTS["sampling"], "pairs": pairs},
     }
@@ -60,9 +69,8 @@ def adapt(
         raise ConfigError(f"{shape[0]}: the shape is that of {model}; leave it out")
     data = override(data, settings)
     config = read_config(data, loaded.tokenizer)
-    pairs = config.sampling.pairs
     torch.manual_seed(config.train.seed)
-    opened = load(model, heads=("mlm", pairs) if pairs in PAIRS else ("mlm",))
+    opened = load(model, heads=heads_of(config))
     fresh = sorted({name.split(".")[1] for name in opened.report.fresh})
     if fresh:
         say(f"{model}: has no head {', '.join(fresh)}; it starts at random")

@@ -227,19 +227,14 @@ class TunedEmbed(Exported):
         packed.prompt.usual = self.prompt.usual
         return packed
 
-    def stream(
-        self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
-    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
-        if long == "window":
-            return self.packed.stream(texts, long=long, prompt=prompt)
-        return super().stream(texts, long=long, prompt=prompt)
-
-    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def vectors(
+        self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
         runtime = self.tuned.runtime([len(encoding) for encoding in encodings])
         if runtime is None:
-            return self.packed.vectors(encodings)
+            return self.packed.vectors(encodings, owner)
         self.graph = self.graphs(runtime)
-        return super().vectors(encodings)
+        return super().vectors(encodings, owner)
 
 
 GPU = Path("/proc/driver/nvidia")

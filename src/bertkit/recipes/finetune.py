@@ -353,7 +353,7 @@ def _check_record(
 
 def _renamed(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a run of before, by today's names."""
-    groups = {"settings": Finetune, "reading": Reading}
+    groups: dict[str, type[Settings]] = {"settings": Finetune, "reading": Reading}
     new = {name: with_new_names(kind, record.get(name))[0] for name, kind in groups.items()}
     return {"weights": {}, **record, **new}
 

@@ -157,12 +157,23 @@ def learn(
             if not stopping:  # before weights that it finds ruined would be saved and shown
                 scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
+                _check_finite(masters, number)
                 run.save(number, keep=train.keep, show=folder.show)
             if stopping:
                 run.stop(number)
     if ranks.first:
         draw(run.out)
     return scores
+
+
+def _check_finite(masters: Masters, step: int) -> None:
+    """Raises: TrainingError for weights that a step ruined; the loss of the next would say so, and
+    there may be none."""
+    if not all(weight.isfinite().all() for weight in masters.weights.values()):
+        raise TrainingError(
+            f"step {step}: weights are no longer finite; begin again with a lower learning rate or "
+            "a longer warmup"
+        )
 
 
 def begin(run: Run, state: State, config: Settings, steps: int) -> int:

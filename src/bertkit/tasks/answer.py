@@ -179,7 +179,7 @@ class Answer(Task[Question, QuestionAnswer]):
             )
         pair = whole.cut({0: (0, kept)})
         overlap = min(self.options.window_overlap, room // 2)
-        return pair.windows(1, length, overlap, truncated=pair.truncated)
+        return pair.windows(1, length, overlap)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """Where in its window each answer starts and ends. Shapes: (S, 2)."""

@@ -327,8 +327,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             scores = np.exp(-np.logaddexp(0, -scores))  # the sigmoid
         elif not self.options.regression:
             scores = softmax(scores / np.float32(self.options.temperature or 1.0))
-        cut = [len(item.features) == orders and item.truncated for item in outputs]
-        return list(map(self._answer, scores.tolist(), cut))
+        return list(map(self._answer, scores.tolist(), (item.truncated for item in outputs)))
 
     def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
         scores = dict(zip(self.labels, row, strict=True))

@@ -102,20 +102,19 @@ class Encoding:
         lost = not keep.all() if truncated is None else truncated
         return self.only(np.flatnonzero(keep), truncated=lost)
 
-    def windows(
-        self, which: int, max_length: int, overlap: int, *, truncated: bool = True
-    ) -> list[Encoding]:
+    def windows(self, which: int, max_length: int, overlap: int) -> list[Encoding]:
         """Windows over one text's tokens; each has the special tokens and the other text.
 
-        One that holds everything is the encoding itself. Units: max_length and overlap in tokens;
-        there must be room for more than the overlap.
+        Together they hold every token, so that none is `truncated` unless the encoding is. One that
+        holds everything is the encoding itself. Units: max_length and overlap in tokens; there must
+        be room for more than the overlap.
         """
         span = self.span(which)
         length = span.stop - span.start
         spans = strides(length, max_length - len(self) + length, overlap)
         if len(spans) == 1:
             return [self]
-        return [self.cut({which: each}, truncated=truncated) for each in spans]
+        return [self.cut({which: each}, truncated=self.truncated) for each in spans]
 
 
 def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:

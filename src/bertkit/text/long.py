@@ -75,3 +75,11 @@ def averaged(
     sums = np.zeros((owner[-1] + 1, rows.shape[1]), dtype=np.float32)
     np.add.at(sums, owner, rows * sizes[:, None])
     return (sums / np.bincount(owner, sizes)[:, None]).astype(np.float32)
+
+
+def cut(encodings: Sequence[Encoding], owner: Sequence[int]) -> list[bool]:
+    """Which texts were cut. Shapes: (S,)."""
+    texts = [False] * (owner[-1] + 1)
+    for place, encoding in zip(owner, encodings, strict=True):
+        texts[place] |= encoding.truncated
+    return texts

@@ -401,7 +401,7 @@ class Tokenizer:
         """Overlapping windows over a long text, which together hold every token of it.
 
         `slide` says which of the two is cut into windows; each window has the specials, the prompt
-        and the whole of the other text. `truncated` is True where a window lacks part of the text.
+        and the whole of the other text. None is `truncated`.
         Units: max_length and overlap in tokens.
         Raises: DataError if a window has no room for more than the overlap.
         """
