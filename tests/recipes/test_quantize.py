@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.factories import tiny_folder
 from torch import nn
 
 from bertkit import cli
@@ -22,12 +23,14 @@ from bertkit.engine import quantize as integers
 from bertkit.engine.engine import Engine
 from bertkit.engine.linear import PackedLinear
 from bertkit.engine.quantize import Int8Linear, layers_of, unavailable
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError, DeviceError
+from bertkit.families import GPT2, LSTM_LM
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.base import open_engine
 from bertkit.recipes import quantize as recipe
 from bertkit.recipes.quantize import quantize
+from bertkit.text.train import train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -167,6 +170,20 @@ def test_too_few_texts_are_refused(tiny: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="exists already"):
         quantize(tiny, [tmp_path / "t.txt"], out=tmp_path)
+
+
+def test_a_model_that_writes_needs_no_folder_of_its_own(english: list[str], tmp_path: Path) -> None:
+    tokenizer, rows = train(english[:5], kind="bpe", size=400, use="write"), tmp_path / "t.txt"
+    gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
+    with pytest.raises(ConfigError, match=r"is rounded as it is opened, row by row"):
+        quantize(gpt, [texts(rows, 64)], out=tmp_path / "out")
+    pipeline("generate", gpt, precision="int8")
+    lstm = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
+    with pytest.raises(ConfigError, match=r"lstm: a model made of LSTMs computes in no integers"):
+        quantize(lstm, [texts(rows, 64)], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(DeviceError, match=r"made of LSTMs computes in no integers; choose another"):
+        pipeline("embed", lstm, precision="int8")
 
 
 def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> None:

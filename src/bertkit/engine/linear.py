@@ -84,7 +84,7 @@ def packed(
     on_cpu = device.type == "cpu"
     reason = unavailable(dtype) if on_cpu else f"layers are not packed on {device.type}"
     if int8:
-        reason = reason or quantize.unavailable()
+        reason = reason or quantize.unfit(model) or quantize.unavailable()
     if reason is not None:
         if int8:
             raise DeviceError(f"int8: {reason}; choose another --precision")

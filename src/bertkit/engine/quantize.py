@@ -205,6 +205,13 @@ def unavailable() -> str | None:
     return None if near else "oneDNN's integer layers give other numbers than torch's"
 
 
+def unfit(model: Model) -> str | None:
+    """None, or why a model has no layers that could."""
+    if model.config.recurrent is None:
+        return None
+    return "a model made of LSTMs computes in no integers"
+
+
 # ---- calibration
 
 

@@ -15,8 +15,8 @@ from bertkit.console import say
 from bertkit.data.readers import documents
 from bertkit.engine.engine import Engine
 from bertkit.engine.heads import without_dead_heads
-from bertkit.engine.quantize import Inputs, calibrate, unavailable
-from bertkit.errors import DataError, DeviceError
+from bertkit.engine.quantize import Inputs, calibrate, unavailable, unfit
+from bertkit.errors import ConfigError, DataError, DeviceError
 from bertkit.metrics import cosines
 from bertkit.nn.pool import Pooling
 from bertkit.storage import refuse_used
@@ -44,7 +44,8 @@ def quantize(
     Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
     as they are, as many as it takes for every vector of a quarter of the texts to keep a cosine of
     `lowest` to its fp32 one; what is returned was measured on another quarter.
-    Raises: DataError for too few texts, DeviceError where the machine has no such layers.
+    Raises: ConfigError for a model that writes or is made of LSTMs, DataError for too few texts, DeviceError where the
+    machine has no such layers.
 
     Args:
         model: A model folder or hub id.
@@ -59,6 +60,13 @@ def quantize(
     if reason:
         raise DeviceError(f"int8: {reason}")
     loaded = load(model)
+    if reason := unfit(loaded.model):
+        raise ConfigError(f"{model}: {reason}")
+    if "lm" in loaded.model.heads:
+        raise ConfigError(
+            f"{model}: a model that writes is rounded as it is opened, row by row (--precision "
+            "int8); there is nothing to prepare"
+        )
     held_out, choosing, calibrating = _parts(loaded, read_texts(texts))
     pruned = without_dead_heads(loaded.model)
     engine, pooling = Engine(pruned), loaded.pooling or Pooling()
