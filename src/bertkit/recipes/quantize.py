@@ -44,8 +44,8 @@ def quantize(
     Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
     as they are, as many as it takes for every vector of a quarter of the texts to keep a cosine of
     `lowest` to its fp32 one; what is returned was measured on another quarter.
-    Raises: ConfigError for a model that writes or is made of LSTMs, DataError for too few texts, DeviceError where the
-    machine has no such layers.
+    Raises: ConfigError for a model that writes or is made of LSTMs, DataError for too few texts,
+    DeviceError where the machine has no such layers.
 
     Args:
         model: A model folder or hub id.
