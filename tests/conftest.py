@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import string
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data import topics
@@ -21,6 +22,7 @@ import torch
 from hypothesis import settings
 
 from bertkit.nn.precision import has_bf16
+from bertkit.threads import BEGUN
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -53,6 +55,9 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(THREADS)
     yield
     torch.use_deterministic_algorithms(False)
+    for thread in threading.enumerate():  # a graph that an error came before is being opened still
+        if thread.name == BEGUN:
+            thread.join()
 
 
 @pytest.fixture

@@ -23,6 +23,9 @@ LOOKS = 3
 _workers = 1
 """Among how many processes the cores are shared."""
 
+BEGUN = "begun"
+"""The name of threads whose work somebody will ask for, or nobody, where an error comes first."""
+
 CGROUP = Path("/sys/fs/cgroup")
 LOAD = Path("/proc/loadavg")
 
@@ -131,6 +134,7 @@ def begun(work: Callable[[], T]) -> Callable[[], T]:
             raise error.with_traceback(None)  # of one wait, not of all
         return results[0]
 
-    thread = Thread(target=run)  # no daemon: one that is in a library as Python ends aborts it
+    # no daemon: one that is in a library as Python ends aborts it
+    thread = Thread(target=run, name=BEGUN)
     thread.start()
     return result

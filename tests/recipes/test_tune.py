@@ -19,10 +19,14 @@ from tests.factories import tiny_folder, tiny_tokenizer
 from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
+from bertkit.checkpoint.folder import load, save
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.errors import ConfigError, DataError
+from bertkit.families import BERT
+from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.recipes import tune as tuning
+from bertkit.recipes.embed import TunedEmbed
 from bertkit.recipes.tune import tune
 
 
@@ -107,9 +111,9 @@ def _tuned_to_graph(
     for name in ("onnx", fastest):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
     clock = {"fp32": 1.0, fastest: 0.5, 1: 0.25}
-    monkeypatch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
-    said = tune(model, [texts])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
+        said = tune(model, [texts])
     if cells:
         kept = json.loads((model / "tuned.json").read_text())
         for name in kept[0]["engines"]:
@@ -143,6 +147,23 @@ def test_the_graph_is_taken_where_it_is_the_fastest(
     other = pipeline("embed", model, precision="auto", pooling="cls")
     expected = pipeline("embed", model, pooling="cls")(["a b"])
     np.testing.assert_allclose(other(["a b"]), expected, atol=1e-5)
+
+
+def test_windows_are_averaged_before_their_mean_is_normalized(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(model)
+    save(model, loaded.model, loaded.tokenizer, BERT, pooling=Pooling(normalize=True))
+    _tuned_to_graph(model, texts, monkeypatch)
+    tuned = read_tuned(model)
+    assert tuned is not None
+    embed, long = TunedEmbed(model, tuned), ["a b c d e f g h " * 8]
+    ((vectors, cut),) = embed.stream(long, long="window")
+    assert "packed" not in vars(embed)  # the graph alone has run
+    assert cut == [False]
+    expected = pipeline("embed", model)(long, long="window")
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert np.abs(vectors - embed(long, long="truncate")).max() > 1e-3  # the control
 
 
 def test_a_tuned_folder_embeds_without_torch(

@@ -211,6 +211,10 @@ def _usable(path: Path, remedy: str) -> Iterator[None]:
 class Exported:
     """Texts -> float32 vectors (S, D), by an exported folder."""
 
+    windows = False
+    """Whether it reads texts in windows: a graph may normalize its vectors, and a mean of these is
+    not that of the model's."""
+
     def __init__(
         self, folder: str | Path, precision: Numbers = "fp32", graph: Graph | None = None
     ) -> None:
@@ -239,11 +243,21 @@ class Exported:
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time, with which were cut."""
+        if long == "window" and not self.windows:
+            raise ConfigError(
+                "long: an exported graph reads no windows; cut texts (truncate), or take the model "
+                "that it was made of"
+            )
         rest = iter(texts)
         while part := list(itertools.islice(rest, PART)):
             prompts = [self.prompt(prompt)] * len(part)
             encodings, owner = encode(
-                self.tokenizer, part, length=self.length, long=long, prompts=prompts
+                self.tokenizer,
+                part,
+                length=self.length,
+                long=long,
+                prompts=prompts,
+                windowed=self.windows,
             )
             yield self.vectors(encodings, owner), cut(encodings, owner)
 

@@ -207,6 +207,8 @@ def _opened(
 class TunedEmbed(Exported):
     """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
 
+    windows = True  # its graphs normalize nothing
+
     def __init__(self, folder: Path, tuned: Tuned) -> None:
         from bertkit.checkpoint.tuned import GRAPH
 

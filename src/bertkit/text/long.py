@@ -25,12 +25,14 @@ def encode(
     long: Long,
     where: Sequence[str] | None = None,
     prompts: Sequence[str] | None = None,
+    windowed: bool = True,
 ) -> tuple[list[Encoding], list[int]]:
     """Encodings of at most `length` tokens, and which text each belongs to.
 
     Only windows are several for one text; a quarter of each overlaps the next, and of a pair it is
     the second that is cut into windows. `where` says where each text stands, for messages;
-    `prompts` are put before each text, and before each of its windows.
+    `prompts` are put before each text, and before each of its windows. `windowed` says whether
+    windows are to be advised.
     Raises: DataError for a text that is too long, where `long` is error.
     """
     if long == "window":
@@ -54,10 +56,12 @@ def encode(
     for place, encoding in enumerate(encodings):
         if len(encoding) > length:
             stands = f"{where[place]}: " if where else ""
+            remedy = "shorten it, cut it (--long truncate), or read it in parts (--long window)"
+            if not windowed:
+                remedy = "shorten it, or cut it (--long truncate)"
             raise DataError(
                 f"{stands}{texts[place][:40]!r}…: {len(encoding)} tokens, and the model reads "
-                f"{length}; shorten it, cut it (--long truncate), or read it in parts "
-                "(--long window)"
+                f"{length}; {remedy}"
             )
     return encodings, list(range(len(texts)))
 
