@@ -160,7 +160,7 @@ def _check_record(
             "tokenizer": tokenizer.fingerprint,
             "draws": DRAWS if isinstance(text, Pairs) else draws_of(text),
         },
-        renamed=renamed,
+        renamed=lambda record: {"weights": {}, **renamed(record)},
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
         refusals={
             "draws": ConfigError(

@@ -382,7 +382,6 @@ def _family(data: Mapping[str, Any]) -> Family:
 
 def renamed(record: dict[str, Any]) -> dict[str, Any]:
     """The record of a run, with the names that its settings have now."""
-    record = {"weights": {}, **record}
     settings = record.get("config", {})
     if not isinstance(settings.get("model"), dict):
         return record
