@@ -34,14 +34,14 @@ from torch.nn import functional as F
 import bertkit
 from benchmarks import kept
 from benchmarks.harness import Options, apart, bf16_here
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.console import quietly
 from bertkit.data.blocks import Block, block
 from bertkit.data.collate import collate
 from bertkit.objectives.pretrain import pretrain as next_words
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.training.loop import evaluate
 
@@ -162,7 +162,7 @@ def blocks(ids: Ids) -> Iterator[Block]:
 
 def ours(folder: Path, scored: Ids, changed: Mapping[str, str]) -> Learned:
     """`bertkit pretrain`, from its corpus to its folder."""
-    settings = override(read_toml(find_run_file(Path("gpt-mini"))), [*SHAPE, *changed.items()])
+    settings = override(read_run_file("gpt-mini"), [*SHAPE, *changed.items()])
     with TemporaryDirectory() as place:
         out = Path(place, "run")
         start = time.perf_counter()

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import kept
 from benchmarks.harness import Options, once
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.data.tags import TaggedText
 from bertkit.engine.engine import Engine
 from bertkit.models.model import Model
@@ -30,7 +30,7 @@ from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain_elmo import pretrain_elmo
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vectors import train_vectors
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import write_json
@@ -98,7 +98,7 @@ def pretrained(folder: Path, texts: list[Path], *, quick: bool) -> Path:
     plan = {"train.steps": steps, "train.warmup_steps": steps // 10}
     plan |= {"train.evaluate_every": 100, "train.save_every": 100}
     changes = [(name, str(value)) for name, value in plan.items()]
-    settings = override(read_toml(find_run_file(Path("elmo-tiny"))), changes)
+    settings = override(read_run_file("elmo-tiny"), changes)
     return once(folder / "pretrained", lambda out: pretrain_elmo(settings, corpus=corpus, out=out))
 
 

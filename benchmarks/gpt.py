@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks import kept
 from benchmarks.harness import Options, once
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.task import Reading
@@ -89,7 +89,7 @@ def started(folder: Path, data: Path, *, start: str, quick: bool) -> Path:
         "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
     }
     changes = [(name, str(value)) for name, value in plan.items()]
-    settings = override(read_toml(find_run_file(Path("gpt-mini"))), changes)
+    settings = override(read_run_file("gpt-mini"), changes)
     return once(folder / start, lambda out: pretrain(settings, corpus=corpus, out=out))
 
 

@@ -27,7 +27,7 @@ from benchmarks import kept, marian
 from benchmarks.harness import Options, apart
 from benchmarks.joey import LANGUAGES, Joey, installed
 from benchmarks.translate import lines, prepared, unpack
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.recipes.bleu import bleu
 from bertkit.recipes.compare_translation import (
     ATTENTION,
@@ -37,8 +37,7 @@ from bertkit.recipes.compare_translation import (
     CompareTranslation,
     compare_translation,
 )
-from bertkit.recipes.run_file import read_config
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_config, read_run_file
 
 RUNS = Path("runs", "history")
 GAIN, RATIO, SPEED = 8.0, 2.0, 3.0
@@ -193,7 +192,7 @@ def training(folder: Path, *, quick: bool) -> kept.Row:
     warm, counted, rounds = (2, 5, 1) if quick else (20, 100, 3)
     pairs, _ = prepared(folder)
     settings = override(
-        read_toml(find_run_file(Path("lstm-small"))),
+        read_run_file("lstm-small"),
         [("model.recurrent.attention", "luong"), ("model.recurrent.direction", "both")],
     )
     joey = Joey(folder / "joey", pairs.tokenizer(), read_config(settings, pairs.tokenizer()))

@@ -35,14 +35,13 @@ import bertkit
 from benchmarks import kept, marian
 from benchmarks.harness import Options, apart, bf16_here, once
 from benchmarks.joey import LANGUAGES, Joey, installed
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.data.pairs import Pairs
 from bertkit.models.decoding import Decoding
 from bertkit.recipes.bleu import evaluate_translation
 from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import read_config
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 
 RUNS = Path("runs", "translate")
@@ -111,7 +110,7 @@ def lines(file: Path) -> list[str]:
 def prepared(folder: Path) -> tuple[Pairs, dict[str, Any]]:
     """Pairs to learn from, with a vocabulary learned from them, and the run file."""
     files, place = [folder / "train.de.txt", folder / "train.en.txt"], folder / "pairs"
-    settings = read_toml(find_run_file(Path("transformer-small")))
+    settings = read_run_file("transformer-small")
     vocabulary = once(
         folder / "v",
         lambda out: train_vocabulary(files, out=out, kind="unigram", use="translate", size=PIECES),

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks import kept
 from benchmarks.harness import Options, once
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.rouge import SummaryScore, evaluate_summaries
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.task import Reading
 
@@ -84,7 +84,7 @@ def scored(folder: Path, data: Path, *, steps: int, start: str, quick: bool) -> 
     )
     corpus = once(folder / "corpus", lambda out: prepare(texts, tokenizer=vocabulary, out=out))
     plan = [("train.steps", str(steps)), ("train.warmup_steps", str(min(200, steps - 1)))]
-    settings = override(read_toml(find_run_file(Path("bart-mini"))), [*SHAPE, *plan])
+    settings = override(read_run_file("bart-mini"), [*SHAPE, *plan])
     run = once(folder / start, lambda out: pretrain(settings, corpus=corpus, out=out))
     tuned = once(
         folder / f"{start}-tuned",

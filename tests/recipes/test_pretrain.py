@@ -26,12 +26,14 @@ from bertkit.engine import linear
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import pipeline
+from bertkit.recipes.clean import clean
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.learn import warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
+from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import write_json
 from bertkit.tasks.classify import Example
 from bertkit.text.train import train
@@ -66,6 +68,33 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path
     tokenizer = train(english[:16], kind="wordpiece", size=300)
     files = sorted(place.glob("*.txt"))
     return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+
+
+def test_from_text_to_a_model_by_names_alone(
+    tmp_path: Path, english: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text in place of paths, one in place of a list, a run file in place of its settings."""
+    monkeypatch.chdir(tmp_path)
+    Path("texts").mkdir()
+    for i, text in enumerate(english[:4]):
+        Path("texts", f"{i}.txt").write_text(text, encoding="utf-8")
+    clean("texts", out="cleaned", removed="removed", duplicates="keep", processes=1)
+    train_vocabulary("cleaned", out="vocab", size=200)
+    prepare("cleaned", tokenizer="vocab", out="corpus", processes=1)
+    with pytest.raises(ConfigError, match=r"^corpus/new: lies within corpus"):
+        prepare("corpus", tokenizer="vocab", out="corpus/new")
+    sizes = "\n".join(f"{name} = {size}" for name, size in SETTINGS["model"].items())
+    Path("run.toml").write_text(
+        f"[model]\n{sizes}\n[sampling]\nlength = 32\n[train]\nsteps = 1\nwarmup_steps = 0\n",
+        encoding="utf-8",
+    )
+    pretrain("run.toml", corpus="corpus", out="run")
+    assert load("run").model.config.hidden == SETTINGS["model"]["hidden"]
+    with pytest.raises(ConfigError, match=r"^no-such\.toml: no such file"):
+        pretrain("no-such.toml", corpus="corpus", out="other")
+    with pytest.raises(DataError, match=r"^nowhere"):  # the run file was found, by its bare name
+        pretrain("bert-base", corpus="nowhere", out="other")
+    assert not Path("other").exists()
 
 
 @pytest.fixture(scope="module")

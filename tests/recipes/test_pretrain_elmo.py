@@ -12,12 +12,12 @@ import pytest
 import bertkit
 from bertkit.checkpoint.elmo import load_elmo, load_softmax
 from bertkit.commands.view import info
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
 from bertkit.pipelines.fill_gap import FillGap
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain_elmo import pretrain_elmo, read_elmo_run
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
@@ -171,5 +171,5 @@ def test_a_corpus_of_pieces_is_refused(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_the_run_file_is_complete() -> None:
-    config = read_elmo_run(read_toml(find_run_file(Path("elmo-tiny"))))
+    config = read_elmo_run(read_run_file("elmo-tiny"))
     assert (config.model.layers, config.model.hidden) == (2, 256)

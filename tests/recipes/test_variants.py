@@ -7,7 +7,8 @@ import json
 import pytest
 
 from bertkit import cli
-from bertkit.recipes.variants import CONFIGS, variants
+from bertkit.recipes.run_file import CONFIGS
+from bertkit.recipes.variants import variants
 
 
 def test_every_run_file_is_there_families_together() -> None:

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from bertkit.checkpoint.run_folder import RUN
-from bertkit.config import override, read_toml, without_none
+from bertkit.config import override, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.pretrain import pretrain as pretrain_model
 from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import read_json
 from bertkit.training.run import Resume
 
@@ -50,10 +50,10 @@ def pretrain(
     data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
     pairs = list(_settings(settings))  # what is no setting is named first
     if config is not None:
-        data = read_toml(find_run_file(config))
+        data = read_run_file(config)
     elif not data:
         say(f"no run file is named: {USUAL} it is; `bertkit families` lists the others")
-        data = read_toml(find_run_file(Path(USUAL)))
+        data = read_run_file(USUAL)
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
     data = override(data, pairs)

@@ -23,7 +23,13 @@ LANGUAGES = frozenset(_CODES.split())
 """ISO 639-1: the file of one language of a parallel corpus ends in it, such as train.en."""
 
 
-def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
+def paths_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Paths, or one alone, as a list."""
+    several = [paths] if isinstance(paths, str | Path) else paths
+    return [Path(path) for path in several]
+
+
+def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     """The files to read: folders give what they hold at any depth, sorted, without hidden ones.
 
     A file that is named by itself may end in a language (train.en, train.en.gz); it is as .txt.
@@ -32,7 +38,7 @@ def files(paths: Sequence[Path], kinds: Sequence[str] = TEXT) -> list[Path]:
     """
     known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
     chosen: list[Path] = []
-    for path in map(Path, paths):
+    for path in paths_of(paths):
         if path.is_dir():
             inside = [p for p in files_inside(path) if suffix(p) in kinds]
             if not inside:

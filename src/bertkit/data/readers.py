@@ -69,7 +69,7 @@ class Span:
 
 
 def documents(
-    paths: Sequence[Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
+    paths: Sequence[str | Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
 ) -> Iterator[Document]:
     """Every document of these files and folders, in order.
 

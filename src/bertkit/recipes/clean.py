@@ -60,15 +60,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def clean(
-    texts: Sequence[Path],
+    texts: Sequence[Path | str],
     /,
     *,
-    out: Path,
+    out: Path | str,
     filters: Sequence[Filter] = (),
     language: str | None = None,
     duplicates: Duplicates = "near",
     mask: bool = True,
-    removed: Path | None = None,
+    removed: Path | str | None = None,
     text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
@@ -95,7 +95,7 @@ def clean(
     out, removed = Path(out), None if removed is None else Path(removed)
     rules = _rules(filters, language, duplicates, mask)
     _refuse(texts, out, removed)
-    sources = files([Path(path) for path in texts])
+    sources = files(texts)
     with plainly():
         for source in sources:  # a field of another name is seen before work begins
             whole = Span(source, 0, source.stat().st_size)
@@ -134,7 +134,7 @@ def _rules(
     )
 
 
-def _refuse(texts: Sequence[Path], out: Path, removed: Path | None) -> None:
+def _refuse(texts: Sequence[Path | str], out: Path, removed: Path | None) -> None:
     """Raises: ConfigError for folders in use, or within what is read or each other."""
     for folder, option in ((out, "--out"), (removed, "--removed")):
         if folder is not None:

@@ -19,7 +19,7 @@ from msgspec import structs
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.run_folder import RUN
 from bertkit.checkpoint.weights import FILE as WEIGHTS
-from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain, read_toml
+from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain
 from bertkit.console import say
 from bertkit.data.long_pairs import PIECES, Texts, joined, reversals
 from bertkit.data.pairs import SIDES
@@ -33,9 +33,8 @@ from bertkit.recipes.by_length import LengthGroup, groups_by_length
 from bertkit.recipes.columns import sequential_steps, write_columns
 from bertkit.recipes.prepare_pairs import Side, prepare_pairs, read_pairs
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import complete
+from bertkit.recipes.run_file import complete, read_run_file
 from bertkit.recipes.study import study
-from bertkit.recipes.variants import find_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import read_json, refuse_used, write_json, write_text
 from bertkit.text.tokenizer import Tokenizer
@@ -259,7 +258,7 @@ class _Trial:
             **way.settings,
         }
         words = [(key, str(value)) for key, value in given.items()]
-        return override(read_toml(find_run_file(Path(way.run_file))), words)
+        return override(read_run_file(way.run_file), words)
 
     def begin(self, *, resume: bool) -> None:
         """Make the folder, or go on in it.

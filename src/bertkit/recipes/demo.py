@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from bertkit.checkpoint.folder import save
-from bertkit.config import override, read_toml
+from bertkit.config import override
 from bertkit.console import quietly, say
 from bertkit.data import local_text
 from bertkit.data.corpus import Corpus
@@ -31,8 +31,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.report import Report, Word, write_demo
-from bertkit.recipes.run_file import read_config
-from bertkit.recipes.variants import CONFIGS
+from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, Example
@@ -102,7 +101,7 @@ def demo(
     say(f"    {corpus.tokens:,} tokens, {corpus.sentences:,} sentences")
 
     say(f"4/6 pretraining with masked words and next sentence, {steps} steps")
-    settings = read_toml(CONFIGS / "bert-tiny.toml")
+    settings = read_run_file("bert-tiny")
     settings = override(settings, list(CONFIG.items()))
     settings = override(
         settings,

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.config import Seed, decode, read_toml
+from bertkit.config import Seed, decode
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sample, Samples, Sampling
-from bertkit.recipes.run_file import read_config
-from bertkit.recipes.variants import find_run_file
+from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -42,7 +41,7 @@ def inspect(
     sampling = decode(Sampling, {"pairs": pairs, "length": length}, "sampling")
     masking = Masking()
     if config is not None:
-        settings = read_config(read_toml(find_run_file(config)), tokenizer)
+        settings = read_config(read_run_file(config), tokenizer)
         sampling, masking = settings.sampling, settings.masking
     samples, drawn = draw(opened, tokenizer, sampling, masking, seed=seed, count=max(count, 1000))
     for sample in drawn[:count]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -31,7 +31,7 @@ from bertkit.data.corpus import (
     shard_name,
     write_manifest,
 )
-from bertkit.data.paths import files, suffix
+from bertkit.data.paths import files, paths_of, suffix
 from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
@@ -71,11 +71,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prepare(
-    texts: Sequence[Path],
+    texts: Sequence[Path | str],
     /,
     *,
-    tokenizer: Path | Tokenizer,
-    out: Path,
+    tokenizer: Path | str | Tokenizer,
+    out: Path | str,
     text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
@@ -108,7 +108,7 @@ def prepare(
         raise ConfigError(f"engine: {engine!r} is none; {did_you_mean(engine, get_args(Engine))}")
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    out, sources = Path(out), files([Path(path) for path in texts])
+    out, sources = Path(out), files(texts)
     work = out / ".work"
     if (out / "manifest.json").exists() or not work.exists():
         refuse_used(out)
@@ -162,9 +162,9 @@ def _pool(engine: Engine, worker: Worker, processes: int | None, units: int) -> 
 # ---- before anything is written
 
 
-def refuse_within(out: Path, paths: Iterable[Path], option: str = "--out") -> None:
+def refuse_within(out: Path, paths: Sequence[str | Path], option: str = "--out") -> None:
     """Raises: ConfigError for an `out` that feeds on itself."""
-    for path in map(Path, paths):
+    for path in paths_of(paths):
         if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
             raise ConfigError(f"{out}: lies within {path}, which is read; choose another {option}")
 

@@ -45,7 +45,14 @@ from bertkit.recipes.learn import (
     tail_average,
     warn,
 )
-from bertkit.recipes.run_file import FREE, PretrainConfig, heads_of, read_config, renamed
+from bertkit.recipes.run_file import (
+    FREE,
+    PretrainConfig,
+    heads_of,
+    read_config,
+    read_run_file,
+    renamed,
+)
 from bertkit.recipes.samples import RunSamples
 from bertkit.storage import sha256
 from bertkit.text.tokenizer import Tokenizer
@@ -59,15 +66,16 @@ from bertkit.training.tracker import check_tracker
 
 
 def pretrain(
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any] | Path | str,
     *,
     corpus: Path | str,
-    out: Path,
+    out: Path | str,
     resume: Resume = False,
     start_from: Loaded | None = None,
 ) -> dict[str, float]:
     """Run (or go on with) a pretraining and return the held-out scores at its end.
 
+    `settings` are those of a run file: as data, a file, or one that comes with bertkit by its name.
     It begins with fresh weights, or with those of a model that is open, whose shape the settings
     have to name. Processes that torchrun started learn together; the scores are the first one's.
     `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
@@ -75,8 +83,10 @@ def pretrain(
     Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
     fault can be seen then.
     """
+    if not isinstance(settings, Mapping):
+        settings = read_run_file(settings)
     with joined() as ranks:
-        run = Run(out, resume=resume, ranks=ranks)
+        run = Run(Path(out), resume=resume, ranks=ranks)
         return _pretrain(run, settings, corpus, start_from)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ from bertkit.config import (
     merged,
     nested,
     plain,
+    read_toml,
     with_new_names,
 )
 from bertkit.console import say
@@ -33,6 +35,9 @@ from bertkit.objectives.replace import Generator
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.optim import MOMENTUM
 from bertkit.training.tracker import Track
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+"""The run files that come with bertkit."""
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
@@ -320,6 +325,17 @@ FREE = (
     "max_batch_tokens",
 )
 """Settings of `train` that may differ when a run is resumed."""
+
+
+def read_run_file(path: str | Path) -> dict[str, Any]:
+    """A run file as plain data, or one of those that come with bertkit by its bare name.
+
+    Raises: ConfigError when it is missing or malformed.
+    """
+    path = Path(path)
+    ours = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
+    own = path.exists() or path.parent != Path() or not ours.exists()
+    return read_toml(path if own else ours)
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import msgspec
 import torch
@@ -16,11 +15,8 @@ from bertkit.models.elmo import Elmo
 from bertkit.models.model import empty
 from bertkit.recipes.pretrain_elmo import FAMILY as ELMO
 from bertkit.recipes.pretrain_elmo import ElmoRun, read_elmo_run
-from bertkit.recipes.run_file import PretrainConfig, complete, heads_of
+from bertkit.recipes.run_file import CONFIGS, PretrainConfig, complete, heads_of
 from bertkit.text.characters import CHARACTERS
-
-CONFIGS = Path(__file__).parents[1] / "configs"
-"""The run files that come with bertkit."""
 
 PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
 TERMS = {
@@ -62,12 +58,6 @@ class Variant(msgspec.Struct, frozen=True):
     """What it learns from."""
     data: str
     """How much it sees."""
-
-
-def find_run_file(path: Path) -> Path:
-    """A run file, or one of those that come with bertkit by its bare name."""
-    ours = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
-    return ours if not path.exists() and path.parent == Path() and ours.exists() else path
 
 
 def families(*, json: bool = False) -> list[Variant] | None:

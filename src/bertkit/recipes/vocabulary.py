@@ -18,10 +18,10 @@ from bertkit.text.train import Kind, Use, train
 
 
 def train_vocabulary(
-    texts: Sequence[Path],
+    texts: Sequence[Path | str],
     /,
     *,
-    out: Path,
+    out: Path | str,
     kind: Kind = "wordpiece",
     size: int = 30522,
     use: Use = "encode",
@@ -51,6 +51,7 @@ def train_vocabulary(
         strip_accents: Whether accents are dropped; by default as lowercase.
         min_frequency: How often a pair of pieces must occur to be joined, or a whole word.
     """
+    out = Path(out)
     refuse_used(out)
     if use == "translate" and kind != "unigram":
         raise ConfigError(f"use: a vocabulary to translate with is unigram, not {kind}")
@@ -82,7 +83,7 @@ def _said(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
     return tokenizer
 
 
-def _watched(texts: Sequence[Path], bar: Progress) -> Iterator[str]:
+def _watched(texts: Sequence[Path | str], bar: Progress) -> Iterator[str]:
     """The documents' texts, telling the bar what has been read and when learning begins."""
     task = bar.add_task("counting words", total=None, note="")
     characters = 0
