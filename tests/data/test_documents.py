@@ -65,7 +65,7 @@ def test_a_folder_is_listed_with_what_is_left_out(
     for name in ("a.md", "b.png", "c.png", "Makefile", "d.html", ".hidden.md", "e.rst"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     monkeypatch.setattr("bertkit.data.formats.find_spec", lambda name: None)
-    listing = listed([tmp_path])
+    listing = listed(str(tmp_path))  # text, and alone
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
         "files: 2 (1 .html, 1 .md); skipped: 4 (2 .png, 1 .rst, which needs pip install "

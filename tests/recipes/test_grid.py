@@ -47,7 +47,7 @@ def tried(
     base: Path, out: Path, grid: list[str] = GRID, count: int = 1, **more: Any
 ) -> dict[str, Any]:
     given = {"train": rows(64), "dev": rows(16, 100), "settings": SETTINGS, **more}
-    return finetune_grid(grid, count, Classify, base, out=out, **given)
+    return finetune_grid(grid, count, Classify, base, out=str(out), **given)
 
 
 def test_the_best_of_all_is_the_folder_and_test_scores_it_once(

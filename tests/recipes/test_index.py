@@ -224,7 +224,7 @@ def test_files_that_are_gone_are_told(
     (docs / "b.txt").unlink()
     write(tmp_path / "rows.jsonl", ["x"])
     capsys.readouterr()
-    assert index([docs], model=tiny, store=place)["gone"] == 1
+    assert index(str(docs), model=tiny, store=place)["gone"] == 1  # of it, not of all
     assert "in these files no more: 1 (b.txt)" in capsys.readouterr().err
     assert index([tmp_path / "rows.jsonl"], model=tiny, store=place)["gone"] == 1
     assert "no more: 1 (d1)" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import msgspec
 from bertkit.config import Settings
 from bertkit.data.converter import LONGEST, Converter, too_long
 from bertkit.data.formats import CONVERTED, Extracted, Heading, lacking, markdown
-from bertkit.data.paths import files_inside, suffix
+from bertkit.data.paths import files_inside, paths_of, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
 from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
@@ -100,7 +100,7 @@ Bad = Callable[[DataError], None]
 """Is told of a file or a row that cannot be used."""
 
 
-def listed(paths: Sequence[Path]) -> Listing:
+def listed(paths: Sequence[str | Path]) -> Listing:
     """The files to read: folders give what they hold at any depth, sorted, without hidden files.
 
     Raises: DataError naming a path that is missing, named twice, of no kind that is read, or a
@@ -110,7 +110,7 @@ def listed(paths: Sequence[Path]) -> Listing:
     chosen: list[tuple[Path, str]] = []
     skipped: Counter[str] = Counter()
     unread: list[str] = []
-    for path in map(Path, paths):
+    for path in paths_of(paths):
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
         if path.is_dir():
@@ -144,7 +144,7 @@ def listed(paths: Sequence[Path]) -> Listing:
 
 
 def documents(
-    paths: Sequence[Path] | Listing,
+    paths: Sequence[str | Path] | Listing,
     columns: Columns,
     *,
     bad: Bad | None = None,

@@ -46,7 +46,7 @@ def finetune_grid(
     train: Rows,
     dev: Rows | float,
     test: Rows | float | None = None,
-    out: Path,
+    out: Path | str,
     settings: Finetune | None = None,
     options: Settings | Mapping[str, Any] | None = None,
     reading: Reading | None = None,
@@ -64,7 +64,7 @@ def finetune_grid(
     Raises: ConfigError for a value that does not fit, before the first run; TrainingError where no
     combination learned.
     """
-    kind = tasks.find(task) if isinstance(task, str) else task
+    kind, out = tasks.find(task) if isinstance(task, str) else task, Path(out)
     settings = settings or Finetune()
     if not isinstance(options, Settings):
         options = decode(kind.Options, dict(options or {}))

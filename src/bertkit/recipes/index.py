@@ -18,6 +18,7 @@ from bertkit.data.bad_rows import place, show, some
 from bertkit.data.converter import Converter
 from bertkit.data.documents import Columns, Document, Listing, documents, listed
 from bertkit.data.passages import Part, cut
+from bertkit.data.paths import paths_of
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
@@ -39,7 +40,7 @@ PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 
 
 def index(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     /,
     *,
     model: str | Path | Loaded | None = None,
@@ -185,7 +186,7 @@ def _read_all(
 
 def _gone(
     sources: Mapping[str, str],
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     names: Container[str],
     unread: frozenset[str],
     *,
@@ -198,7 +199,7 @@ def _gone(
         for id, source in sources.items()
         if id not in names
         and source not in unread
-        and (everything or any(_below(source, Path(path)) for path in paths))
+        and (everything or any(_below(source, path) for path in paths_of(paths)))
     )
 
 
