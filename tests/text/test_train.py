@@ -52,6 +52,19 @@ def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) 
         train(english[:3], kind="unigram", size=400, use="write")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "wordpeice"}, "kind: no such vocabulary 'wordpeice'; did you mean 'wordpiece'"),
+        ({"kind": "bpe", "use": "wirte"}, "use: no such use 'wirte'; did you mean 'write'"),
+        ({"kind": "unigram", "use": "translate"}, "learned by `train_vocabulary`"),
+    ],
+)
+def test_what_is_no_kind_and_no_use_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(["a few words"], size=400, **wrong)
+
+
 def test_bert_pads_with_zero() -> None:
     tokenizer = train(["a few words, a few words"], kind="wordpiece", size=60)
     assert (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask) == (

@@ -21,7 +21,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -114,6 +114,10 @@ def train(
     """
     if kind not in SPECIALS:
         raise ConfigError(f"kind: no such vocabulary {kind!r}; {did_you_mean(kind, SPECIALS)}")
+    if use not in get_args(Use):
+        raise ConfigError(f"use: no such use {use!r}; {did_you_mean(use, get_args(Use))}")
+    if use == "translate":
+        raise ConfigError("use: a vocabulary to translate with is learned by `train_vocabulary`")
     if use in ("write", "spans") and kind != "bpe":
         raise ConfigError(f"use: a {kind} vocabulary is for reading; one to write with is bpe")
     specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
