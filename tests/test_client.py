@@ -27,16 +27,18 @@ def answering(*replies: Any) -> tuple[Any, list[Any]]:
 
 
 def test_it_asks_what_the_routes_want() -> None:
-    server, asked = answering((200, [[1, 2]]), (200, {"answer": "b"}), (200, []), (200, {}))
+    server, asked = answering((200, [[1, 2]]), (200, {"answer": "b"}), *[(200, [])] * 2, (200, {}))
     client = Client("http://here", key="k", transport=server)
     assert client.embed("a", truncate=True).tolist() == [[1.0, 2.0]]
     assert client.answer("q", "c") == {"answer": "b"}
     client.rerank("q", ("a", "b"))
+    client.rerank("q", "a b")
     client.info()
     assert [(path, body) for path, body, _ in asked] == [
         ("/embed", {"inputs": "a", "truncate": True}),
         ("/answer", {"inputs": {"question": "q", "context": "c"}}),
         ("/rerank", {"query": "q", "texts": ["a", "b"]}),
+        ("/rerank", {"query": "q", "texts": ["a b"]}),
         ("/info", None),
     ]
     assert {headers["authorization"] for *_, headers in asked} == {"Bearer k"}
@@ -69,6 +71,9 @@ def test_refusals_are_the_servers_words() -> None:
         client.embed("a")
     with pytest.raises(ServeError, match="HTTP 502"):
         client.embed("a")
+    server, _ = answering((422, {"error": "too long (bertkit serve --truncate does for all)"}))
+    with pytest.raises(ServeError, match=r"bertkit serve --truncate does"):  # no keyword of ours
+        Client("http://here", transport=server).embed("a")
     server, _ = answering((404, {"error": {"message": "no model 'x'", "type": "not_found"}}))
     with pytest.raises(ServeError, match=r": no model 'x'$"):
         Client("http://here", transport=server).ask("/v1/embeddings", input="a")

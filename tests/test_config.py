@@ -248,6 +248,10 @@ def test_settings_are_what_is_given_and_what_keywords_say() -> None:
         Others(c=1.0),
     ]
     assert with_keywords("f", {Some: {"a": 3}}, {"a": np.int64(4)}) == [Some(a=4)]
+    with pytest.raises(ConfigError, match=r"^a: expected `int`, got `str`"):
+        with_keywords("f", {Some: Some(a="x")}, {})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^f: Others given for Some; give that, or a dict"):
+        with_keywords("f", {Some: Others()}, {})
     with pytest.raises(ConfigError, match=r"^zz: f has no such setting; known: 'a', 'b', 'c'"):
         with_keywords("f", {Some: None, Others: None}, {"zz": 1})
     with pytest.raises(ConfigError, match=r"^a: expected `int`, got `str`"):
@@ -258,5 +262,5 @@ def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
     options = find("classify").Options
     (made,) = with_keywords("finetune", {options: None}, {"thresholds": np.array([0.25, 0.5])})
     assert made.thresholds == (0.25, 0.5)
-    with pytest.raises(ConfigError, match="finetune: str is no group of settings; give a dict"):
+    with pytest.raises(ConfigError, match="finetune: str given for Options; give that, or a dict"):
         with_keywords("finetune", {options: "epochs"}, {})  # type: ignore[dict-item]

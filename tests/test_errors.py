@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 
 import bertkit.errors
-from bertkit.errors import BertkitError, at_command_line, did_you_mean, spoken
+from bertkit.errors import (
+    BertkitError,
+    ConfigError,
+    at_command_line,
+    did_you_mean,
+    refuse_unknown,
+    spoken,
+)
 
 
 def test_every_error_is_of_the_tree_and_drawn_in_it() -> None:
@@ -27,6 +35,13 @@ def test_did_you_mean_gives_the_nearest_or_all() -> None:
     settings = ["lora", "epochs", "learning_rate"]
     assert did_you_mean("lr", settings) == "did you mean 'learning_rate'?"
     assert did_you_mean("num_train_epochs", settings) == "did you mean 'epochs'?"
+
+
+@pytest.mark.parametrize("word", ["hiden", None, 1, ["hidden"], np.array(["hidden", "heads"])])
+def test_what_is_no_value_of_a_choice_is_refused(word: object) -> None:
+    with pytest.raises(ConfigError, match=r"^name: no such value .*; (did you mean|known)"):
+        refuse_unknown("name", word, ("hidden", "heads"))
+    refuse_unknown("name", "heads", ("hidden", "heads"))
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:

@@ -81,17 +81,17 @@ class Client:
 
     def choose(self, text: str, choices: Sequence[str], **more: Any) -> Any:
         """Which of the choices goes on best."""
-        return self.ask("/choose", inputs={"text": text, "choices": list(choices)}, **more)
+        return self.ask("/choose", inputs={"text": text, "choices": _several(choices)}, **more)
 
     def similarity(self, sentence: str, others: Sequence[str], **more: Any) -> list[float]:
         """The cosine of a sentence to each of the others."""
-        inputs = {"source_sentence": sentence, "sentences": list(others)}
+        inputs = {"source_sentence": sentence, "sentences": _several(others)}
         scores: list[float] = self.ask("/similarity", inputs=inputs, **more)
         return scores
 
     def rerank(self, query: str, texts: Sequence[str], **more: Any) -> Any:
         """Texts by how well they answer the query, best first, as their places and scores."""
-        return self.ask("/rerank", query=query, texts=list(texts), **more)
+        return self.ask("/rerank", query=query, texts=_several(texts), **more)
 
     def search(self, query: str, **more: Any) -> Any:
         """The documents of the server's store that answer a query best."""
@@ -108,6 +108,11 @@ class Client:
     def info(self) -> Any:
         """The server's models, what they answer, and its limits."""
         return self.ask("/info")
+
+
+def _several(texts: str | Sequence[str]) -> list[str]:
+    """One text as a list of it."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _seconds(given: str) -> float:

@@ -81,8 +81,9 @@ def with_keywords(
     groups: Mapping[type[Settings], Settings | Mapping[str, Any] | None],
     keywords: Mapping[str, Any],
 ) -> list[Any]:
-    """Groups of settings, each as it is or plain data, with those that are given as keywords.
+    """Groups of settings, each as an object or plain data, with those that are given as keywords.
 
+    Objects are checked, too, for making one checks nothing.
     Raises: ConfigError for a keyword that no group of the `caller` has, or a value.
     """
     fields = {kind: [f.encode_name for f in msgspec.structs.fields(kind)] for kind in groups}
@@ -94,13 +95,10 @@ def with_keywords(
     made: list[Any] = []
     for kind, given in groups.items():
         own = {kind.RENAMED.get(n, n): v for n, v in keywords.items() if n in names[kind]}
-        if isinstance(given, Settings) and not own:
-            made.append(given)
-            continue
         what: object = given  # callers are programs, which may give anything
-        if not isinstance(what, Settings | Mapping | None):
+        if not isinstance(what, kind | Mapping | None):
             raise ConfigError(
-                f"{caller}: {type(what).__name__} is no group of settings; give a dict"
+                f"{caller}: {type(what).__name__} given for {kind.__name__}; give that, or a dict"
             )
         data = plain(given) if isinstance(given, Settings) else dict(given or {})
         made.append(decode(kind, msgspec.to_builtins({**data, **own}, enc_hook=_simple)))

@@ -68,6 +68,9 @@ class SearchError(BertkitError):
 class ServeError(BertkitError):
     """A server refuses a request, or none is there; the message is the server's own."""
 
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # its options are those of the server's command line
+
 
 class TrainingError(BertkitError):
     """A run cannot start or go on; the message says what is kept and how to continue."""
@@ -87,6 +90,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return "known: " + ", ".join(repr(o) for o in options)
+
+
+def refuse_unknown(name: str, word: object, known: Iterable[str]) -> None:
+    """Raises: ConfigError for a value that is none of those that `name` may have."""
+    options = list(known)
+    if not (isinstance(word, str) and word in options):
+        raise ConfigError(f"{name}: no such value {word!r}; {did_you_mean(str(word), options)}")
 
 
 OPTION = re.compile(

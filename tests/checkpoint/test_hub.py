@@ -90,6 +90,9 @@ def test_local_names(tmp_path: Path) -> None:
     for name in (tmp_path / "none", str(tmp_path / "none"), "a/b/c"):
         with pytest.raises(CheckpointError, match="no such folder"):
             resolve(name)
+    for what, given in (("", "an empty name"), (None, "a NoneType"), (1, "a int")):
+        with pytest.raises(CheckpointError, match=f"^model: {given} names none"):
+            resolve(what)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"^a--b/c: "):
         resolve("a--b/c")
 

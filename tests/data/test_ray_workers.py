@@ -213,7 +213,7 @@ def test_sockets_have_short_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_engine_is_refused(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine: 'rya' is none; did you mean 'ray'\?"):
+    with pytest.raises(ConfigError, match=r"engine: no such value 'rya'; did you mean 'ray'\?"):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine="rya")  # type: ignore[arg-type]
 
 

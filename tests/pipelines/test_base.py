@@ -1,6 +1,7 @@
 """Names and heads that are not there are refused in a sentence."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,15 @@ def test_a_missing_head_is_named(folders: Path) -> None:
         CheckpointError, match="no classify head \\(heads: mlm, nsp\\); fine-tune one"
     ):
         bertkit.pipeline("classify", folders / "pretrained")
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16", torch.float32, None])
+def test_what_is_no_precision_is_refused(folders: Path, precision: Any) -> None:
+    """It was bf16 for whatever it did not know, float32 too."""
+    with pytest.raises(ConfigError, match=r"precision: no such value .*(did you mean|known:)"):
+        bertkit.pipeline("embed", folders / "pretrained", precision=precision)
+    with pytest.raises(ConfigError, match="precision: no such value"):
+        bertkit.embed(folders / "pretrained", "a b", precision=precision)
 
 
 def test_wrong_names_are_refused(folders: Path) -> None:

@@ -24,6 +24,10 @@ def test_fill_mask_ranks_pieces(folders: Path) -> None:
     assert {f.token for f in everything} == {*SPECIALS, *LETTERS}
     with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
         fill(["a b"])
+    assert fill("a [MASK] b", top=4) == fill(["a [MASK] b"], top=4)  # one text, and not its letters
+    with pytest.raises(DataError, match=r"tokens, and the model reads"):
+        fill("a [MASK] " + "b " * 100)
+    assert len(fill("a [MASK] " + "b " * 100, long="truncate")[0]) == 1
 
 
 def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:

@@ -79,6 +79,17 @@ def test_labels_are_what_they_were(labels: list[str], values: list[object]) -> N
     ]
 
 
+def test_labels_are_the_same_in_every_batch_and_as_the_rows_have_them() -> None:
+    pytest.importorskip("pandas")
+    scores = {"1": 0.2, "2": 0.5, "3+": 0.3}
+    answers = [LabelAnswer("2", 0.5, scores), LabelAnswer("1", 0.5, scores)]
+    assert frame(answers)["label"].tolist() == ["2", "1"]  # 3+, a label too, is no number
+    answers = [LabelAnswer(label, 0.5, {}) for label in "21"]
+    assert frame(answers, {"stars": [2, 1]})["label"].tolist() == [2, 1]
+    assert frame(answers, {"stars": ["1", "2"]})["label"].tolist() == ["2", "1"]
+    assert frame(answers[:1], "a text")["text"].tolist() == ["a text"]
+
+
 def test_vectors_and_lists_have_a_column() -> None:
     pytest.importorskip("pandas")
     vectors = np.arange(6, dtype=np.float32).reshape(2, 3)

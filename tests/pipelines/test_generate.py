@@ -96,6 +96,17 @@ def test_a_prompt_that_fills_the_model_is_refused(write: Generate) -> None:
         write(["one", "word " * 60])
 
 
+def test_one_prompt_and_settings_as_plain_data(write: Generate) -> None:
+    asked = Decoding(max_tokens=3)
+    assert write("one two", {"max_tokens": 3}) == write(["one two"], asked)
+    assert list(write.stream("one two", {"max_tokens": 3})) == list(write.stream("one two", asked))
+    for wrong in (Decoding(temperature=-1.0), {"temperature": -1.0}):
+        with pytest.raises(ConfigError, match=r"^temperature: expected `float` >= 0"):
+            write(["one"], wrong)
+    with pytest.raises(ConfigError, match=r"^max_tokens: expected `int` >= 1"):
+        list(write.stream("one", Decoding(max_tokens=0)))
+
+
 def test_what_cannot_be_asked(write: Generate, tiny: Path) -> None:
     with pytest.raises(ConfigError, match="an empty string ends every text"):
         write(["x"], stop=[""])

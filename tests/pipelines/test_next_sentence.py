@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 import bertkit
+from bertkit.errors import DataError
 
 
 def test_next_sentence_is_a_probability(folders: Path) -> None:
@@ -10,3 +13,6 @@ def test_next_sentence_is_a_probability(folders: Path) -> None:
     answers = follows(["a b", "c"], ["c d", "e"])
     assert len(answers) == 2
     assert all(0.0 < answer.next < 1.0 for answer in answers)
+    assert follows("a b", "c d")[0].next == pytest.approx(answers[0].next, abs=1e-6)
+    with pytest.raises(DataError, match="2 first and 1 second sentences; give as many"):
+        follows(["a b", "c"], ["c d"])

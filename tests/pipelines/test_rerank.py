@@ -24,6 +24,8 @@ def test_rerank_reads_pairs(folders: Path) -> None:
     score = bertkit.pipeline("classify", folders / "regressor")
     np.testing.assert_allclose(scores[1], score(("a", "c")).score, atol=1e-6)
     assert rerank("a", []).shape == (0,)
+    np.testing.assert_allclose(rerank("a", "a b"), scores[:1], atol=1e-6)
+    np.testing.assert_allclose(rerank("a", np.array(texts)), scores, atol=1e-6)
 
 
 def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
 def test_a_sentence_gives_three_layers_and_their_mean(words: Words) -> None:
     (raw,), (split,) = words(["Let's stick."]), words([["Let", "'", "s", "stick", "."]])
     assert raw.words == split.words == ["Let", "'", "s", "stick", "."]
+    (alone,) = words("Let's stick.")  # a sentence, and not its letters
+    np.testing.assert_array_equal(alone.layers, raw.layers)
     assert raw.layers.shape == (3, 5, 12)
     assert raw.layers.dtype == np.float32
     np.testing.assert_array_equal(raw.layers, split.layers)

@@ -177,8 +177,8 @@ def test_bad_input_is_refused_before_work_begins(
     monkeypatch.setattr(recipe, "_run", None)
     (tmp_path / "file").write_text("", encoding="utf-8")
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (ConfigError, r"filters: 'gopher' is none; did you mean", {"filters": ["gopher"]}),
-        (ConfigError, r"duplicates: 'fuzzy' is no way; known", {"duplicates": "fuzzy"}),
+        (ConfigError, r"filters: no such value 'gopher'; did you mean", {"filters": ["gopher"]}),
+        (ConfigError, r"duplicates: no such value 'fuzzy'; known", {"duplicates": "fuzzy"}),
         (ConfigError, r"texts: exists already; choose another out=", {"out": texts}),
         (ConfigError, r"choose another removed=", {"removed": texts}),
         (ConfigError, r"lies within out=, or out= in it", {"removed": out}),

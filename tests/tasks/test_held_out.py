@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -146,6 +147,15 @@ def test_dev_and_test_are_shares_of_all_rows(capsys: pytest.CaptureFixture[str])
         "seed": 3,
         "from": "this file, without dev and test",
     }
+
+
+def test_dev_is_there_and_may_be_a_number_of_numpy() -> None:
+    given, own = rows(a=20, b=20), Classify.Options()
+    with pytest.raises(ConfigError, match="dev: none given; give rows, or the share of train"):
+        take_rows(Classify, given, None, None, None, options=own, seed=0)  # type: ignore[arg-type]
+    for share in (0.25, np.float32(0.25)):
+        taken = take_rows(Classify, given, share, None, None, options=own, seed=0)  # type: ignore[arg-type]
+        assert len(taken["dev"].examples) == 10
 
 
 @hypothesis.given(

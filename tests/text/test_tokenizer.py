@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from bertkit.errors import DataError, TokenizerError
+from bertkit.errors import ConfigError, DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
@@ -336,6 +336,12 @@ def test_half_a_surrogate_pair_is_refused_by_place(minilm: Path, text: str | lis
 
 def test_what_is_no_text_is_refused(minilm: Path) -> None:
     tokenizer = _loaded(minilm)
+    with pytest.raises(DataError, match="text 0 is of type NoneType, not a string"):
+        tokenizer.encode_batch([None, "a"])
+    with pytest.raises(ConfigError, match="truncate: no such value 'only_first'; did you mean 'fi"):
+        tokenizer.encode("a b", "c", max_length=4, truncate="only_first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="slide: no such value 'pair'; known: 'first', 'second'"):
+        tokenizer.windows("a", "b", max_length=9, overlap=1, slide="pair")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="text 1 is of type float"):
         tokenizer.encode_batch(["a", float("nan")])  # type: ignore[list-item]
     with pytest.raises(DataError, match="text 1 is of type list, not a string"):

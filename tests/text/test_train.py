@@ -55,8 +55,8 @@ def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "wordpeice"}, "kind: no such vocabulary 'wordpeice'; did you mean 'wordpiece'"),
-        ({"kind": "bpe", "use": "wirte"}, "use: no such use 'wirte'; did you mean 'write'"),
+        ({"kind": "wordpeice"}, "kind: no such value 'wordpeice'; did you mean 'wordpiece'"),
+        ({"kind": "bpe", "use": "wirte"}, "use: no such value 'wirte'; did you mean 'write'"),
         ({"kind": "unigram", "use": "translate"}, "learned by `train_vocabulary`"),
     ],
 )

@@ -14,7 +14,7 @@ from tests.parity.test_decoders import writer as writer  # the fixture
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.errors import CheckpointError, DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import MODERNBERT, ROBERTA
 from bertkit.nn.attention import Trace
 from bertkit.view import explain as explaining
@@ -220,6 +220,8 @@ def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
     found = explain(loaded, "bank " * 100, long="truncate")
     assert (len(found.tokens), found.truncated) == (40, True)
     assert not explain(loaded, "bank").truncated
+    with pytest.raises(ConfigError, match="long: no such value 'window'; known: 'error', 'trunc"):
+        explain(loaded, "bank", long="window")  # type: ignore[arg-type]
 
 
 def test_large_parts_are_left_out_or_rounded(

@@ -142,6 +142,8 @@ def load(
     a new head.
     Raises: CheckpointError for anything that does not fit, before a model is built.
     """
+    heads = [heads] if isinstance(heads, str) else heads
+    labels = [labels] if isinstance(labels, str) else labels
     folder = resolve(name, revision)
     say_unfinished(folder)
     if folder.suffix == g2p.SUFFIX and folder.is_file():

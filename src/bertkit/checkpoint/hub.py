@@ -30,6 +30,10 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     `revision` is a branch, tag or commit of the hub; a full commit is exact.
     Raises: CheckpointError when it is neither, or cannot be fetched.
     """
+    what: object = name  # callers are programs, which may give anything
+    if not isinstance(what, str | Path) or not str(what):
+        given = "an empty name" if what == "" else f"a {type(what).__name__}"
+        raise CheckpointError(f"model: {given} names none; give its folder or hub id")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

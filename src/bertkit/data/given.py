@@ -48,6 +48,13 @@ def is_rows(items: Any) -> bool:
     return isinstance(items, Sized)  # of pandas or numpy a column
 
 
+def several(texts: Any, column: str | None = None) -> Any:
+    """What is asked of a pipeline, as many: one text as a list of it, rows as their texts."""
+    if isinstance(texts, str):
+        return [texts]
+    return texts_of(texts, column, "texts") if is_rows(texts) else texts
+
+
 def are_examples(rows: Any) -> bool:
     """Whether these are a task's own examples, which know where they stand."""
     # a column of pandas has a method of that name

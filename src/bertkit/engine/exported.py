@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from bertkit import memory
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.errors import CheckpointError, ConfigError, refuse_unknown
 from bertkit.nn.precision import TILE, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.text.encoding import Encoding
@@ -103,6 +103,7 @@ class Graph:
         runtime: Runtime | None = None,
         maker: Literal["export", "tune"] = "export",
     ) -> None:
+        refuse_unknown("precision", precision, get_args(Numbers))
         self._remedy = f"{maker} again"
         try:
             record = read_json(folder / RECORD, CheckpointError, self._remedy)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from bertkit.errors import DeviceError
+from bertkit.errors import DeviceError, refuse_unknown
 
 if TYPE_CHECKING:  # names of precisions need no torch, nor do those who say one
     import torch
@@ -68,9 +68,11 @@ def gains_by_bf16(device: str) -> bool:
 
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
-    """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated."""
+    """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated,
+    ConfigError for what is no precision."""
     import torch
 
+    refuse_unknown("precision", precision, get_args(Precision))
     if precision == "fp32" or (precision == "auto" and not gains_by_bf16(device)):
         return torch.float32
     if not has_bf16(device):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from bertkit.engine.beside import Beside
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
 from bertkit.engine.exported import Graph, Runtime
 from bertkit.engine.quantize import Int8, faster
-from bertkit.errors import CheckpointError
+from bertkit.errors import CheckpointError, refuse_unknown
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
 from bertkit.tasks.answering import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
@@ -84,6 +84,7 @@ def open_engine(
     included; where it was not asked, bf16 if the processor has it. Which it is, is said, but where
     the `graphs` of what it found are open already.
     """
+    refuse_unknown("precision", precision, get_args(Inference))
     int8: Int8 | None = None
     max_batch_tokens, tuned = MAX_BATCH_TOKENS, None
     if precision == "auto":

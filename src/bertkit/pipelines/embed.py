@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
-from bertkit.data.given import is_rows, texts_of
+from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.nn.pool import POOLINGS, Pooling
@@ -75,12 +75,8 @@ class Embed(ModelPipeline):
         Raises: DataError for a text longer than the model, unless `long` says what to do,
         ConfigError for a prompt that the folder has not.
         """
-        if isinstance(texts, str):
-            texts = [texts]
-        elif is_rows(texts):
-            texts = texts_of(texts, text_column, "texts")
         none = np.empty((0, self.dimension), dtype=np.float32)
-        parts = self.stream(texts, long=long, prompt=prompt)
+        parts = self.stream(several(texts, text_column), long=long, prompt=prompt)
         return np.concatenate([none, *(part for part, _ in parts)])
 
     def stream(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.elmo import load_elmo, load_softmax
 from bertkit.checkpoint.hub import resolve
+from bertkit.data.given import several
 from bertkit.data.tags import untagged
 from bertkit.errors import ConfigError
 from bertkit.pipelines.base import Work
@@ -48,11 +49,11 @@ class FillGap:
         self.words = words or Words(load_elmo(folder))
         self.softmax = load_softmax(folder, self.words.model.config)
 
-    def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[GapAnswer]:
+    def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:
         """An answer for each. Raises: DataError for a text without exactly one gap."""
         if top < 1:
             raise ConfigError(f"top: {top} words; ask for one at least")
-        return self.run(self.prepare(texts, top=top))
+        return self.run(self.prepare(several(texts), top=top))
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
         """Raises: DataError for a text without exactly one gap, or of more words than there may

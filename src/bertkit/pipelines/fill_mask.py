@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
@@ -46,12 +47,17 @@ class FillMask(ModelPipeline):
         super().__init__(loaded, engine)
         self.head = self._needs("mlm", "take a pretrained model")
 
-    def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[MaskAnswer]]:
-        """For each text its masks in order. Raises: DataError when a text has none."""
+    def __call__(
+        self, texts: str | Sequence[str], *, top: int = 10, long: Long = "error"
+    ) -> list[list[MaskAnswer]]:
+        """For each text its masks in order.
+
+        Raises: DataError for a text that has none, or as `long` says.
+        """
         return [
             answers
-            for part in batched(texts, STREAM)
-            for answers in self.run(self.prepare(part, top=top))
+            for part in batched(several(texts), STREAM)
+            for answers in self.run(self.prepare(part, top=top, long=long))
         ]
 
     def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:

@@ -31,11 +31,11 @@ def frame(answers: Any, rows: Any = None) -> Any:
     if isinstance(answers, msgspec.Struct):
         answers, rows = [answers], rows if rows is None else [rows]
     told = pandas.DataFrame([_told(answer) for answer in answers])
-    if "label" in told:
-        told["label"] = _values(list(told["label"]))
-    if rows is None:
+    asked = None if rows is None else _asked(rows, pandas)
+    if "label" in told and not _are_words(told["label"], asked):
+        told["label"] = _as_values(told["label"], answers)
+    if asked is None:
         return told
-    asked = _asked(rows, pandas)
     if len(asked) != len(told):
         raise DataError(f"frame: {len(asked):,} rows and {len(told):,} answers; give as many")
     told.index = asked.index
@@ -52,6 +52,8 @@ def _told(answer: Any) -> dict[str, Any]:
 
 def _asked(rows: Any, pandas: Any) -> Any:
     """The rows as a DataFrame; a column by itself, and texts, are called text."""
+    if isinstance(rows, str):
+        rows = [rows]
     if isinstance(rows, Path):
         raise DataError(f"frame: {rows} is a file; read it with pandas, and give the DataFrame")
     if isinstance(rows, pandas.DataFrame):
@@ -72,6 +74,23 @@ def _asked(rows: Any, pandas: Any) -> Any:
     if rows and isinstance(rows[0], Mapping):
         return pandas.DataFrame(rows)
     return pandas.DataFrame({"text": rows})
+
+
+def _are_words(labels: Iterable[str], asked: Any) -> bool:
+    """Whether a column of the rows has these labels as words, be they numbers."""
+    words = set(labels)
+    columns = () if asked is None else (asked[name] for name in asked.columns)
+    return any(words <= {value for value in column if isinstance(value, str)} for column in columns)
+
+
+def _as_values(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
+    """What labels stand for, by all that have a score: those of some rows alone may all be numbers
+    where not all labels are."""
+    known = list(dict.fromkeys(labels))
+    for answer in answers:
+        known += [label for label in getattr(answer, "scores", None) or () if label not in known]
+    values = dict(zip(known, _values(known), strict=True))
+    return [values[label] for label in labels]
 
 
 def _values(labels: Sequence[str]) -> list[Any]:

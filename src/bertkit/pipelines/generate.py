@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
+from bertkit.config import decode, plain
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
@@ -43,6 +45,12 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
     messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
     check(messages, "messages")
     return messages
+
+
+def _checked(decoding: Decoding | Mapping[str, Any]) -> Decoding:
+    """As an object or plain data. Raises: ConfigError for a value that a setting cannot have."""
+    data = plain(decoding) if isinstance(decoding, Decoding) else dict(decoding)
+    return decode(Decoding, data)
 
 
 def _prompt(loaded: Loaded) -> str:
@@ -91,8 +99,8 @@ class Generate(ModelPipeline):
 
     def __call__(
         self,
-        prompts: Sequence[Prompt],
-        decoding: Decoding | None = None,
+        prompts: str | Sequence[Prompt],
+        decoding: Decoding | Mapping[str, Any] | None = None,
         *,
         stop: Sequence[str] = (),
         prefix: str = "",
@@ -103,7 +111,9 @@ class Generate(ModelPipeline):
         A text begins with `prefix`, behind which it is one of the `choices` if there are any.
         Raises: DataError for a prompt that leaves no room, or what the vocabulary cannot write.
         """
-        decoding = decoding or self.loaded.generation.decoding
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        decoding = self.loaded.generation.decoding if decoding is None else _checked(decoding)
         requests, rules = self.requests(prompts), self.rules(prompts, stop, prefix, choices)
         copies = max(decoding.beams, decoding.best)
         lengths = [copies * self.cost(one, decoding) for one in requests]
@@ -116,13 +126,18 @@ class Generate(ModelPipeline):
         return answers
 
     def stream(
-        self, prompt: Prompt, decoding: Decoding | None = None, *, stop: Sequence[str] = ()
+        self,
+        prompt: Prompt,
+        decoding: Decoding | Mapping[str, Any] | None = None,
+        *,
+        stop: Sequence[str] = (),
     ) -> Iterator[str]:
         """The same text in pieces, as they are written.
 
         Raises: ConfigError for beam search, which knows its text at the end alone.
         """
-        decoding = decoding or structs.replace(self.loaded.generation.decoding, beams=1)
+        usual = structs.replace(self.loaded.generation.decoding, beams=1)
+        decoding = usual if decoding is None else _checked(decoding)
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)

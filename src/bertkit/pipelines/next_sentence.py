@@ -8,7 +8,9 @@ import msgspec
 import torch
 
 from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import several
 from bertkit.engine.engine import Engine
+from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
 from bertkit.text.long import Long
@@ -29,8 +31,12 @@ class NextSentence(ModelPipeline):
         self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
 
     def __call__(
-        self, a: Sequence[str], b: Sequence[str], *, long: Long = "error"
+        self, a: str | Sequence[str], b: str | Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:
+        """An answer for each pair. Raises: DataError as `long` says, or where one has no other."""
+        a, b = list(several(a)), list(several(b))
+        if len(a) != len(b):
+            raise DataError(f"{len(a):,} first and {len(b):,} second sentences; give as many")
         return [
             answer
             for part in batched(zip(a, b, strict=True), PART)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
@@ -30,10 +31,10 @@ class Rerank(ModelPipeline):
         if name == "classify":
             _check_reranker(loaded, self.head.labels)
 
-    def __call__(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, in their order, larger for a better one; what is too long for the
         model is cut. With two labels these are log-odds. Shapes: (S,)."""
-        pairs = ((query, text) for text in texts)
+        pairs = ((query, text) for text in several(texts))
         scores = [self.run(self.prepare(part)) for part in batched(pairs, PART)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 

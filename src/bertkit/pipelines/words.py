@@ -58,13 +58,13 @@ class Words:
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
         self.max_batch_tokens, self.length = max_batch_tokens, length
 
-    def __call__(self, sentences: Sequence[Text]) -> list[WordStates]:
+    def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
         """The states of each sentence's words; no sentence changes another's.
 
         A sentence is raw text, which is split at white space and punctuation, or its words.
         Raises: DataError for a sentence without words, or a word without a character.
         """
-        split = self.split(sentences)
+        split = self.split([sentences] if isinstance(sentences, str) else sentences)
         states: list[WordStates] = [WordStates([], np.empty(0, np.float32))] * len(split)
         for place, rows in self.stream([self.ids(words) for words in split]):
             states[place] = WordStates(split[place], _of_words(rows))

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -38,7 +39,7 @@ from bertkit.data.paths import files
 from bertkit.data.quality import FILTERS, Filter
 from bertkit.data.readers import BlankLines, Span, read
 from bertkit.data.workers import Pool, Unit, plainly
-from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.errors import ConfigError, DataError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.recipes.prepare import divide, refuse_within
 from bertkit.threads import cores
@@ -93,6 +94,7 @@ def clean(
         processes: How many work at once; by default one for each core.
     """
     out, removed = Path(out), None if removed is None else Path(removed)
+    refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
     rules = _rules(filters, language, duplicates, mask)
     _refuse(texts, out, removed)
     sources = files(texts)
@@ -122,10 +124,8 @@ def _rules(
     filters: Sequence[Filter], language: str | None, duplicates: Duplicates, mask: bool
 ) -> Rules:
     for name in filters:
-        if name not in FILTERS:
-            raise ConfigError(f"filters: {name!r} is none; {did_you_mean(name, FILTERS)}")
-    if duplicates not in KEYS:
-        raise ConfigError(f"duplicates: {duplicates!r} is no way; {did_you_mean(duplicates, KEYS)}")
+        refuse_unknown("filters", name, FILTERS)
+    refuse_unknown("duplicates", duplicates, KEYS)
     return Rules(
         filters=tuple(name for name in FILTERS if name in filters),
         language=None if language is None else wanted(language),

@@ -20,6 +20,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
+    from bertkit.checkpoint.folder import Loaded
     from bertkit.checkpoint.tuned import Tuned
     from bertkit.nn.precision import Inference
     from bertkit.pipelines import Embed
@@ -77,7 +78,7 @@ def embed_texts(
 
 
 def embed(
-    model: str | Path,
+    model: str | Path | Loaded,
     texts: Any,
     /,
     *,
@@ -99,7 +100,8 @@ def embed(
     limit_onednn_cache()
     if isinstance(texts, str) and is_table(texts):
         raise DataError(f"{texts}: a file, and not a text; give its Path for its rows")
-    pipeline = opened(str(model), None, precision, pooling, False, prompt, device)
+    named = str(model) if isinstance(model, Path) else model
+    pipeline = opened(named, None, precision, pooling, False, prompt, device)
     given = [texts] if isinstance(texts, str) else texts
     if not (isinstance(given, list) and all(isinstance(text, str) for text in given)):
         from bertkit.data.given import texts_of  # tables of all kinds are slow to import
@@ -151,7 +153,7 @@ def _watched(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
 
 
 def opened(
-    model: str,
+    model: str | Loaded,
     backend: Backend | None,
     precision: Inference,
     pooling: str | None,
@@ -169,13 +171,15 @@ def opened(
 
 
 def _opened(
-    model: str,
+    model: str | Loaded,
     backend: Backend | None,
     precision: Inference,
     pooling: str | None,
     invariant: bool,
     device: str,
 ) -> Embed | Exported:
+    if not isinstance(model, str):
+        return _packed(model, precision, pooling, invariant, device)
     exported = (Path(model) / RECORD).exists()
     settled = pooling is None and not invariant and device in ("auto", "cpu")
     if precision == "auto" and settled and backend is None and not GPU.exists():
@@ -185,13 +189,7 @@ def _opened(
         if tuned is not None and tuned.runtimes:
             return TunedEmbed(Path(model), tuned)
     if not exported and backend in (None, "bertkit"):
-        from bertkit.checkpoint.folder import load
-        from bertkit.pipelines import Embed, inference_device, open_engine
-
-        place = inference_device(device, precision)
-        loaded = load(model)
-        engine = open_engine(loaded, precision, batch_invariant=invariant, device=place)
-        return Embed(loaded, engine, pooling)
+        return _packed(model, precision, pooling, invariant, device)
     if precision == "int8":
         raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
     graph = Exported(model, precision)
@@ -202,6 +200,18 @@ def _opened(
             "pooling, invariant, device: an exported graph has its own; leave them out"
         )
     return graph
+
+
+def _packed(
+    model: str | Loaded, precision: Inference, pooling: str | None, invariant: bool, device: str
+) -> Embed:
+    from bertkit.checkpoint.folder import Loaded, load
+    from bertkit.pipelines import Embed, inference_device, open_engine
+
+    place = inference_device(device, precision)
+    loaded = model if isinstance(model, Loaded) else load(model)
+    engine = open_engine(loaded, precision, batch_invariant=invariant, device=place)
+    return Embed(loaded, engine, pooling)
 
 
 class TunedEmbed(Exported):

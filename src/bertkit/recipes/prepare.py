@@ -36,7 +36,7 @@ from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
-from bertkit.errors import ConfigError, DataError, StorageError, did_you_mean
+from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
@@ -104,8 +104,8 @@ def prepare(
         part: The share of the work to do, as 3/8. Machines that see the same disk do one each; the
             same command without it then makes the corpus of all.
     """
-    if engine not in get_args(Engine):
-        raise ConfigError(f"engine: {engine!r} is none; {did_you_mean(engine, get_args(Engine))}")
+    refuse_unknown("engine", engine, get_args(Engine))
+    refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     out, sources = Path(out), files(texts)

@@ -110,7 +110,7 @@ class Answer(Task[Question, QuestionAnswer]):
         if len(others) != 1:
             raise DataError(
                 f"{text[:40]!r}: {len(others)} texts to look in; give a question and one context "
-                "(--pair)"
+                "(--pair; a program gives a tuple of both)"
             )
         if not (text.strip() and others[0].strip()):
             raise DataError("a question or its context is empty; leave it out")

@@ -50,7 +50,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> ChoiceQuestion:
         if len(others) < 2:
-            raise DataError(f"{text[:40]!r}: give two choices or more (--pair for each)")
+            raise DataError(
+                f"{text[:40]!r}: give two choices or more (--pair for each; a "
+                "program gives a tuple of the text and its choices)"
+            )
         return checked(ChoiceQuestion(text, tuple(others)))
 
     @classmethod

@@ -236,7 +236,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             )
             raise DataError(
                 f"{example.where}: has {have}, and the model labels {others}; give what it learned "
-                "from (the second text of a pair is --pair, or a column of the file)"
+                "from (the second text of a pair is --pair, the second of a tuple, or a column of "
+                "the file)"
             )
 
     def features(

@@ -35,6 +35,8 @@ def take_rows(
 
     Raises: DataError for no rows, ConfigError for a share that is none.
     """
+    if dev is None:
+        raise ConfigError("dev: none given; give rows, or the share of train to hold out, as 0.1")
     given = {"dev": dev, "test": test}
     shares = {name: n for name, rows in given.items() if (n := _share(name, rows)) is not None}
     if sum(shares.values()) >= 1.0:
@@ -121,7 +123,7 @@ def _share(name: str, rows: Rows | float | None) -> float | None:
 
 def _number(rows: Rows | float | None) -> float | None:
     """The number that was given in place of rows; a file that is there is none."""
-    if isinstance(rows, int | float):
+    if isinstance(rows, int | float | np.number):
         return float(rows)
     if isinstance(rows, str | Path) and not Path(rows).exists():
         with suppress(ValueError):

@@ -178,9 +178,9 @@ def encode_raw(
         raise DataError("a batch is a sequence of texts, not one string; put it in a list")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"{len(texts)} texts but {len(pairs)} pairs; give one pair to each text")
-    if not texts:
+    if len(texts) == 0:  # an array has no truth
         return []
-    split = not isinstance(texts[0], str)
+    split = is_words(texts[0])
     columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
     given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
     batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
@@ -235,6 +235,11 @@ def _spaced(words: Sequence[str]) -> list[str]:
 def _first(words: Sequence[str]) -> int:
     """The place of the first word that is not empty."""
     return next((i for i, word in enumerate(words) if word), len(words))
+
+
+def is_words(text: object) -> bool:
+    """Whether a text is given as its words."""
+    return not isinstance(text, str) and _is_list(text)
 
 
 def _is_list(text: object) -> bool:

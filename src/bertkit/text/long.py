@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, refuse_unknown
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
@@ -35,6 +35,7 @@ def encode(
     windows are to be advised.
     Raises: DataError for a text that is too long, where `long` is error.
     """
+    refuse_unknown("long", long, get_args(Long))
     if long == "window":
         encodings, owner = [], []
         for place, text in enumerate(texts):

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from bertkit.errors import DataError, TokenizerError
+from bertkit.errors import DataError, TokenizerError, refuse_unknown
 from bertkit.storage import write_bytes, write_text
 from bertkit.text.encoding import (
     Encoding,
@@ -27,6 +27,7 @@ from bertkit.text.encoding import (
     Truncate,
     encode_raw,
     from_raw,
+    is_words,
     spans_to_keep,
     with_prompts,
     words_lose_their_space,
@@ -322,6 +323,7 @@ class Tokenizer:
         ones: of no text, and never cut.
         """
         assert pairs is None or prompts is None
+        refuse_unknown("truncate", truncate, get_args(Truncate))
         limit = self.max_length if max_length is None else max_length
         if truncate == "second" and pairs is None:
             raise DataError('truncate="second" needs a pair; use "first" for a single text')
@@ -341,7 +343,7 @@ class Tokenizer:
     def _whole(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
     ) -> Iterator[Encoding]:
-        split = bool(texts) and not isinstance(texts[0], str)
+        split = len(texts) > 0 and is_words(texts[0])
         spaced = split and self._words_lose_their_space
         columns = [texts] if pairs is None else [texts, pairs]
         each = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
@@ -405,6 +407,7 @@ class Tokenizer:
         Units: max_length and overlap in tokens.
         Raises: DataError if a window has no room for more than the overlap.
         """
+        refuse_unknown("slide", slide, ("first", "second"))
         if slide == "second" and pair is None:
             raise DataError('slide="second" needs a pair; use "first" for a single text')
         if overlap < 0:

@@ -26,7 +26,7 @@ from typing import Literal, get_args
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.errors import ConfigError, DataError, did_you_mean
+from bertkit.errors import ConfigError, DataError, refuse_unknown
 from bertkit.text.folder import template
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.words import word_splitter
@@ -112,10 +112,8 @@ def train(
     Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
     if there is no text or it is not Unicode.
     """
-    if kind not in SPECIALS:
-        raise ConfigError(f"kind: no such vocabulary {kind!r}; {did_you_mean(kind, SPECIALS)}")
-    if use not in get_args(Use):
-        raise ConfigError(f"use: no such use {use!r}; {did_you_mean(use, get_args(Use))}")
+    refuse_unknown("kind", kind, SPECIALS)
+    refuse_unknown("use", use, get_args(Use))
     if use == "translate":
         raise ConfigError("use: a vocabulary to translate with is learned by `train_vocabulary`")
     if use in ("write", "spans") and kind != "bpe":

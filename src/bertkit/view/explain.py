@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.errors import CheckpointError, DataError
+from bertkit.errors import CheckpointError, DataError, refuse_unknown
 from bertkit.models.block import Block
 from bertkit.models.config import RotaryPositions
 from bertkit.models.embedding import Embedding
@@ -204,6 +204,7 @@ def read(
     loaded: Loaded, text: str, pair: str | None, long: Literal["error", "truncate"]
 ) -> Encoding:
     """The tokens that are shown. Raises: DataError as `explain` does."""
+    refuse_unknown("long", long, ("error", "truncate"))
     for name, given in (("text", text), ("pair", pair)):
         if given is not None and not given.strip():
             raise DataError(f"{name}: is empty; give it a word at least")
