@@ -24,6 +24,20 @@ def test_only_addresses_change(parts: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("联系jane.doe@example.net谢谢", f"联系{MAIL}谢谢"),
+        ("メールはinfo@example.co.jpまで", f"メールは{MAIL}まで"),
+        ("Schreib an jörg.müller@bücher.de!", f"Schreib an {MAIL}!"),
+        ("пишите:jane@example.net.", f"пишите:{MAIL}."),
+        ("_a@b.de, (x+y@b.de) <!a@b.de>", f"{MAIL}, ({MAIL}) <!{MAIL}>"),
+    ],
+)
+def test_an_address_is_found_beside_and_with_letters_of_any_script(text: str, masked: str) -> None:
+    assert mask(text)[0] == masked
+
+
+@pytest.mark.parametrize(
     "text",
     ["version 1.2.3.4.5", "256.1.1.1", "8.8.8.8888", "1.1.1", "a@b", "@name.de", "x @ y.de",
      "192.168.1.1", "127.0.0.1", "08.8.8.8"],

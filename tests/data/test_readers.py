@@ -212,6 +212,7 @@ LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
             r"a\.jsonl:3: field 'text' holds a int, not text",
         ),
         ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"text": "A"}\n\x0c\n{"text": "B"}\n', r"a\.jsonl:2: not JSON"),
         ("a.jsonl", '{"text": "A"}\n{"text": "B", "n": NaN}\n', r"2: not JSON .*null for NaN"),
         ("a.jsonl", '{"text": "A", "n": ' + "[" * 100_000, r"a\.jsonl:1: not JSON"),
         ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: not JSON"),

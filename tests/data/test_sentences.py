@@ -13,8 +13,9 @@ from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
 
 from bertkit.data import sentences
-from bertkit.data.sentences import Encoder, split
+from bertkit.data.sentences import Encoder, placed, split
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,21 @@ def test_other_tokenizers_get_whole_sentences() -> None:
     assert same_ids(encoder, tokenizer, ["a a b", "b", "a"])
     words = tokenizer.ids(["a", "a", "b"])
     assert np.concatenate(words).tolist() != tokenizer.ids(["a a b"])[0].tolist()  # the control
+
+
+@given(
+    st.lists(
+        st.sampled_from(["你好。", "世界很大。", "A cat.", " ", "\n", "\n\n", "(1931).", "<br />"])
+    )
+)
+def test_byte_level_ids_are_those_of_the_text_with_single_spaces(parts: list[str]) -> None:
+    """Where the space before a word is part of it, none is put where the text has none."""
+    text = "".join(parts)
+    tokenizer = train(["你好。世界很大。 A cat. (1931). <br />"], kind="bpe", size=300, use="write")
+    for begins in (True, False):
+        spaced = Encoder(tokenizer).spaced(placed(text), begins=begins)
+        whole = " ".join(text.split())
+        assert "".join(spaced) == (whole if begins or not whole else f" {whole}")
 
 
 def test_ids_take_two_bytes_where_the_vocabulary_allows(tokenizer: Tokenizer) -> None:

@@ -56,6 +56,8 @@ def test_what_divides_a_csv_file_is_told(tmp_path: Path) -> None:
     for text in ("text;label\nA, b;0,5\n", "text\tlabel\nA, b\t0,5\n"):
         assert rows(write(tmp_path / "a.csv", text)).rows == [{"text": "A, b", "label": "0,5"}]
     assert rows(write(tmp_path / "b.csv", '"A; b",0\n"C; d",1\n')).columns == ["1", "2"]
+    table = rows(write(tmp_path / "c.csv", "good phone;4,5\nbad one;1,0\nbad too;1,5\n"))
+    assert table.rows[1] == {"1": "bad one", "2": "1,0"}  # a decimal comma divides nothing
     assert rows(write(tmp_path / "c.csv", "text\nA; b\nC\n")).rows[0] == {"text": "A; b"}
     with pytest.raises(DataError, match=r"d.csv:3: expected 2 columns as .* found 3"):
         rows(write(tmp_path / "d.csv", "text,label\nA,0\nB,1,2\n"))
@@ -218,6 +220,9 @@ def test_a_header_is_told_by_what_stands_below_it(tmp_path: Path, content: str) 
         "greet|Hello\nbook|A table for two please\npay|The bill now please\nleave|I go home now\n",
         "Hello|Hallo\nHow are you now|Wie geht es dir\nI go home now|Ich gehe nach Hause\n"
         "How are you now|Wie geht es dir\n",
+        # a label that is also the usual name of a column, or a text that is
+        "great movie|positive\nbad movie|negative\nfine movie|positive\ndull movie|negative\n",
+        "where is my order|question\nthank you|thanks\nwho are you|question\nhello|greeting\n",
         # other texts are words as well
         "fruit|apple\nanimal|dog\nanimal|cat\nanimal|cow\n",
     ],
@@ -228,6 +233,12 @@ def test_no_header_is_read_where_there_is_none(tmp_path: Path, content: str) -> 
     assert table.lines[0] == 1
     assert "no header line" in table.said
     assert table.unnamed
+
+
+def test_a_row_of_empty_cells_is_a_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tpair\nA\tB\n\t\n\n \nC\tD\n")
+    assert [row["text"] for row in rows(path).rows] == ["A", "", "C"]
+    assert rows(path).lines == [2, 3, 6]
 
 
 def test_no_header_is_read_among_labels_and_texts_cut_at_a_space(tmp_path: Path) -> None:

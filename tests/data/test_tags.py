@@ -58,6 +58,10 @@ def test_the_tag_column_is_guessed_or_named(tmp_path: Path) -> None:
     assert read_conll(path, tag=1)[0].tags == ["NNP", "VBD"]
     assert read_conll(path, word=1, tag=-4)[0].tags == ["Ada", "ran"]
     assert read_conll(path, word=3)[0].tags == ["B-PER", "O"]
+    chunks = "Ada NNP I-NP I-PER\nran VBD I-VP O\n"  # as CoNLL-2003 is published
+    assert read_conll(write(tmp_path / "c.txt", chunks))[0].tags == ["I-PER", "O"]
+    chunks = "Ada NNP B-NP\nran VBD B-VP\n"  # and CoNLL-2000, which has no names
+    assert read_conll(write(tmp_path / "c.txt", chunks))[0].tags == ["B-NP", "B-VP"]
     path = write(tmp_path / "pos.txt", "Ada x NNP\nran y VBD\n")
     assert read_conll(path)[0].tags == ["NNP", "VBD"]
     assert read_conll(write(tmp_path / "words.txt", "Ada\nran\n"))[0].tags is None

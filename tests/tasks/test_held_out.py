@@ -21,6 +21,8 @@ from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example
 from bertkit.tasks.held_out import hold_out, take_rows
 from bertkit.tasks.respond import Respond
+from bertkit.tasks.similarity import Example as Scored
+from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.task import Reading
 
 
@@ -67,6 +69,13 @@ def test_rows_that_ask_the_same_stay_together() -> None:
     train, dev = held(given, 0.3)
     assert not {row.text for row in train} & {row.text for row in dev}
     assert len(dev) == 24
+    pairs = [Example(f"q{i // 5}", f"a{i}", "yn"[i % 5 > 0], f"f:{i}") for i in range(100)]
+    train, dev = held(pairs, 0.2)
+    assert not {row.text for row in train} & {row.text for row in dev}
+    assert len(dev) == 20
+    scored = [Scored((f"q{i // 5}", f"a{i}"), i / 100, f"f:{i}") for i in range(100)]
+    train, dev = hold_out(Similarity, scored, 0.2, name="dev", options=Similarity.Options(), seed=0)
+    assert not {row.texts[0] for row in train} & {row.texts[0] for row in dev}
     questions = [
         Question(f"q{i}", f"context {i // 4}", (("context", 0),), where=f"f:{i}") for i in range(40)
     ]

@@ -64,7 +64,10 @@ class Signer:
 
     def shingles(self, text: str) -> NDArray[np.uint32]:
         """A hash of each run of five words."""
-        words = (_ASCII_WORD if text.isascii() else _WORD).findall(text.lower())
+        if text.isascii():
+            words = _ASCII_WORD.findall(text.lower())
+        else:  # an accent by itself would end its word
+            words = _WORD.findall(unicodedata.normalize("NFC", text.lower()))
         hashes = np.fromiter(map(self._words.__getitem__, words), np.uint64, len(words))
         if len(self._words) > WORDS:
             self._words.clear()

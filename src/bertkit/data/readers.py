@@ -336,7 +336,7 @@ def _row_decoder(field: str) -> msgspec.json.Decoder[Any]:
 def _json_documents(span: Span, field: str) -> Iterator[Document]:
     decoder = _row_decoder(field)
     for block in blocks(span):
-        lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip()]
+        lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip(b" \t\r")]
         try:
             rows = decoder.decode_lines(block.data)
         except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,12 @@ def split(text: str, language: str = "en") -> list[str]:
     text with spaces in place of quotation marks; a mark then goes with the sentence it touches,
     and "Go!" she said stays whole because what follows is in small letters.
     """
-    sentences: list[str] = []
+    return [sentence for sentence, _ in placed(text, language)]
+
+
+def placed(text: str, language: str = "en") -> Iterator[tuple[str, bool]]:
+    """The same, each with whether white space stands before it, as between sentences of Chinese
+    there is none."""
     for paragraph in _BLANK_LINE.split(text):
         flat = " ".join(paragraph.split())
         start = 0
@@ -45,9 +50,9 @@ def split(text: str, language: str = "en") -> list[str]:
             for first, last in zip([0, *ends], ends, strict=False):
                 sentence = window[first:last].strip()
                 if sentence:
-                    sentences.append(sentence)
+                    at = start + first
+                    yield sentence, at == 0 or " " in flat[at - 1 : at + 1]
             start += ends[-1]
-    return sentences
 
 
 def _ends(text: str, language: str) -> list[int]:
@@ -112,14 +117,13 @@ class Encoder:
         self._separator = _rare_word(tokenizer) if self._table else None
         self._spaces = words_lose_their_space(tokenizer.core)
 
-    def spaced(self, sentences: list[str], *, begins: bool) -> list[str]:
-        """Sentences of a document as they stand in it: where the space before a word is part of
-        it (byte-level BPE), each has its own but the first of a document that `begins`."""
-        if not self._spaces:
-            return sentences
+    def spaced(self, sentences: Iterable[tuple[str, bool]], *, begins: bool) -> list[str]:
+        """Sentences of a document, as `placed` gives them, as they stand in it: where the space
+        before a word is part of it (byte-level BPE), each has its own, if there is one, but the
+        first of a document that `begins`."""
         return [
-            f" {sentence}" if place or not begins else sentence
-            for place, sentence in enumerate(sentences)
+            f" {sentence}" if self._spaces and apart and (place or not begins) else sentence
+            for place, (sentence, apart) in enumerate(sentences)
         ]
 
     def __call__(self, sentences: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -25,6 +25,7 @@ from bertkit.errors import DataError, did_you_mean
 TABLES = (".tsv", ".csv", ".jsonl")
 
 SEPARATORS, LOOKED_AT = ",;\t", 100
+DECIMAL = re.compile(r"\s*[+-]?\d+,\d+\s*")
 """What may divide the columns of a .csv file, and of how many rows it is told."""
 
 COLUMN_NAMES = frozenset(
@@ -125,22 +126,28 @@ def _kind_of(text: str) -> str:
 
 def _csv_separator(path: Path, text: str) -> str:
     """What divides the columns of a .csv file: what gives its first rows equally many, two at
-    least. A comma goes before others, and is taken where none does."""
+    least. A comma goes before others, and is taken where none does; but not one that is the decimal
+    comma of a column's numbers."""
+    fitting: dict[str, list[list[str]]] = {}
     for separator in SEPARATORS:
         try:
-            first = islice(_csv_cells(path, text, separator), LOOKED_AT)
-            (width,) = {len(cells) for _, cells in first}
+            first = [row for _, row in islice(_csv_cells(path, text, separator), LOOKED_AT)]
+            (width,) = {len(row) for row in first}
         except (DataError, ValueError):  # its quotes are others', or rows differ
             continue
         if width > 1:
+            fitting[separator] = first
+    for separator, first in fitting.items():
+        columns = zip(*first[1:], strict=True)
+        if any(all(map(DECIMAL.fullmatch, column)) for column in columns):
             return separator
-    return SEPARATORS[0]
+    return next(iter(fitting), SEPARATORS[0])
 
 
 def _tsv_cells(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            line = line.removesuffix("\r")
+        line = line.removesuffix("\r")
+        if line.strip(None if separator == "space" else " "):  # a row of empty cells is a row
             yield number, line.split(None, 1) if separator == "space" else line.split(separator)
 
 
@@ -166,7 +173,7 @@ def _table(
         others = [row for _, row in cells[1:]]
         headed = (
             _names_one(first, named)
-            or _looks_like_header(first)
+            or _looks_like_header(first, others)
             or _unlike_the_others(first, others)
             or _names_texts(first, others)
         )
@@ -215,15 +222,24 @@ def _names_one(cells: list[str], named: Collection[str]) -> bool:
     return not {cell.strip() for cell in cells}.isdisjoint(set(named) - numbered)
 
 
-def _looks_like_header(cells: list[str]) -> bool:
-    """At least one usual name, and nothing that reads like a sentence.
+def _looks_like_header(cells: list[str], others: list[list[str]]) -> bool:
+    """At least one usual name that is no value of its column, and nothing that reads like a
+    sentence.
 
     Before others the first may be empty: pandas writes its index so.
     """
     names = [cell.strip().lower() for cell in cells]
     filled = names[not names[0] :]
     plain = all(0 < len(n) <= 40 and not n.endswith((".", "?", "!")) for n in filled)
-    return plain and len(set(names)) == len(names) and not COLUMN_NAMES.isdisjoint(names)
+    if not plain or len(set(names)) < len(names):
+        return False
+    rows = [row for row in others if row != cells]  # a header that is repeated stays one
+    return any(
+        # "positive" is a column of pairs, and a label
+        not any(place < len(row) and row[place].strip().lower() == name for row in rows)
+        for place, name in enumerate(names)
+        if name in COLUMN_NAMES
+    )
 
 
 def _unlike_the_others(cells: list[str], others: list[list[str]]) -> bool:

@@ -150,7 +150,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     Blank lines end sentences. Lines of -DOCSTART- are skipped, and so are comments (`# ...`
     before a sentence) unless they have as many columns as the words. Columns count from 0, or
     backwards from -1; `tag` None takes the first column after the word's where most values look
-    like O and B-TYPE, else the last one.
+    like O and B-TYPE, one of chunks (B-NP) only where there is no other; else the last one.
     Raises: DataError naming file and line: columns of unequal number, tags that fit no scheme.
     """
     path = Path(path)
@@ -167,7 +167,8 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     elif count > 1:
         others = [i for i in range(count) if i != word_at]
         after = [i for i in others if i > word_at and look_like_tags(values[i])]
-        tag_at = after[0] if after else others[-1]
+        named = [i for i in after if not _are_chunks(values[i])]
+        tag_at = [*named, *after, others[-1]][0]
     for group in groups:
         for line, cells in group:
             if not cells[word_at] or (tag_at is not None and not cells[tag_at]):
@@ -184,6 +185,15 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
         [one.tags or [] for one in sentences], lambda one, word: sentences[one].where_is(word)
     )
     return sentences
+
+
+CHUNKS = frozenset(["NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"])
+"""Phrases that stand before the names in the files of CoNLL-2003 (Tjong Kim Sang & Buchholz 2000).
+"""
+
+
+def _are_chunks(tags: Sequence[str]) -> bool:
+    return {tag[2:] for tag in tags if tag[1:2] == "-"} <= CHUNKS
 
 
 def _sentence(where: str, words: list[str], tags: list[str] | None) -> TaggedText:

@@ -23,7 +23,7 @@ from bertkit import storage
 from bertkit.console import say
 from bertkit.data.corpus import Shards
 from bertkit.data.readers import BlankLines, Document, Span, read
-from bertkit.data.sentences import Encoder, split
+from bertkit.data.sentences import Encoder, placed
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -99,7 +99,7 @@ class Worker:
         characters, continues = 0, False
         for document in text_of(unit, self._settings):
             pieces = encode.spaced(
-                split(document.text, self._settings.language), begins=not document.continues
+                placed(document.text, self._settings.language), begins=not document.continues
             )
             if document.continues and documents:
                 documents[-1] += len(pieces)

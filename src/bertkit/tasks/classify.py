@@ -199,6 +199,10 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     def asked(cls, example: Example) -> tuple[str, str | None]:
         return example.text, example.pair
 
+    @classmethod
+    def source(cls, example: Example) -> str:
+        return example.text
+
     def labels_of(self, example: Example) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
         label = label_of(example)

@@ -126,6 +126,10 @@ class Similarity(Task[Example, SimilarityAnswer]):
     def asked(cls, example: Example) -> tuple[str, ...]:
         return example.texts
 
+    @classmethod
+    def source(cls, example: Example) -> str:
+        return example.texts[0]
+
     # ---- what it is made from
 
     @classmethod

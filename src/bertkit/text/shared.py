@@ -31,6 +31,7 @@ def train_shared(texts: Iterable[str], out: Path, *, size: int) -> Tokenizer:
             model_writer=model,
             vocab_size=size,  # of which <s> makes place for a pad
             character_coverage=1.0,
+            max_sentence_length=max(len(line.encode()) for line in lines),  # it leaves out longer
             num_threads=1,  # or the pieces depend on the order of sums
             minloglevel=2,
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertkit.data.corrupt import Corruption, Damage, Ids, damager, marks_of, permuted
 from bertkit.data.order import Purpose, generator
-from bertkit.data.sentences import Encoder, split
+from bertkit.data.sentences import Encoder, placed
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.figures import Figure, Spans
@@ -52,7 +52,7 @@ def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damag
     fewer than two tokens, or more than `LONGEST`.
     """
     marks, settings = marks_of(damage, tokenizer), SETTINGS[damage]
-    whole = Encoder(tokenizer).spaced(split(text), begins=True)
+    whole = Encoder(tokenizer).spaced(placed(text), begins=True)
     sentences = [ids for ids in tokenizer.ids(whole) if len(ids)]
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:
