@@ -48,13 +48,18 @@ def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(clients.time, "sleep", waits.append)
     busy = (429, {"error": "later"}, {"retry-after": "3"})
-    server, asked = answering(busy, (503, {"error": "stopping"}), (200, [[1]]))
+    stopping = (503, {"error": "stopping"}, {"retry-after": "1"})
+    server, asked = answering(busy, stopping, (200, [[1]]))
     assert Client("http://here", transport=server).embed("a").shape == (1, 1)
     assert waits == [3.0, 1.0]
     server, asked = answering(busy)
     with pytest.raises(ServeError, match="http://here/embed: later"):
         Client("http://here", transport=server, patience=2.0).embed("a")
     assert len(asked) == 1
+    server, asked = answering((503, {"error": "the store is damaged"}))
+    with pytest.raises(ServeError, match="the store is damaged"):  # at once
+        Client("http://here", transport=server).search("a")
+    assert (len(asked), waits) == (1, [3.0, 1.0])
     dated = (503, {}, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
     server, asked = answering(dated, (200, [[1]]))
     Client("http://here", transport=server).embed("a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -11,6 +10,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.config import secret
 from bertkit.errors import ServeError
 
 BUSY = (429, 503)
@@ -33,7 +33,7 @@ class Client:
         patience: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        key = key or os.environ.get("BERTKIT_KEY")
+        key = secret("BERTKIT_KEY", key)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url, self.patience = url, patience
         self.http = httpx.Client(base_url=url, headers=headers, timeout=60.0, transport=transport)
@@ -57,8 +57,10 @@ class Client:
                     return reply.json()
                 except ValueError:
                     raise ServeError(f"{self.url}{route}: no JSON; is this bertkit?") from None
-            wait = _seconds(reply.headers.get("retry-after", ""))
-            if reply.status_code not in BUSY or time.monotonic() + wait > end:
+            # without that header nothing will change: a store is damaged, say
+            again = reply.headers.get("retry-after") if reply.status_code in BUSY else None
+            wait = _seconds(again or "")
+            if again is None or time.monotonic() + wait > end:
                 raise ServeError(f"{self.url}{route}: {_said(reply)}")
             time.sleep(wait)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.retrieval.conftest import SPEC, passage, unit
@@ -92,6 +94,25 @@ def test_a_run_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
     (place / ".bertkit.json.partial-999999999").write_text("{")
     assert len(LanceStore.open(str(place), SPEC)) == 0
     assert not list(place.glob("*.partial-*"))
+
+
+def test_a_store_of_which_nothing_is_found_may_begin_anew_with_other_settings(
+    tmp_path: Path,
+) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = str(tmp_path / "store")
+    first = LanceStore.open(place, SPEC)
+    first.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
+    first.close()  # and not finished
+    other = msgspec.structs.replace(SPEC, long="truncate")
+    with closing(LanceStore.open(place, other)) as store:
+        assert (len(store), store.spec.long) == (0, "truncate")
+        store.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
+        store.finish()
+    with pytest.raises(SearchError, match='was made with long="truncate", not window'):
+        LanceStore.open(place, SPEC)
+    assert len(LanceStore.open(place, None)) == 1
 
 
 @pytest.mark.parametrize("lost", ["data", "_versions"])

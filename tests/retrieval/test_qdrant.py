@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from tests.retrieval.conftest import SPEC
+from tests.retrieval.conftest import SPEC, passage
 
-from bertkit.errors import SearchError
+from bertkit.errors import ConfigError, SearchError
 from bertkit.retrieval.opening import open_store
 
 
@@ -18,6 +19,42 @@ def test_no_server_behind_the_address() -> None:
 def test_an_address_names_a_collection(place: str) -> None:
     with pytest.raises(SearchError, match="name a collection behind the address"):
         open_store(place, create=SPEC)
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+def test_no_password_and_no_key_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SearchError, match=r"^http://127\.0\.0\.1:1/docs: no Qdrant server answers"):
+        open_store("http://user:passw0rd@127.0.0.1:1/docs")
+    with pytest.raises(SearchError, match="no address"):
+        open_store("http://[::1/docs")
+    monkeypatch.setenv("QDRANT_API_KEY", "s3cret\n")  # as files of keys end
+    with pytest.raises(SearchError, match="no Qdrant server answers") as error:
+        open_store("http://127.0.0.1:1/docs")
+    assert "s3cret" not in str(error.value)
+    assert "header" not in str(error.value)
+    monkeypatch.setenv("QDRANT_API_KEY", "s3cr\u00e9t")
+    with pytest.raises(ConfigError, match=r"^QDRANT_API_KEY: the key holds a character") as refused:
+        open_store("http://127.0.0.1:1/docs")
+    assert "s3cr" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
+def test_a_document_that_a_killed_run_left_twice_is_written_again() -> None:
+    from qdrant_client import QdrantClient
+
+    from bertkit.retrieval.qdrant import QdrantStore
+
+    store = QdrantStore.open("http://localhost:6333/docs", SPEC, QdrantClient(":memory:"))
+    vectors = np.eye(4, dtype=np.float32)[:1]
+    store.replace([passage("a", "old text")], vectors)
+    store.replace([passage("b", "same")], vectors)
+    killed = store.client.delete
+    store.client.delete = lambda *_, **__: None  # type: ignore[method-assign]
+    store.replace([passage("a", "new text")], vectors)
+    store.client.delete = killed  # type: ignore[method-assign]
+    assert store.digests(["a", "b"]) == {"b": "same"}
+    store.replace([passage("a", "new text")], vectors)
+    assert store.digests(["a", "b"]) == {"a": "new text", "b": "same"}
 
 
 def test_collections_of_others_are_left_alone() -> None:

@@ -17,7 +17,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.families import BERT, OPENAI_GPT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
-from bertkit.serve.registry import ModelRegistry
+from bertkit.serve.registry import ModelRegistry, SearchPipeline
 from bertkit.tasks.classify import Classify, Options
 from bertkit.text.frame import framed
 from bertkit.text.prompts import Prompts
@@ -317,6 +317,20 @@ def test_too_much_is_413(server: Server) -> None:
             found = client.post(route, json=body)
             assert found.status_code == 413
             assert said in found.json()["error"]
+
+
+def test_a_search_costs_what_it_is_to_find(store: str | None) -> None:
+    if store is None:
+        pytest.skip("LanceDB is not installed: pip install 'bertkit[search]'")
+    pipeline = SearchPipeline(store, "fp32")
+    (few,), (many,) = (pipeline.prepare(["c d"], long="error", top=top) for top in (10, 1000))
+    assert many.tokens > few.tokens + 3000  # a batch by itself, and not one of hundreds in it
+    assert many.answer_bytes > 100 * few.answer_bytes // 2
+    query = "c d " * 1000
+    (cut,) = pipeline.prepare([query], long="truncate", hybrid=True)
+    read, _ = cut.item
+    assert query.startswith(read)
+    assert len(read) < 2 * LENGTH
 
 
 def test_search(server: Server, store: str | None) -> None:

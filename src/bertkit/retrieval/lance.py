@@ -79,16 +79,18 @@ class LanceStore(Store):
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
-        spec = read_spec(place, read_bytes(folder / SPEC, SearchError), create)
         with readable(place):
             database = lancedb.connect(folder)
-            if TABLE in database.list_tables().tables:
-                table = database.open_table(TABLE)
-                if create is None and FOUND in table.tags.list():
-                    table.checkout(FOUND)
-                    return cls(place, spec, table)
-            elif create is not None:
-                table = database.create_table(TABLE, schema=_schema(spec), exist_ok=True)
+            there = TABLE in database.list_tables().tables
+            table = database.open_table(TABLE) if there else None
+            finished = table is not None and FOUND in table.tags.list()
+        # of what was never finished nothing is found: with other settings it begins anew
+        same = create if finished else None
+        spec = read_spec(place, read_bytes(folder / SPEC, SearchError), same)
+        if create is None and table is not None and finished:
+            with readable(place):
+                table.checkout(FOUND)
+            return cls(place, spec, table)
         if create is None:
             raise SearchError(
                 f"{place}: its first documents were never finished; run `bertkit index` again "
@@ -96,6 +98,12 @@ class LanceStore(Store):
             )
         lock = _locked(folder)
         with readable(place):
+            if spec != create and table is not None and not finished:
+                database.drop_table(TABLE)
+                table = None
+            if table is None:
+                write_json(folder / SPEC, msgspec.to_builtins(create))
+                spec, table = create, database.create_table(TABLE, schema=_schema(create))
             table.checkout_latest()  # type: ignore[no-untyped-call]  # what others wrote until now
         return cls(place, spec, table, lock=lock)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import uuid
 import zlib
@@ -19,6 +18,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException
 
+from bertkit.config import secret
 from bertkit.errors import SearchError
 from bertkit.retrieval.store import (
     ID,
@@ -53,15 +53,20 @@ class QdrantStore(Store):
 
     @classmethod
     def open(cls, place: str, create: Spec | None, client: QdrantClient | None = None) -> Self:
-        parts = urlsplit(place)
+        try:
+            parts = urlsplit(place)
+        except ValueError as error:
+            raise SearchError(f"{place}: no address ({error})") from None
         name = parts.path.strip("/")
+        _, _, host = parts.netloc.rpartition("@")
+        place = parts._replace(netloc=host).geturl()  # which is shown, without a password
         if not re.fullmatch(r"[\w.-]+", name):
             raise SearchError(
                 f"{place}: name a collection behind the address: http://host:6333/NAME"
             )
         with reachable(place):
             if client is None:
-                key = os.environ.get("QDRANT_API_KEY")
+                key = secret("QDRANT_API_KEY")
                 address = f"{parts.scheme}://{parts.netloc}"
                 client = QdrantClient(
                     address, api_key=key, timeout=SECONDS, check_compatibility=False
@@ -76,7 +81,12 @@ class QdrantStore(Store):
         return cls(place, name, read_spec(place, metadata["bertkit"], create), client)
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        return dict(self._documents("digest", _among(ids)))
+        """A document that was replaced by a run that was killed has two until it is written again,
+        and none here."""
+        digests: dict[str, set[str]] = {}
+        for id, digest in self._documents("digest", _among(ids)):
+            digests.setdefault(id, set()).add(digest)
+        return {id: digest for id, (digest, *others) in digests.items() if not others}
 
     def sources(self) -> dict[str, str]:
         return dict(self._documents("source"))

@@ -186,6 +186,17 @@ def name_and_folder(model: str) -> tuple[str | None, str]:
     return name, folder
 
 
+PASSAGES, HIT = 4, 4096
+"""Of a document that is found: as many tokens' worth of work, and bytes of memory. A search of the
+best thousand takes as long as a whole batch, which it then is."""
+
+
+def _read(query: str, work: Work) -> str:
+    """Of a query the part that the model reads, which is all that is searched for by its words."""
+    encoding = work.features[0].encoding
+    return query[: int(encoding.offsets[:, 1].max(initial=0))] if encoding.truncated else query
+
+
 class SearchPipeline:
     """The pipeline of a store: queries with their conditions -> hits."""
 
@@ -205,12 +216,21 @@ class SearchPipeline:
         hybrid: bool = False,
         min_score: float | None = None,
     ) -> list[Work]:
-        """Raises: ConfigError for a condition on a field that the store has not."""
+        """They are answered one by one, each at the cost of as many tokens as its passages.
+
+        Raises: ConfigError for a condition on a field that the store has not.
+        """
         conditions(where, self.searcher.store.spec.fields)
         options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
         works = self.embed.prepare(queries, long=long)
         return [
-            replace(work, item=(query, options)) for query, work in zip(queries, works, strict=True)
+            replace(
+                work,
+                item=(_read(query, work), options),
+                more=PASSAGES * top,
+                answer_bytes=HIT * top,
+            )
+            for query, work in zip(queries, works, strict=True)
         ]
 
     def run(self, works: Sequence[Work]) -> list[list[Hit]]:
