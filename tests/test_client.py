@@ -10,7 +10,7 @@ import pytest
 
 from bertkit import client as clients
 from bertkit.client import Client
-from bertkit.errors import ServeError
+from bertkit.errors import ConfigError, ServeError
 
 
 def answering(*replies: Any) -> tuple[Any, list[Any]]:
@@ -42,6 +42,17 @@ def test_it_asks_what_the_routes_want() -> None:
         ("/info", None),
     ]
     assert {headers["authorization"] for *_, headers in asked} == {"Bearer k"}
+
+
+def test_a_key_is_sent_without_a_lines_end_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTKIT_KEY", "s3cret\n")  # as files of keys end
+    server, asked = answering((200, {}))
+    Client("http://here", transport=server).info()
+    assert asked[0][2]["authorization"] == "Bearer s3cret"
+    for key in ("s3cr\u00e9t", "s3cr\net"):
+        with pytest.raises(ConfigError, match=r"^BERTKIT_KEY: the key holds a char") as refused:
+            Client("http://here", key=key)
+        assert "s3cr" not in str(refused.value)
 
 
 def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -10,8 +11,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.config import secret
-from bertkit.errors import ServeError
+from bertkit.errors import ConfigError, ServeError
 
 BUSY = (429, 503)
 """Statuses that ask to come again."""
@@ -110,6 +110,18 @@ class Client:
     def info(self) -> Any:
         """The server's models, what they answer, and its limits."""
         return self.ask("/info")
+
+
+def secret(name: str, given: str | None = None) -> str | None:
+    """A key, by default that of the environment's variable `name`, without white space around it;
+    files of keys end in a line's end.
+
+    Raises: ConfigError for one that no header can carry; it is not shown.
+    """
+    key = (given or os.environ.get(name, "")).strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{name}: the key holds a character that is not of printable ASCII")
+    return key or None
 
 
 def _several(texts: str | Sequence[str]) -> list[str]:

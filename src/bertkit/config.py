@@ -11,7 +11,6 @@ import inspect
 import itertools
 import json
 import math
-import os
 import re
 import textwrap
 import tomllib
@@ -104,18 +103,6 @@ def with_keywords(
         data = plain(given) if isinstance(given, Settings) else dict(given or {})
         made.append(decode(kind, msgspec.to_builtins({**data, **own}, enc_hook=_simple)))
     return made
-
-
-def secret(name: str, given: str | None = None) -> str | None:
-    """A key, by default that of the environment's variable `name`, without white space around it;
-    files of keys end in a line's end.
-
-    Raises: ConfigError for one that no header can carry; it is not shown.
-    """
-    key = (given or os.environ.get(name, "")).strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"{name}: the key holds a character that is not of printable ASCII")
-    return key or None
 
 
 def _simple(value: Any) -> Any:

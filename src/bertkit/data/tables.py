@@ -25,8 +25,10 @@ from bertkit.errors import DataError, did_you_mean
 TABLES = (".tsv", ".csv", ".jsonl")
 
 SEPARATORS, LOOKED_AT = ",;\t", 100
-DECIMAL = re.compile(r"\s*[+-]?\d+,\d+\s*")
 """What may divide the columns of a .csv file, and of how many rows it is told."""
+
+DECIMAL = re.compile(r"\s*[+-]?\d+,\d+\s*")
+"""A number with a decimal comma."""
 
 COLUMN_NAMES = frozenset(
     {"text", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a", "sentence_b"}

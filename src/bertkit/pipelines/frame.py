@@ -86,10 +86,10 @@ def _are_words(labels: Iterable[str], asked: Any) -> bool:
 def _as_values(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
     """What labels stand for, by all that have a score: those of some rows alone may all be numbers
     where not all labels are."""
-    known = list(dict.fromkeys(labels))
+    known = dict.fromkeys(labels)
     for answer in answers:
-        known += [label for label in getattr(answer, "scores", None) or () if label not in known]
-    values = dict(zip(known, _values(known), strict=True))
+        known |= dict.fromkeys(getattr(answer, "scores", None) or ())
+    values = dict(zip(known, _values(list(known)), strict=True))
     return [values[label] for label in labels]
 
 

@@ -79,32 +79,10 @@ class LanceStore(Store):
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
-        with readable(place):
-            database = lancedb.connect(folder)
-            there = TABLE in database.list_tables().tables
-            table = database.open_table(TABLE) if there else None
-            finished = table is not None and FOUND in table.tags.list()
-        # of what was never finished nothing is found: with other settings it begins anew
-        same = create if finished else None
-        spec = read_spec(place, read_bytes(folder / SPEC, SearchError), same)
-        if create is None and table is not None and finished:
-            with readable(place):
-                table.checkout(FOUND)
-            return cls(place, spec, table)
-        if create is None:
-            raise SearchError(
-                f"{place}: its first documents were never finished; run `bertkit index` again "
-                "with --model, which goes on where it stopped"
-            )
-        lock = _locked(folder)
-        with readable(place):
-            if spec != create and table is not None and not finished:
-                database.drop_table(TABLE)
-                table = None
-            if table is None:
-                write_json(folder / SPEC, msgspec.to_builtins(create))
-                spec, table = create, database.create_table(TABLE, schema=_schema(create))
-            table.checkout_latest()  # type: ignore[no-untyped-call]  # what others wrote until now
+        with contextlib.ExitStack() as until_open:
+            lock = None if create is None else until_open.enter_context(_locked(folder))
+            spec, table = _opened(place, folder, create)
+            until_open.pop_all()
         return cls(place, spec, table, lock=lock)
 
     def close(self) -> None:
@@ -260,6 +238,36 @@ class LanceStore(Store):
 
     def __len__(self) -> int:
         return int(self.table.count_rows())
+
+
+def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
+    """What a store is made with, and its table: to be read as it was finished last, or to be
+    written to. With other settings one that was never finished begins anew, for nothing of it is
+    found."""
+    with readable(place):
+        database = lancedb.connect(folder)
+        there = TABLE in database.list_tables().tables
+        table: Any = database.open_table(TABLE) if there else None
+        finished = table is not None and FOUND in table.tags.list()
+    content = read_bytes(folder / SPEC, SearchError)
+    spec = read_spec(place, content, create if finished else None)
+    if create is None and not finished:
+        raise SearchError(
+            f"{place}: its first documents were never finished; run `bertkit index` again "
+            "with --model, which goes on where it stopped"
+        )
+    with readable(place):
+        if create is None:
+            table.checkout(FOUND)
+            return spec, table
+        if table is not None and spec != create and not finished:
+            database.drop_table(TABLE)
+            table = None
+        if table is None:
+            write_json(folder / SPEC, msgspec.to_builtins(create))
+            spec, table = create, database.create_table(TABLE, schema=_schema(create))
+        table.checkout_latest()  # what others wrote until now
+    return spec, table
 
 
 def _locked(folder: Path) -> IO[bytes]:

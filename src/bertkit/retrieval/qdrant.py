@@ -18,7 +18,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException
 
-from bertkit.config import secret
+from bertkit.client import secret
 from bertkit.errors import SearchError
 from bertkit.retrieval.store import (
     ID,
