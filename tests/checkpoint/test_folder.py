@@ -216,6 +216,20 @@ def test_sentence_transformers_folders(
     plain = bertkit.pipeline("embed", source, pooling=found.mode)(["a day", "a longer day of rain"])
     norms = torch.from_numpy(plain).norm(dim=1, keepdim=True) if normalize else torch.ones(2, 1)
     torch.testing.assert_close(torch.from_numpy(vectors), torch.from_numpy(plain) / norms)
+    opened.save(tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert (again.pooling, again.length) == (found, 24)
+    same_vectors = bertkit.pipeline("embed", again)(["a day", "a longer day of rain"])
+    torch.testing.assert_close(torch.from_numpy(same_vectors), torch.from_numpy(vectors))
+
+
+def test_what_was_opened_is_saved_with_its_task(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    labels, task = ("no", "yes"), {"bertkit": {"task": {"name": "classify"}}}
+    model = tiny_model(tokenizer.vocab_size, "classify", labels=labels)
+    save(tmp_path / "a", model, tokenizer, BERT, labels=labels, settings=task, length=20)
+    load(tmp_path / "a").save(tmp_path / "b")
+    for name in (FILE, "config.json", "tokenizer.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> None:

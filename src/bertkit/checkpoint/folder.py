@@ -84,6 +84,11 @@ class Loaded:
             + f", reads {self.length} tokens>"
         )
 
+    def save(self, folder: str | Path) -> None:
+        """Write it as a folder, with its labels, its task, its pooling and its length; adapters are
+        merged into their model's weights."""
+        resave(self, self.model, Path(folder))
+
     @property
     def begin(self) -> list[int]:
         """The tokens that every text of a decoder begins with; none where there is no decoder."""
@@ -271,7 +276,8 @@ def save(
     weights: Mapping[str, Tensor] | None = None,
     pooling: Pooling | None = None,
 ) -> None:
-    """Write a folder that `load` and `transformers` open; each file appears whole.
+    """Write a folder that `load` and `transformers` open; each file appears whole. What `load`
+    opened is saved by `Loaded.save`.
 
     `settings` are more keys of config.json, such as a task's; `length` is the longest sequence the
     folder is meant for, by default what the model can read; `weights` replaces the model's own by
