@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from bertkit import client as clients
 from bertkit.client import Client
-from bertkit.errors import ConfigError, ServeError
+from bertkit.errors import ConfigError, DataError, ServeError
 
 
 def answering(*replies: Any) -> tuple[Any, list[Any]]:
@@ -53,6 +54,16 @@ def test_a_key_is_sent_without_a_lines_end_and_never_shown(monkeypatch: pytest.M
         with pytest.raises(ConfigError, match=r"^BERTKIT_KEY: the key holds a char") as refused:
             Client("http://here", key=key)
         assert "s3cr" not in str(refused.value)
+
+
+def test_arrays_are_lists_and_what_is_no_json_is_said() -> None:
+    server, asked = answering((200, [[1], [2]]))
+    client = Client("http://here", transport=server)
+    assert client.embed(np.array(["a", "b"])).shape == (2, 1)  # type: ignore[arg-type]
+    assert asked[0][1] == {"inputs": ["a", "b"]}
+    for wrong in ({"a"}, [float("nan")], ["\ud83d"]):
+        with pytest.raises(DataError, match="/embed: cannot be sent as JSON"):
+            client.embed(wrong)  # type: ignore[arg-type]
 
 
 def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import ConfigError, ServeError
+from bertkit.errors import ConfigError, DataError, ServeError
 
 BUSY = (429, 503)
 """Statuses that ask to come again."""
@@ -45,13 +45,19 @@ class Client:
         self.http.close()
 
     def ask(self, route: str, **fields: Any) -> Any:
-        """What a route answers, as plain data. Raises: ServeError."""
+        """What a route answers, as plain data; arrays and columns are sent as lists.
+
+        Raises: ServeError, DataError for what JSON has no words for.
+        """
         end = time.monotonic() + self.patience
+        fields = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in fields.items()}
         while True:
             try:
                 reply = self.http.post(route, json=fields) if fields else self.http.get(route)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise ServeError(f"{self.url}{route}: no server answers ({error})") from None
+            except (TypeError, ValueError) as error:  # a set, no number, half of a surrogate pair
+                raise DataError(f"{route}: cannot be sent as JSON ({error})") from None
             if reply.status_code == 200:
                 try:
                     return reply.json()

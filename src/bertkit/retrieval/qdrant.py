@@ -32,8 +32,9 @@ from bertkit.retrieval.store import (
     read_spec,
 )
 
-SECONDS = 30
-"""After which a server that does not answer is given up."""
+SECONDS, SEARCH_SECONDS = 30, 10
+"""After which a server that does not answer is given up: one that is written to, and one that is
+searched, for which others wait."""
 
 DENSE, WORDS = "vector", "words"
 
@@ -68,8 +69,9 @@ class QdrantStore(Store):
             if client is None:
                 key = secret("QDRANT_API_KEY")
                 address = f"{parts.scheme}://{parts.netloc}"
+                seconds = SECONDS if create else SEARCH_SECONDS
                 client = QdrantClient(
-                    address, api_key=key, timeout=SECONDS, check_compatibility=False
+                    address, api_key=key, timeout=seconds, check_compatibility=False
                 )
             if not client.collection_exists(name):
                 if create is None:
