@@ -65,6 +65,9 @@ def test_rows_are_read(tmp_path: Path) -> None:
         Question("Who?", "He.", (("He", 0),), "7", f"{path}:1"),
         Question("Who?", "She.", (), "line 3", f"{path}:3"),
     ]
+    columns = [{"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    as_squad = [{**row, "answers": own} for row, own in zip(rows, columns, strict=True)]
+    assert read(path, "\n\n".join(map(json.dumps, as_squad))) == found
 
 
 def subjqa(path: Path, *rows: tuple[str, str, str]) -> Path:
@@ -136,6 +139,7 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.json", squad(asked(answers=[]), context=" "), r"a\.json: q1: the context is empty"),
         ("a.json", '{"data": []}', r"a\.json: the file holds no question"),
         ("a.jsonl", ROW % "[]" + "\n{", r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", ROW % '{"text": ["It"], "answer_start": []}', r":1: answers: 1 texts and 0 st"),
         ("a.jsonl", ROW % '[{"text": "he"}]', r"a\.jsonl:1: answers.*missing required field"),
         ("a.jsonl", ROW % '[{"text": "he", "start": 0}]', r"a\.jsonl:1: the answer 'he' .* 'It'"),
         ("a.jsonl", ROW % '[{"text": "", "start": 0}]', r"a\.jsonl:1: an answer is empty"),

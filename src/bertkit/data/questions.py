@@ -72,10 +72,17 @@ class _RowAnswer(msgspec.Struct):
     start: Annotated[int, Meta(ge=0)]
 
 
+class _AnswerColumns(msgspec.Struct):
+    """As the data sets of Hugging Face have them."""
+
+    text: list[str]
+    start: list[Annotated[int, Meta(ge=0)]] = msgspec.field(name="answer_start")
+
+
 class _Row(msgspec.Struct):
     question: str
     context: str
-    answers: list[_RowAnswer] | None = None
+    answers: list[_RowAnswer] | _AnswerColumns | None = None
     id: str | int | None = None
 
 
@@ -125,16 +132,25 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
 
 
 def _json_rows(file: Path, labelled: bool) -> list[Question]:
-    """{"id"?, "question", "context", "answers": [{"text", "start"}, ...]}, one a line."""
+    """{"id"?, "question", "context", "answers": [{"text", "start"}, ...]}, one a line; or as the
+    data set squad has them, {"text": [...], "answer_start": [...]}."""
 
     def question(numbered_line: tuple[int, str]) -> Question:
         number, line = numbered_line
         where = f"{file}:{number}"
         row = _decode(line, _Row, where)
+        answers = row.answers
+        if isinstance(answers, _AnswerColumns):
+            if len(answers.text) != len(answers.start):
+                raise DataError(
+                    f"{where}: answers: {len(answers.text)} texts and {len(answers.start)} starts; "
+                    "give as many"
+                )
+            answers = list(map(_RowAnswer, answers.text, answers.start))
         return Question(
             row.question,
             row.context,
-            _checked(row.answers, row.context, where) if labelled else (),
+            _checked(answers, row.context, where) if labelled else (),
             f"line {number}" if row.id is None else str(row.id),
             where,
         )
