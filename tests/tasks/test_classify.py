@@ -91,6 +91,10 @@ def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
     assert (several.labels, several.target(labelled("2")[0])) == (("1", "2"), [0.0, 1.0])
     words = Classify.from_examples(labelled("1.0", "2.0", "none"), Options())
     assert words.labels == ("1.0", "2.0", "none")
+    truth = Classify.from_examples(labelled("true", "false"), Options())  # of a .jsonl file
+    assert truth.labels_of(labelled("True")[0]) == ["true"]  # of pandas
+    apart = Classify.from_examples(labelled("true", "True"), Options())
+    assert apart.labels_of(labelled("True")[0]) == ["True"]
     halves = Classify.from_examples(labelled("1.0", "1.5"), Options(regression=False))
     halves.check(labelled("1", "1.0", "1.5"))
     assert Classify.from_examples(labelled("1.0", "2.0"), Options(regression=True)).target(
