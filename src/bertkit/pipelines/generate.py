@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
-from bertkit.config import decode, plain
+from bertkit.config import with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
@@ -49,8 +49,8 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
 
 def _checked(decoding: Decoding | Mapping[str, Any]) -> Decoding:
     """As an object or plain data. Raises: ConfigError for a value that a setting cannot have."""
-    data = plain(decoding) if isinstance(decoding, Decoding) else dict(decoding)
-    return decode(Decoding, data)
+    (checked,) = with_keywords("generate", {Decoding: decoding}, {})
+    return cast(Decoding, checked)
 
 
 def _prompt(loaded: Loaded) -> str:
