@@ -1,0 +1,44 @@
+"""Keys of published configuration files: applied, irrelevant, or rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Every key that the reference library reads from one kind of configuration file.
+
+    A key that is not listed has no effect in the reference library either. The parity tests change
+    each key of the reference library in turn, so that a missing key fails a test.
+
+    Attributes:
+        applied: Keys that bertkit uses.
+        irrelevant: Keys that change no output of bertkit, with the reason.
+        neutral: Keys that bertkit does not support, with the values that change nothing. The first
+            value is the default of the reference library. Any other value is rejected.
+    """
+
+    applied: Collection[str] = ()
+    irrelevant: Mapping[str, str] = field(default_factory=dict)
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Check that no unsupported key changes the output.
+
+        Args:
+            settings: The content of the file.
+
+        Raises:
+            ValueError: If an unsupported key has a value that is not neutral. The message names all
+                such keys.
+        """
+        wrong = [
+            f"{key} = {settings[key]!r} (only {' or '.join(map(repr, values))})"
+            for key, values in self.neutral.items()
+            if key in settings and settings[key] not in values
+        ]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: not supported by bertkit")
