@@ -37,6 +37,7 @@ from bertkit.checkpoint.weights import (
     heads_in,
     read_tensors,
     standard_names,
+    untie,
     write_tensors,
 )
 from bertkit.errors import CheckpointError, did_you_mean
@@ -178,6 +179,10 @@ def load(
         known = (adapter.head,)
     wanted = heads if heads is not None else known
     _check_names(wanted, family, folder)
+    if "lm" in wanted and decoder is not None:
+        decoder = untie(family, weights, decoder)
+    elif "lm" in wanted:
+        config = untie(family, weights, config)
     for stack in (config, decoder):
         if stack is not None:
             _check_sizes(stack, weights, path)

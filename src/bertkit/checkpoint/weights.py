@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec import structs
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -16,7 +17,9 @@ from torch import Tensor
 from bertkit import memory
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
+from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model
+from bertkit.nn.embedding import sinusoids
 from bertkit.nn.init import initialize
 from bertkit.storage import NEW_FILE, check_file, read_json
 
@@ -88,7 +91,7 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
     """Their tensors under the family's current names: old spellings and missing prefixes mended.
 
     Copies of other weights (a tied decoder) are checked and dropped.
-    Raises: CheckpointError when a copy differs from its original.
+    Raises: CheckpointError when a copy differs from its original, or a name occurs twice.
     """
     named: dict[str, Tensor] = {}
     of_heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
@@ -100,7 +103,11 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
             )
         if bare and name not in of_heads and not name.startswith(("heads.", family.prefix)):
             name = family.prefix + name
-        if not name.endswith(family.ignored):
+        if family.sinusoids and name.endswith(family.sinusoids):
+            _check_sinusoids(name, tensor)
+        elif not name.endswith(family.ignored):
+            if name in named and not torch.equal(named[name], tensor):
+                raise CheckpointError(f"{name}: stored twice with different values; remove one")
             named[name] = tensor
     for copy, original in family.derived.items():
         if copy in named and original not in named:
@@ -111,6 +118,32 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
                 "cannot be represented"
             )
     return named
+
+
+def _check_sinusoids(name: str, tensor: Tensor) -> None:
+    """Check that a tensor contains the sinusoidal positions that bertkit computes instead."""
+    expected = tensor if tensor.ndim != 2 else sinusoids(torch.arange(len(tensor)), len(tensor[0]))
+    if tensor.ndim != 2 or not torch.allclose(tensor.float(), expected.float(), atol=1e-3):
+        raise CheckpointError(f"{name}: not sinusoidal positions, which bertkit computes itself")
+
+
+def untie(
+    family: Family, named: Mapping[str, Tensor], config: TransformerConfig
+) -> TransformerConfig:
+    """Return the configuration with its own output matrix, if the weights contain another one.
+
+    Transformers decides by the weights, too: version 5 writes `tie_word_embeddings` for any T5.
+    """
+    output = named.get(str(family.heads.get("lm", {}).get("output")))
+    side = "encoder" if family.decoder is None else "decoder"
+    embedding = named.get(str(family.body.get(f"{side}.embedding.tokens.weight")))
+    if not config.head.lm_tied or output is None or embedding is None:
+        return config
+    if torch.equal(output, embedding):
+        return config
+    scaled = config.head.has_scaled_states
+    head = structs.replace(config.head, lm_tied=False, lm_scaled=scaled)
+    return structs.replace(config, head=head)
 
 
 def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:

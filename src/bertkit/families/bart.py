@@ -45,7 +45,7 @@ BART = replace(
         **layers("decoder"),
     },
     unused_positions=2,
-    ignored=(),
+    sinusoids=(),
     architectures={frozenset(): "BartModel", frozenset({"lm"}): "BartForConditionalGeneration"},
     decoder=replace(
         MARIAN.decoder,

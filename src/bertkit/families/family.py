@@ -107,6 +107,8 @@ class Family:
     """Patterns of their names in some folders -> those of these tables, stacked if several."""
     ignored: tuple[str, ...] = ()
     """How the names of their tensors end that are no weights, such as position ids."""
+    sinusoids: tuple[str, ...] = ()
+    """Endings of the names of tensors with sinusoidal positions, which bertkit computes."""
     transposed: tuple[str, ...] = ()
     """How the names of their matrices end that are stored as (in, out)."""
     rows: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ MARIAN = Family(
         "model.encoder.embed_tokens.weight": "model.shared.weight",
         "model.decoder.embed_tokens.weight": "model.shared.weight",
     },
-    ignored=("embed_positions.weight",),
+    sinusoids=("embed_positions.weight",),
     rows=("final_logits_bias",),
     architectures={frozenset(): "MarianModel", frozenset({"lm"}): "MarianMTModel"},
     decoder=Family(

@@ -25,6 +25,9 @@ KINDS = {
 }
 """Their feed-forward networks -> our activation, and whether it is gated."""
 
+SCALED = "scale_decoder_outputs"
+"""The key of transformers 5; older versions scale if `tie_word_embeddings`."""
+
 RATES = ("dropout", "attention_dropout", "feedforward.dropout")
 
 
@@ -61,11 +64,13 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
 
 def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
     layers = theirs.get("num_decoder_layers") or theirs.get("num_layers", 6)
-    return {**_read(theirs), "layers": layers}
+    return {**_read(theirs), "layers": layers, "head.lm_scaled": theirs.get(SCALED)}
 
 
 def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
-    return {**_write(config), "num_decoder_layers": config.layers}
+    scaled = config.head.lm_scaled
+    written = {**_write(config), "num_decoder_layers": config.layers}
+    return written if scaled is None else {**written, SCALED: scaled}
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
@@ -166,11 +171,10 @@ T5 = Family(
             **_STACK,
             "attention.causal": True,
             "attention.cross": True,
-            "head.lm_scaled": True,
         },
-        defaults=_DEFAULTS,
+        defaults={**_DEFAULTS, "head.lm_scaled": None},
         activation="dense_act_fn",
-        special=Special(("layers", *_SPECIAL), _read_decoder, _write_decoder),
+        special=Special(("layers", "head.lm_scaled", *_SPECIAL), _read_decoder, _write_decoder),
         body={},
         heads={},
         prefix="",
