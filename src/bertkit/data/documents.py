@@ -16,7 +16,7 @@ import msgspec
 from bertkit.config import Settings
 from bertkit.data.converter import LONGEST, Converter, too_long
 from bertkit.data.formats import CONVERTED, Extracted, Heading, lacking, markdown
-from bertkit.data.paths import files_inside, paths_of, suffix
+from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
 from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
@@ -85,15 +85,10 @@ class Listing:
     def __str__(self) -> str:
         """Both in a sentence."""
         kinds = Counter(suffix(file) or "others" for file, _ in self.files)
-        said = f"files: {len(self.files):,} ({_counted(kinds)})"
+        said = f"files: {len(self.files):,} ({counted(kinds)})"
         if self.skipped:
-            said += f"; skipped: {sum(self.skipped.values()):,} ({_counted(self.skipped)})"
+            said += f"; skipped: {sum(self.skipped.values()):,} ({counted(self.skipped)})"
         return said
-
-
-def _counted(kinds: Mapping[str, int]) -> str:
-    ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
-    return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
 
 
 Bad = Callable[[DataError], None]
@@ -101,10 +96,11 @@ Bad = Callable[[DataError], None]
 
 
 def listed(paths: Sequence[str | Path]) -> Listing:
-    """The files to read: folders give what they hold at any depth, sorted, without hidden files.
+    """Return the files to read; a directory contributes the files of `files_inside`.
 
-    Raises: DataError naming a path that is missing, named twice, of no kind that is read, or a
-    folder without any.
+    Raises:
+        DataError: If a path is missing, listed twice, or of another type, or if a directory
+            has no file that can be read.
     """
     known = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
     chosen: list[tuple[Path, str]] = []
@@ -115,17 +111,17 @@ def listed(paths: Sequence[str | Path]) -> Listing:
             raise DataError(f"{path}: no such file or folder; check the spelling")
         if path.is_dir():
             before = len(chosen)
-            for file in files_inside(path):
+            inside, others = files_inside(path, KINDS)
+            skipped += others
+            for file in inside:
                 kind = suffix(file)
-                if kind not in KINDS:
-                    skipped[kind or "without a kind"] += 1
-                elif needs := lacking(kind):
+                if needs := lacking(kind):
                     skipped[f"{kind}, which needs {needs}"] += 1
                     unread.append(str(file))
                 else:
                     chosen.append((file, file.relative_to(path).as_posix()))
             if len(chosen) == before:
-                kinds = f"; it holds {_counted(skipped)}" if skipped else ""
+                kinds = f"; it holds {counted(skipped)}" if skipped else ""
                 raise DataError(
                     f"{path}: no file in this folder that is read{kinds}; text is read from {known}"
                 )

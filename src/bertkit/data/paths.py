@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bertkit.console import say
 from bertkit.errors import DataError
 
 TEXT = (".txt", ".jsonl", ".parquet")
@@ -30,19 +33,27 @@ def paths_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path]:
-    """The files to read: folders give what they hold at any depth, sorted, without hidden ones.
+    """Return the files to read, and log the number of skipped files.
 
-    A file that is named by itself may end in a language (train.en, train.en.gz); it is as .txt.
+    A directory contributes the files of `files_inside`. A file that is passed by name may also end
+    in a language (train.en, train.en.gz), which is read like .txt.
 
-    Raises: DataError naming a path that is missing, empty, named twice, or of none of the kinds.
+    Raises:
+        DataError: If a path is missing, empty, listed twice, or of another type.
     """
     known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
     chosen: list[Path] = []
     for path in paths_of(paths):
         if path.is_dir():
-            inside = [p for p in files_inside(path) if suffix(p) in kinds]
+            inside, skipped = files_inside(path, kinds)
+            note = f"skipped: {sum(skipped.values()):,} ({counted(skipped)})" if skipped else ""
             if not inside:
-                raise DataError(f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz)")
+                note = note and f"; {note}"
+                raise DataError(
+                    f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz){note}"
+                )
+            if note:
+                say(f"{path}: files: {len(inside):,}; {note}")
             chosen += inside
         elif not path.exists():
             raise DataError(f"{path}: no such file or folder; check the spelling")
@@ -64,14 +75,52 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
     return chosen
 
 
-def files_inside(folder: Path) -> list[Path]:
-    """The files of a folder at any depth, sorted, without hidden ones."""
-    inside = folder.rglob("*")
-    return sorted(
-        p
-        for p in inside
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-    )
+def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counter[str]]:
+    """Return the files of a directory tree that have one of these types, and count the others.
+
+    A link is followed only to a file in the same tree that is not listed without it. Other links
+    could add any file of the machine to a result that is shared.
+
+    Returns:
+        The files, sorted, and the number of skipped files by reason.
+    """
+    root, skipped = folder.resolve(), Counter[str]()
+    chosen: dict[Path, Path] = {}
+    paths = sorted(folder.rglob("*"))
+    # Links come last: a file is listed by its own name.
+    for path in sorted(paths, key=Path.is_symlink):
+        if not path.is_symlink() and path.is_dir():
+            continue
+        kind = suffix(path)
+        if reason := _reason_to_skip(path, folder, root):
+            skipped[reason] += 1
+        elif kind not in kinds:
+            skipped[kind or "without a kind"] += 1
+        elif (target := path.resolve()) in chosen:
+            skipped["linked twice"] += 1
+        else:
+            chosen[target] = path
+    return sorted(chosen.values()), skipped
+
+
+def _reason_to_skip(path: Path, folder: Path, root: Path) -> str:
+    """Return why a file is skipped, whatever its type, or an empty string."""
+    if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        return "hidden"
+    if path.is_symlink():
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            return "linked from outside"
+        if not path.exists():
+            return "broken link"
+        if path.is_dir():
+            return "linked twice"
+    return "" if path.is_file() else "neither file nor folder"
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """Format the number of files of each type, the largest number first."""
+    ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
 
 
 def suffix(file: Path) -> str:
