@@ -22,15 +22,12 @@ from bertkit.serve.budget import BODY, Budget
 from bertkit.serve.limits import ApiKeyState, Keys, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import DEFECT, Refused, busy, too_much
+from bertkit.serve.reply import Reply
 
 LIVE = "/health/live"
 """The one route that is open to everyone."""
 
-PART = 64 << 10
-"""Bytes of a reply that are sent at a time."""
-
-PARTS = 16
-"""Parts that a client must take within `timeout`, or the connection ends."""
+STOPPED = Refused(503, "the server stopped before the answer was complete", kind="unavailable")
 
 
 class AdmissionMiddleware:
@@ -66,59 +63,57 @@ class AdmissionMiddleware:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        start, status, headers = time.perf_counter(), 0, dict(scope["headers"])
+        start, headers = time.perf_counter(), dict(scope["headers"])
         state: dict[str, Any] = {"id": uuid.uuid4().hex[:16], "who": None, "items": 0, "tokens": 0}
-        state |= {"budget": self.budget, "held": 0, "parts": 0}
+        state |= {"budget": self.budget, "held": 0}
         scope["state"] = state
         self.open += 1
         self.metrics.open.set(self.open)
-
-        async def sending(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [
-                    *message["headers"],
-                    (b"x-request-id", state["id"].encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", b"no-store"),
-                    (b"content-security-policy", b"frame-ancestors 'none'"),
-                ]
-                await send(message)
-                return
-            body = memoryview(message.get("body", b""))
-            for start in range(0, max(1, len(body)), PART):
-                more = message.get("more_body", False) or start + PART < len(body)
-                state["sent"] = not more
-                part = bytes(body[start : start + PART])
-                # waits for a client that has not taken what came before
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-                state["parts"] += 1
-
+        reply, status = Reply(send, state["id"]), 499
         try:
-            await self._admitted(scope, headers, receive, sending)
+            await self._admitted(scope, headers, receive, reply)
+            status = reply.status
         except Refused as refused:
-            if status == 0:
-                await refused.response(scope["path"])(scope, receive, sending)
+            status = await self._fail(refused, scope, receive, reply)
         except _Gone:
-            status = 499
-        except Exception as error:  # a defect, ours or the model's; what was asked is not logged
+            pass  # logged as 499
+        except asyncio.CancelledError:  # the time to drain is over
+            status = await self._fail(STOPPED, scope, receive, reply)
+            raise
+        except Exception as error:  # a defect of the server or the model; logs contain no text
             state["defect"] = f"{type(error).__name__} at {_place(error)}"
-            if status == 0:
-                await DEFECT.response(scope["path"])(scope, receive, sending)
+            status = await self._fail(DEFECT, scope, receive, reply)
         finally:
             self.open -= 1
             self.metrics.open.set(self.open)
             self.budget.give(state["held"])
             self._note(scope, state, status, time.perf_counter() - start)
 
+    async def _fail(self, error: Refused, scope: Any, receive: Any, reply: Reply) -> int:
+        """Send an error as the response or, if it has started, as the last event of a stream.
+
+        Returns: the status for the log.
+        """
+        if reply.status == 0:
+            await self._send_short(error.response(scope["path"]), scope, receive, reply)
+            return error.status
+        scope["state"]["error"] = error.sentence
+        await reply.end_stream(error, scope["path"], self.limits.timeout)
+        return error.status
+
+    async def _send_short(self, response: Response, scope: Any, receive: Any, reply: Reply) -> None:
+        """Send a response that no model computes. A client that does not read it is left."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.timeout):
+                await response(scope, receive, reply)
+
     async def _admitted(
-        self, scope: Any, headers: dict[bytes, bytes], receive: Any, send: Any
+        self, scope: Any, headers: dict[bytes, bytes], receive: Any, reply: Reply
     ) -> None:
         path = scope["path"]
         if path == LIVE:
             live = Response(b'{"status":"live"}', media_type="application/json")
-            await live(scope, receive, send)
+            await self._send_short(live, scope, receive, reply)
             return
         who = self._visitor(scope, headers)
         scope["state"]["who"] = who
@@ -133,7 +128,7 @@ class AdmissionMiddleware:
         if wait:
             raise busy(wait, f"this key has had its requests of a minute; again in {wait} s")
         body = await self._body(headers, receive, scope["state"])
-        await self._run(scope, body, receive, send)
+        await self._run(scope, body, receive, reply)
 
     def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
         path: str = scope["path"]
@@ -187,10 +182,10 @@ class AdmissionMiddleware:
                 kind="timeout",
             ) from None
 
-    async def _run(self, scope: Any, body: bytes, receive: Any, send: Any) -> None:
-        """Let the application answer, for as long as the client is there and there is time.
+    async def _run(self, scope: Any, body: bytes, receive: Any, reply: Reply) -> None:
+        """Run the application as long as the client is connected and both make progress.
 
-        Of a reply that has begun the client has to take some in that time, and again.
+        Raises: Refused when the application or the client makes no progress for `timeout` seconds.
         """
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -201,29 +196,33 @@ class AdmissionMiddleware:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        answer = asyncio.ensure_future(self.app(scope, replay, send))
+        reply.begin()
+        answer = asyncio.ensure_future(self.app(scope, replay, reply))
         left = asyncio.ensure_future(gone())
-        state, parts = scope["state"], 0
         try:
-            while True:
+            done: set[Any] = set()
+            while not done:
+                seconds = reply.seconds_left(self.limits.timeout)
+                if seconds <= 0:
+                    raise self._late(reply)
                 done, _ = await asyncio.wait(
-                    (answer, left),
-                    timeout=self.limits.timeout,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    (answer, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-                if done or state["parts"] < parts + PARTS:
-                    break
-                parts = state["parts"]
-            if not done:
-                sentence = f"no answer within {self.limits.timeout:g} s, for others are before"
-                raise busy(5, f"{sentence}; try again")
-            if left in done and not state.get("sent"):
+            if left in done and not reply.complete:
                 raise _Gone
             await answer
         finally:
             for task in (answer, left):
                 task.cancel()
             await asyncio.gather(answer, left, return_exceptions=True)
+
+    def _late(self, reply: Reply) -> Refused:
+        seconds = f"{self.limits.timeout:g} s"
+        if reply.waits_for_client:
+            return Refused(408, f"the client did not read for {seconds}", kind="timeout")
+        if reply.status == 0:
+            return busy(5, f"no answer within {seconds}, for others are before; try again")
+        return busy(5, f"the stream had no new output for {seconds}; try again")
 
     def _note(self, scope: Any, state: dict[str, Any], status: int, seconds: float) -> None:
         path = scope["path"]
@@ -241,8 +240,7 @@ class AdmissionMiddleware:
             "items": state["items"],
             "tokens": state["tokens"],
         }
-        if "defect" in state:
-            line["defect"] = state["defect"]
+        line |= {name: state[name] for name in ("error", "defect") if name in state}
         write_line(msgspec.json.encode(line).decode())
 
 

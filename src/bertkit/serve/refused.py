@@ -49,14 +49,16 @@ class Refused(Exception):
         self.status, self.sentence, self.kind, self.field = status, sentence, kind, field
         self.headers = headers or {}
 
-    def response(self, path: str) -> Response:
-        """JSON, in the form of TEI or, of its routes, OpenAI."""
+    def body(self, path: str) -> bytes:
+        """Encode the error as JSON, in the form of OpenAI for its routes, else of TEI."""
         refusal: Refusal | OpenAIRefusal = Refusal(self.sentence, self.kind, self.field)
         if refusal_type(path) is OpenAIRefusal:
             refusal = OpenAIRefusal(OpenAIError(self.sentence, self.kind, self.field))
-        return Response(
-            msgspec.json.encode(refusal), self.status, self.headers, media_type="application/json"
-        )
+        return msgspec.json.encode(refusal)
+
+    def response(self, path: str) -> Response:
+        """Return the error as a response."""
+        return Response(self.body(path), self.status, self.headers, media_type="application/json")
 
 
 def invalid(sentence: str, field: str | None = None) -> Refused:
