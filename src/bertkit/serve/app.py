@@ -144,12 +144,17 @@ async def reload(context: RequestContext) -> Response:
 
     async def opened() -> None:
         async with registry.opening:
+            del registry.reloads[name]  # a later request needs files that may be newer
             await asyncio.to_thread(registry.reload, name)
             if registry.abilities() != registry.routed:
                 state.changed()
 
+    if name not in registry.reloads:
+        registry.reloads[name] = asyncio.ensure_future(opened())
+        registry.reloads[name].add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        await asyncio.shield(opened())  # it goes on when who asked is gone, or has waited
+        # a reload continues after its client has left, so that others may join it
+        await asyncio.shield(registry.reloads[name])
     except CheckpointError as error:
         raise invalid(str(error), "name") from None
     return reply(registry.models[name].about())

@@ -331,6 +331,8 @@ class ModelRegistry:
         # all share torch's, and each may be tuned to others
         torch.set_num_threads(max(tuned, default=usually))
         self.opening = asyncio.Lock()
+        self.reloads: dict[str, asyncio.Future[None]] = {}
+        """The waiting reload of each model, which later requests join."""
         self.routed: set[str] = set()
         """The abilities that the application of now has routes for."""
         freeze_objects()
