@@ -88,6 +88,9 @@ def _as_older_ones(root: Path) -> None:
     roberta = root / "roberta-old"
     model = json.loads((roberta / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     (roberta / "tokenizer.json").unlink()
+    config = json.loads((roberta / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "RobertaTokenizer"
+    (roberta / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (roberta / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
     merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
     (roberta / "merges.txt").write_text(

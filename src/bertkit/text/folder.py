@@ -13,30 +13,17 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import BertkitError, TokenizerError
-from bertkit.storage import SETTINGS as MOST
-from bertkit.storage import VOCABULARY, read_bytes, read_json
+from bertkit.storage import VOCABULARY
+from bertkit.text.classes import CLASSES, name_class
 from bertkit.text.marian import Numbering, Side, open_marian
-from bertkit.text.specials import find_specials, lacks, named_token, required
-
-SETTINGS = (
-    "tokenizer_class",
-    "do_lower_case",
-    "strip_accents",
-    "tokenize_chinese_chars",
-    "keep_accents",
-    "add_prefix_space",
-    "split_by_punct",
-    "trim_offsets",
-    "model_max_length",
-    "source_lang",
-    "target_lang",
-    "separate_vocabs",
-    "chat_template",
+from bertkit.text.settings import (
+    apply_settings,
+    read_dict,
+    read_flag,
+    read_settings,
+    read_text,
 )
-"""The keys of tokenizer_config.json that are read and kept; code is never taken from one."""
-
-AS_THE_FILE_SAYS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of `transformers` that take tokenizer.json as it is; others rebuild its normalizer."""
+from bertkit.text.specials import ROLES, find_specials, lacks, named_token, required
 
 
 class Opened(NamedTuple):
@@ -77,13 +64,18 @@ def open_tokenizer(path: Path, side: Side = "source") -> Opened:
         )
     if path.is_file():
         return _open_file(path, {})
-    settings = _read_settings(path)
-    for name in ("tokenizer.json", "vocab.txt"):
-        if (path / name).is_file():
-            return _open_file(path / name, settings)
+    settings = read_settings(path)
+    if (path / "tokenizer.json").is_file():
+        return _open_file(path / "tokenizer.json", settings)
+    if (path / "vocab.txt").is_file():
+        named = _class_of(path, settings, "vocab.txt")
+        return _open_file(path / "vocab.txt", _with_tokens(settings, named), named)
     if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        return Opened(_pair_merges(path, settings), settings, path)
+        named = _class_of(path, settings, "merges.txt")
+        settings = _with_tokens(settings, named)
+        return Opened(_pair_merges(path, settings, named), settings, path)
     if (path / "source.spm").is_file():
+        _class_of(path, settings, "source.spm")
         core, numbering = open_marian(path, settings, side)
         return Opened(core, settings, path, numbering)
     for sentencepiece in sorted(path.glob("*.model")):
@@ -94,16 +86,36 @@ def open_tokenizer(path: Path, side: Side = "source") -> Opened:
     )
 
 
-def _open_file(path: Path, settings: dict[str, Any]) -> Opened:
+def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -> Opened:
     if path.suffix == ".txt":
-        return Opened(_word_piece(path, settings), settings, path)
+        return Opened(_word_piece(path, settings, named), settings, path)
     if path.suffix != ".json":
         raise TokenizerError(_not_readable(path))
-    text = _read(path)
+    text = read_text(path)
     with usable(str(path)):
         core = tokenizers.Tokenizer.from_str(text)
-    _apply(settings, core, path.parent)
+        truncation = core.truncation
+        if truncation is not None and settings.get("truncation_side") is None:
+            settings = {**settings, "truncation_side": truncation["direction"]}
+        core.no_truncation()
+        core.no_padding()
+        apply_settings(settings, core, path.parent)
     return Opened(core, settings, path)
+
+
+def _class_of(folder: Path, settings: Mapping[str, Any], file: str) -> str | None:
+    """Return the tokenizer class of a directory without tokenizer.json."""
+    config = folder / "config.json"
+    model_type = read_dict(config).get("model_type") if config.is_file() else None
+    return name_class(settings, str(model_type), folder, file)
+
+
+def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
+    """Return the settings with the special tokens of a class for roles that they do not name."""
+    if named is None:
+        return settings
+    tokens = {f"{role}_token": CLASSES[named].tokens.get(role) for role in ROLES}
+    return {**tokens, **settings}
 
 
 def _not_readable(path: Path) -> str:
@@ -113,18 +125,18 @@ def _not_readable(path: Path) -> str:
     )
 
 
-def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    pieces = _lines(path)
+def _word_piece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
+    """Build BERT's or MPNet's tokenizer from a vocab.txt."""
     vocab: dict[str, int] = {}
-    for i, piece in enumerate(pieces):
+    for i, piece in enumerate(_lines(path)):
         if piece in vocab:
             raise TokenizerError(
                 f"{path}:{i + 1}: {piece!r} is already on line {vocab[piece] + 1}; rename one of "
                 f"them to an unused name such as [unused-{i}], which keeps all other ids"
             )
         vocab[piece] = i
-    named = (p for p in pieces if not (p.startswith("[") and p.endswith("]")))
-    cased = any(piece != piece.lower() for piece in named)
+    words = (p for p in vocab if not (p.startswith("[") and p.endswith("]")))
+    cased = any(piece != piece.lower() for piece in words)
     unk = named_token(settings, "unk") or "[UNK]"
     if unk not in vocab:
         raise TokenizerError(lacks("unk", str(path)))
@@ -132,21 +144,22 @@ def _word_piece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer
     core.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.decoder = decoders.WordPiece(prefix="##")
-    _apply(settings, core, path.parent)
+    apply_settings(settings, core, path.parent, built=True)
     specials = find_specials(core, settings, str(path))
-    frame = [required(specials, role, str(path)) for role in ("cls", "sep")]
-    core.post_processor = template(core, *frame)
-    extra = path.with_name("added_tokens.json")  # how older folders extend a vocabulary
-    if extra.is_file():
-        tokens = sorted(_read_json(extra).items(), key=lambda item: int(item[1]))
-        core.add_tokens([token for token, _ in tokens])
-        for token, i in tokens:
-            if core.token_to_id(token) != i:
-                raise TokenizerError(
-                    f"{extra}: {token!r} has id {i}, but would get {core.token_to_id(token)}; "
-                    "added tokens must follow the vocabulary without holes"
-                )
+    cls, sep = (required(specials, role, str(path)) for role in ("cls", "sep"))
+    if named == "MPNetTokenizer":
+        core.post_processor = _roberta_processor(core, cls, sep, trim=True, prefix=False)
+    else:
+        core.post_processor = template(core, cls, sep)
     return core
+
+
+def _roberta_processor(
+    core: tokenizers.Tokenizer, cls: str, sep: str, *, trim: bool, prefix: bool
+) -> processors.RobertaProcessing:
+    """Return RoBERTa's special tokens: <s> text </s>, and <s> text </s></s> pair </s>."""
+    ends = [(token, core.token_to_id(token)) for token in (sep, cls)]
+    return processors.RobertaProcessing(*ends, trim, prefix)  # type: ignore[arg-type]
 
 
 def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
@@ -158,24 +171,39 @@ def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.Templ
     )
 
 
-def _pair_merges(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The older layout of BPE, vocab.json and merges.txt: of bytes, or of words as GPT has it."""
+def _pair_merges(
+    folder: Path, settings: Mapping[str, Any], named: str | None
+) -> tokenizers.Tokenizer:
+    """Build a BPE tokenizer from the older layout, vocab.json and merges.txt.
+
+    Without a class in the directory, a vocabulary of bytes has a token for the space, and GPT's
+    vocabulary marks the ends of words.
+    """
     merges = [
         tuple(line.split(" "))
         for line in _lines(folder / "merges.txt")
         if line and not line.startswith("#version")
     ]
-    vocab = _read_json(folder / "vocab.json", VOCABULARY)
-    # a vocabulary of bytes has each of them, a space too
-    words = "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab)
+    vocab = read_dict(folder / "vocab.json", VOCABULARY)
+    if named is None and "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab):
+        named = "OpenAIGPTTokenizer"
     with usable(f"{folder / 'vocab.json'} with merges.txt"):
-        return (_word_level if words else _byte_level)(folder, settings, vocab, merges)
+        if named == "OpenAIGPTTokenizer":
+            core = _word_level(folder, settings, vocab, merges)
+        else:
+            core = _byte_level(folder, settings, vocab, merges)
+            _add_ends(core, settings, folder, named)
+        apply_settings({**settings, "tokenizer_class": named}, core, folder, built=True)
+    return core
 
 
 def _word_level(
     folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
 ) -> tokenizers.Tokenizer:
-    """GPT's: lower-cased words, the last piece of each marked. Radford et al. 2018, section 4.1."""
+    """Build GPT's tokenizer: lowercased words, the last token of each marked.
+
+    Source: Radford et al. 2018, section 4.1.
+    """
     unk = named_token(settings, "unk") or "<unk>"
     if unk not in vocab:
         raise TokenizerError(lacks("unk", str(folder)))
@@ -191,89 +219,51 @@ def _word_level(
 def _byte_level(
     folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
 ) -> tokenizers.Tokenizer:
-    """GPT-2's and RoBERTa's; with [CLS] and [SEP] of some name a text is framed by them."""
+    """Build the byte-level BPE of GPT-2 and RoBERTa."""
     core = tokenizers.Tokenizer(models.BPE(vocab, list(merges)))
-    prefix = _flag(settings, "add_prefix_space", False, folder)
+    prefix = read_flag(settings, "add_prefix_space", False, folder)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     core.decoder = decoders.ByteLevel()
-    specials = find_specials(core, settings, str(folder))
-    framed = "cls" in specials and "sep" in specials
-    trim = _flag(settings, "trim_offsets", framed, folder)
-    if not framed:
-        core.post_processor = processors.ByteLevel(trim_offsets=trim)
-        return core
-    cls, sep = ((specials[role], core.token_to_id(specials[role])) for role in ("cls", "sep"))
-    core.post_processor = processors.RobertaProcessing(sep, cls, trim, prefix)  # type: ignore[arg-type]
     return core
 
 
-def _read(path: Path) -> str:
-    try:
-        return read_bytes(path, TokenizerError, most=VOCABULARY).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TokenizerError(
-            f"{path}: not UTF-8 text (byte {error.start}); fetch the file again"
-        ) from None
+def _add_ends(
+    core: tokenizers.Tokenizer, settings: Mapping[str, Any], folder: Path, named: str | None
+) -> None:
+    """Add RoBERTa's special tokens, or the BOS and EOS tokens that GPT-2's settings ask for.
+
+    Without a class, a vocabulary with [CLS] and [SEP] is RoBERTa's.
+    """
+    specials = find_specials(core, settings, str(folder))
+    if named == "RobertaTokenizer" or (named is None and {"cls", "sep"} <= specials.keys()):
+        cls, sep = (required(specials, role, str(folder)) for role in ("cls", "sep"))
+        trim = read_flag(settings, "trim_offsets", True, folder)
+        prefix = read_flag(settings, "add_prefix_space", False, folder)
+        core.post_processor = _roberta_processor(core, cls, sep, trim=trim, prefix=prefix)
+        return
+    bos, eos = (
+        required(specials, role, str(folder))
+        if read_flag(settings, f"add_{role}_token", False, folder)
+        else ""
+        for role in ("bos", "eos")
+    )
+    if not bos and not eos:
+        trim = read_flag(settings, "trim_offsets", False, folder)
+        core.post_processor = processors.ByteLevel(trim_offsets=trim)
+        return
+    single = " ".join(part for part in (bos, "$A", eos) if part)
+    core.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} {single.replace('$A', '$B')}",
+        special_tokens=[(token, core.token_to_id(token)) for token in {bos, eos} - {""}],
+    )
 
 
 def _lines(path: Path) -> list[str]:
-    text = _read(path).replace("\r\n", "\n").removesuffix("\n")
+    text = read_text(path).replace("\r\n", "\n").removesuffix("\n")
     if text.count("\n") >= MOST_PIECES:
         raise TokenizerError(f"{path}: more than {MOST_PIECES:,} lines; fetch the file again")
     return text.split("\n")
-
-
-def _read_json(path: Path, most: int = MOST) -> dict[str, Any]:
-    content = read_json(path, TokenizerError, "fetch the file again", most=most)
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{path}: holds no JSON object; fetch the file again")
-    return content
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, its gaps filled from special_tokens_map.json."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            settings |= _read_json(folder / name)
-    if (folder / "chat_template.jinja").is_file():  # where transformers 5 writes it
-        settings["chat_template"] = _read(folder / "chat_template.jinja")
-    limit = settings.get("model_max_length")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
-        raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: model_max_length is {limit!r}, not a number"
-        )
-    return settings
-
-
-def _flag(settings: Mapping[str, Any], key: str, default: Any, folder: Path) -> Any:
-    value = settings.get(key, default)
-    if not isinstance(value, bool | None):
-        raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: {key} is {value!r}; write true or false"
-        )
-    return default if value is None and key != "strip_accents" else value
-
-
-def _apply(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
-    """Let tokenizer_config.json decide about case, accents and Chinese characters.
-
-    Where it is silent tokenizer.json stands; `transformers` 5 would lower-case then, which no
-    cased model wants.
-    """
-    was = core.normalizer
-    if not isinstance(was, normalizers.BertNormalizer):
-        return
-    if str(settings.get("tokenizer_class")) in AS_THE_FILE_SAYS:
-        return
-    core.normalizer = normalizers.BertNormalizer(
-        clean_text=was.clean_text,
-        handle_chinese_chars=_flag(
-            settings, "tokenize_chinese_chars", was.handle_chinese_chars, folder
-        ),
-        strip_accents=_flag(settings, "strip_accents", was.strip_accents, folder),
-        lowercase=_flag(settings, "do_lower_case", was.lowercase, folder),
-    )
 
 
 def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:

@@ -33,13 +33,18 @@ def named_token(settings: Mapping[str, Any], role: str) -> str | None:
 def find_specials(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any], source: str
 ) -> dict[str, str]:
-    """The token of each role that the vocabulary has.
+    """Return the token of each role that the vocabulary has.
 
-    Raises: TokenizerError for one that the folder names and the vocabulary lacks.
+    A role that the settings set to null has no token.
+
+    Raises:
+        TokenizerError: If the vocabulary lacks a token that the settings name.
     """
     specials = {}
     for role, usual in ROLES.items():
         named = named_token(settings, role)
+        if settings.get(f"{role}_token", "") is None:
+            continue
         for token in usual if named is None else (named,):
             if core.token_to_id(token) is not None:
                 specials[role] = token

@@ -21,6 +21,7 @@ from tokenizers import models
 
 from bertkit.errors import DataError, TokenizerError, refuse_unknown
 from bertkit.storage import write_bytes, write_text
+from bertkit.text.classes import SETTINGS
 from bertkit.text.encoding import (
     Encoding,
     Text,
@@ -34,7 +35,6 @@ from bertkit.text.encoding import (
 )
 from bertkit.text.folder import (
     MOST_PIECES,
-    SETTINGS,
     fingerprint,
     normalizer_settings,
     open_tokenizer,

@@ -1,0 +1,155 @@
+"""Directories without tokenizer.json: the ids of the class that they name, or a rejection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from bertkit.errors import TokenizerError
+from bertkit.text.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+auto = transformers.models.auto.tokenization_auto
+
+TEXTS = ["The café is open", "THE Cat's <mask> [MASK] sat.", "naïve 東京 a", "  the  cat ", ""]
+PAIRS = [("the cat", "A café"), ("sat", "")]
+WORDS = ["the", "cat", "The", "cafe", "café", "sat", "is", "open", ".", "'", "a", "s", "東", "京"]
+
+
+def vocab_txt(folder: Path) -> None:
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>"]
+    pieces = [*specials, "<unk>", *WORDS, *(f"##{word}" for word in WORDS)]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+
+
+def merges_txt(folder: Path, *, words: bool = False) -> None:
+    end = {"end_of_word_suffix": "</w>"} if words else {}
+    core = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", **end))
+    core.pre_tokenizer = (
+        pre_tokenizers.BertPreTokenizer() if words else pre_tokenizers.ByteLevel()  # type: ignore[assignment]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=360,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"],
+        initial_alphabet=[] if words else pre_tokenizers.ByteLevel.alphabet(),
+        **end,
+        show_progress=False,
+    )
+    core.train_from_iterator([text.lower() if words else text for text in TEXTS * 3], trainer)
+    core.model.save(str(folder))
+
+
+FILES: dict[str, Any] = {
+    "vocab.txt": vocab_txt,
+    "merges.txt": merges_txt,
+    "words": lambda folder: merges_txt(folder, words=True),
+}
+SUPPORTED = {
+    "vocab.txt": {
+        *("BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizer"),
+        "MPNetTokenizer",
+    },
+    "merges.txt": {"RobertaTokenizer", "BartTokenizer", "GPT2Tokenizer", "GPT2TokenizerFast"},
+    "words": {"OpenAIGPTTokenizer"},
+}
+
+
+def classes(file: str) -> list[str]:
+    """The classes of transformers that read the file."""
+    found = set()
+    for name in {*filter(None, auto.TOKENIZER_MAPPING_NAMES.values())}:
+        tokenizer_class = auto.tokenizer_class_from_name(name)
+        if file in getattr(tokenizer_class, "vocab_files_names", {}).values():
+            found.add(name)
+    return sorted(found)
+
+
+def equal_ids(folder: Path) -> None:
+    ours, theirs = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"], text
+    for text, pair in PAIRS:
+        assert ours.encode(text, pair).ids.tolist() == theirs([text], [pair])["input_ids"][0]
+
+
+def name_class(folder: Path, name: str, where: str = "tokenizer_config.json") -> None:
+    settings: dict[str, Any] = {"tokenizer_class": name}
+    if where == "tokenizer_config.json":
+        (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+        settings["do_lower_case"] = False
+    else:
+        (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+        settings["model_type"] = "bert"
+    (folder / where).write_text(json.dumps(settings), encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_class_is_equal_or_rejected(file: str, tmp_path: Path) -> None:
+    FILES[file](tmp_path)
+    names = {*classes("merges.txt" if file == "words" else file), *SUPPORTED[file]}
+    supported = set()
+    for name in sorted(names):
+        name_class(tmp_path, name)
+        try:
+            Tokenizer.load(tmp_path)
+        except TokenizerError as error:
+            if name not in SUPPORTED[file]:
+                assert "is not supported with" in str(error) or "has no" in str(error), name
+            continue
+        if name in SUPPORTED[file]:
+            equal_ids(tmp_path)
+            supported.add(name)
+    assert supported == SUPPORTED[file]
+    assert len(names) >= 10
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("vocab.txt", "BertJapaneseTokenizer"),
+        ("vocab.txt", "RoFormerTokenizer"),
+        ("vocab.txt", "RobertaTokenizer"),
+        ("merges.txt", "HerbertTokenizer"),
+        ("merges.txt", "Qwen2TokenizerFast"),
+        ("merges.txt", "BertTokenizer"),
+        ("merges.txt", "PreTrainedTokenizerFast"),
+    ],
+)
+def test_unsupported_class_is_rejected_with_remedy(
+    where: str, file: str, name: str, tmp_path: Path
+) -> None:
+    FILES[file](tmp_path)
+    name_class(tmp_path, name, where)
+    with pytest.raises(TokenizerError, match=rf"'{name}' is not supported with {file}.*save_pretr"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "model_type"),
+    [
+        *(("vocab.txt", name) for name in ("bert", "mpnet", "electra", "distilbert")),
+        *(("merges.txt", name) for name in ("roberta", "bart", "gpt2")),
+        ("words", "openai-gpt"),
+    ],
+)
+def test_model_type_selects_the_class(file: str, model_type: str, tmp_path: Path) -> None:
+    FILES[file](tmp_path)
+    settings = {"do_lower_case": False}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    equal_ids(tmp_path)
+
+
+def test_control_two_classes_have_other_ids(tmp_path: Path) -> None:
+    vocab_txt(tmp_path)
+    pairs = []
+    for name in ("BertTokenizer", "MPNetTokenizer"):
+        name_class(tmp_path, name)
+        pairs.append(Tokenizer.load(tmp_path).encode("the", "cat").ids.tolist())
+    assert pairs[0] != pairs[1]
