@@ -127,8 +127,8 @@ def test_what_follows_goes_on_from_the_same_tokens(kind: str) -> None:
     assert weights[len(asked)] == 1
 
 
-def test_a_template_of_another_kind_is_refused() -> None:
-    with pytest.raises(TokenizerError, match="of no kind that is known"):
+def test_chat_rejects_unknown_template() -> None:
+    with pytest.raises(TokenizerError, match="chat_template is not one of the supported"):
         Chat(vocabulary("plain", "{{ '[INST]' + messages[0]['content'] + '[/INST]' }}"))
 
 

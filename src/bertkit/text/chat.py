@@ -1,12 +1,11 @@
-"""Conversations as tokens: which tokens stand around each message, as data.
+"""Conversations as token ids.
 
-A folder's own template is a program (Jinja); none is run. It is recognised by the tokens that it
-names.
+A chat template is a Jinja program. bertkit never runs it: it recognizes published templates
+(`bertkit.text.templates`) and rejects all others.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError, TokenizerError
+from bertkit.text.templates import recognize
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
@@ -32,80 +32,95 @@ class Message(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Template:
-    """What stands around a message: special tokens, and text.
+    """Special tokens and text around a message.
 
-    `start` is a token at the very beginning. A message is `opening` (a token), the role, `closing`
-    (a token), `gap`, its content, the token `end`, and `behind`.
+    A message is `opening` (a token), the role, `closing` (a token), `gap`, its content, the token
+    `end`, and `behind`. If `trim`, whitespace around the content is removed.
     """
 
-    start: str
     opening: str
     closing: str
     gap: str
     end: str
     behind: str
+    trim: bool = False
 
 
 TEMPLATES = {
-    "chatml": Template("", "<|im_start|>", "", "\n", "<|im_end|>", "\n"),
-    "llama-3": Template(
-        "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>", ""
+    "chatml": Template("<|im_start|>", "", "\n", "<|im_end|>", "\n"),
+    "llama-3": Template("<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>", ""),
+    "llama-3-trimmed": Template(
+        "<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>", "", trim=True
     ),
 }
-"""Known by their tokens. With a vocabulary that has none of these a turn is a line,
-`user: …`, and the text's end token (`plain`)."""
+"""The formats of `bertkit.text.templates.KNOWN`. A tokenizer without a template gets the first
+whose tokens it has, otherwise a line `user: …` per message, with the EOS token (`plain`)."""
+
+BEGIN = "<|begin_of_text|>"
+"""First token of the Llama 3 formats."""
+
+
+PROBE = (
+    Message("user", "Hello there."),
+    Message("assistant", " Hi!\n"),
+    Message("user", "2  words"),
+)
+"""A conversation that `Chat` tokenizes in two ways."""
 
 
 class Chat:
-    """How a vocabulary writes conversations.
+    """Conversations in the format of a tokenizer.
 
-    Contents are ordinary text: a special token that is spelled out in one is none.
-    Raises: TokenizerError for a folder whose template is of no kind that is known here.
+    Contents are ordinary text: a special token in a content is not read as one.
+
+    Raises:
+        TokenizerError: If the chat template of the tokenizer is not one of those that bertkit
+            recognizes, or would tokenize differently in transformers.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        own = tokenizer.chat_template
-        self.kind = next((n for n, t in TEMPLATES.items() if self._fits(t, own)), "plain")
-        if self.kind == "plain" and own is not None:
-            raise TokenizerError(
-                f"{tokenizer.source}: its chat template is of no kind that is known here "
-                f"({', '.join(TEMPLATES)}); remove chat_template, and fine-tune it with its own "
-                "conversations"
-            )
-        eos = "" if self.kind in TEMPLATES else tokenizer.pieces([tokenizer.eos])[0]
-        plain = Template("", "", "", ": ", eos, "\n")
-        self.template = TEMPLATES.get(self.kind, plain)
-        self.system = self._usual_system(own or "")
+        self.system: str | None = None
+        self._start: list[int] = []
+        template = tokenizer.chat_template
+        if template is not None:
+            name = self._recognize(template)
+        else:
+            name = next((name for name, one in TEMPLATES.items() if self._has(one)), "plain")
+            if name == "llama-3":
+                self._start = [tokenizer.token(BEGIN)]
+        self.kind = name.removesuffix("-trimmed")
+        if name == "plain":
+            end = tokenizer.pieces([tokenizer.eos])[0]
+            self.template = Template("", "", ": ", end, "\n")
+        else:
+            self.template = TEMPLATES[name]
+        if template is not None:
+            self._check_ids()
 
     def encode(self, messages: Sequence[Message], *, answer: bool = True) -> tuple[Ids, Ids]:
-        """The tokens, and 1 for each that the assistant says, its end included, else 0.
+        """Return the token ids, and a weight of 1 for each token of the assistant's messages.
 
-        With `answer` the conversation ends where the assistant's next turn begins.
+        The weight of other tokens is 0. The end token of a message is part of it. With `answer`
+        the conversation ends at the start of the assistant's next message.
         Shapes: (T,) both.
         """
-        template = self.template
-        if self.system is not None and messages[0].role != "system":
-            messages = [Message("system", self.system), *messages]
-        parts: list[tuple[Sequence[int] | str, bool]] = [(self._token(template.start), False)]
-        for message in messages:
-            said = message.role == "assistant"
-            parts += self._opening(message.role)
-            parts += [(message.content, said), (self._token(template.end), said)]
-            parts += [(template.behind, False)]
-        if answer:
-            parts += self._opening("assistant")
-        ids: list[int] = []
-        weights: list[int] = []
-        text = ""
-        for part, said in [*parts, ((), False)]:  # text is read as a whole up to the next token
-            if isinstance(part, str) and not said:
+        ids, weights = list(self._start), [0] * len(self._start)
+        text = ""  # tokenized up to the next special token
+        for part, learned in [*self._parts(messages, answer=answer), ((), False)]:
+            if isinstance(part, str) and not learned:
                 text += part
                 continue
             before = self._ids(text)
-            tokens = self._ids(part) if isinstance(part, str) else part
-            ids += [*before, *tokens]
-            weights += [0] * len(before) + [int(said)] * len(tokens)
+            if not isinstance(part, str):
+                tokens = [*before, *part]
+            elif self.kind == "plain":
+                tokens = [*before, *self._ids(part)]
+            else:
+                tokens = self._ids(text + part)
+            ids += tokens
+            prompt = min(len(before), len(tokens))
+            weights += [0] * prompt + [int(learned)] * (len(tokens) - prompt)
             text = ""
         return np.array(ids, dtype=np.int64), np.array(weights, dtype=np.int64)
 
@@ -114,6 +129,22 @@ class Chat:
         """The token that ends a message."""
         return self._token(self.template.end)[0]
 
+    def _parts(
+        self, messages: Sequence[Message], *, answer: bool
+    ) -> list[tuple[Sequence[int] | str, bool]]:
+        """Return the texts and special tokens of a conversation, and whether they are learned."""
+        template = self.template
+        if self.system is not None and messages[0].role != "system":
+            messages = [Message("system", self.system), *messages]
+        parts: list[tuple[Sequence[int] | str, bool]] = []
+        for message in messages:
+            learned = message.role == "assistant"
+            content = message.content.strip() if template.trim else message.content
+            parts += self._opening(message.role)
+            parts += [(content, learned), (self._token(template.end), learned)]
+            parts += [(template.behind, False)]
+        return parts + (self._opening("assistant") if answer else [])
+
     def _opening(self, role: str) -> list[tuple[Sequence[int] | str, bool]]:
         template = self.template
         return [
@@ -121,8 +152,6 @@ class Chat:
             (role, False),
             (self._token(template.closing), False),
             (template.gap, False),
-            # what follows is written by itself, so that a model goes on from the same tokens
-            *([((), False)] if role == "assistant" else []),
         ]
 
     def _token(self, name: str) -> list[int]:
@@ -131,17 +160,39 @@ class Chat:
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.ids([text])[0].tolist() if text else []
 
-    def _fits(self, template: Template, own: str | None) -> bool:
-        tokens = (template.opening, template.end)
-        return all(self.tokenizer.has(token) and (own is None or token in own) for token in tokens)
+    def _has(self, template: Template) -> bool:
+        return all(self.tokenizer.has(token) for token in (template.opening, template.end))
 
-    def _usual_system(self, own: str) -> str | None:
-        """The system's message that the folder's template puts before a user's."""
-        opening, end = re.escape(self.template.opening), re.escape(self.template.end)
-        if not opening:
-            return None
-        told = re.search(rf"{opening}system(?:\s|\\n)*([^{{}}]*?){end}", own)
-        return told[1] if told else None
+    def _recognize(self, template: str) -> str:
+        """Return the format of the template; set the default system message and the BOS token."""
+        known, tokenizer = recognize(template), self.tokenizer
+        if known is None or not self._has(TEMPLATES[known.format]):
+            raise TokenizerError(
+                f"{tokenizer.source}: chat_template is not one of the supported ChatML and Llama 3 "
+                "templates; remove it, and fine-tune the model on conversations"
+            )
+        self.system = known.system
+        if known.format == "llama-3":
+            self._start = [tokenizer.token(BEGIN)]
+        elif known.format == "llama-3-trimmed" or (known.bos and tokenizer.knows("bos")):
+            self._start = [tokenizer.bos]
+        return known.format
+
+    def _check_ids(self) -> None:
+        """Check that a conversation has the ids of its text, like in transformers."""
+        tokenizer = self.tokenizer
+        parts = self._parts(PROBE, answer=True)
+        text = "".join(
+            part if isinstance(part, str) else "".join(tokenizer.pieces(part))
+            for part in [tuple(self._start), *(part for part, _ in parts)]
+        )
+        expected = tokenizer.core.encode(text, add_special_tokens=False).ids
+        if self.encode(PROBE)[0].tolist() != expected:
+            raise TokenizerError(
+                f"{tokenizer.source}: the tokenizer reads the special tokens of its chat template "
+                "together with the text around them, which is not supported; remove chat_template, "
+                "and fine-tune the model on conversations"
+            )
 
 
 def check(messages: Sequence[Message], where: str) -> None:

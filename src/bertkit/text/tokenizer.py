@@ -195,9 +195,21 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """How the folder says that conversations are written: a program, which is not run."""
-        said = self._settings.get("chat_template")
-        return said if isinstance(said, str) else None
+        """The (default) chat template, a Jinja program that bertkit does not run.
+
+        Raises: TokenizerError if chat_template is neither a text nor a list with a default text.
+        """
+        template = self._settings.get("chat_template")
+        if isinstance(template, list):
+            named = [one for one in template if isinstance(one, dict)]
+            template = next(
+                (one.get("template") for one in named if one.get("name") == "default"), False
+            )
+        if template is None or isinstance(template, str):
+            return template
+        raise TokenizerError(
+            f"{self.source}: chat_template has no default template; set it to one text"
+        )
 
     def has(self, token: str) -> bool:
         """Whether it is a special token."""
