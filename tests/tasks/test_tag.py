@@ -694,13 +694,19 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
                 examples[:300], tokenizer, length, long="window", labelled=True
             )
             places = sum(len(f.target) for f in features)
-            assert places == sum(len(e.words) for e in examples[:300])
+            assert places == sum(len(e.parts.spans) for e in examples[:300])
             assert max(len(f.encoding) for f in features) <= length
             tags: dict[int, list[str]] = {}
             for feature in features:
                 names = tags.setdefault(feature.example, [])
                 names += [task.labels[tag] for tag in feature.target]
-            gold = [spans(e.tags or []) for e in examples[:300]]
+            gold = [
+                [
+                    Entity(e.parts.of_word(a), e.parts.of_word(b), kind)
+                    for a, b, kind in spans(e.tags or [])
+                ]
+                for e in examples[:300]
+            ]
             assert [spans(tags[i]) for i in range(300)] == gold
             assert scheme_of([*tags.values()]) is task.scheme
 

@@ -19,8 +19,8 @@ from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered, read_text
 from bertkit.data.schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.tables import rows
+from bertkit.data.word_parts import WordParts, split_words, words_of
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.text.words import word_splitter
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class TaggedText:
     @property
     def words(self) -> list[str]:
         return [self.text[start:end] for start, end in self.word_spans]
+
+    @property
+    def parts(self) -> WordParts:
+        """The words, split like raw text."""
+        return split_words(self.text, self.word_spans)
 
     def where_is(self, word: int) -> str:
         """File and line of a word, as near as it is known."""
@@ -324,15 +329,6 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
                 f"({other[2]}) overlap; keep one of them"
             )
     return entities
-
-
-def words_of(text: str) -> list[tuple[int, int]]:
-    """The words of raw text as characters [start, end), by BERT's basic tokenisation.
-
-    Words are what white space divides; each punctuation mark and each Chinese character is a word
-    of its own.
-    """
-    return [span for _, span in word_splitter().pre_tokenize_str(text)]
 
 
 def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, int]]) -> Aligned:

@@ -210,10 +210,9 @@ def word_features(
 
 
 def example_words(examples: Sequence[Any]) -> list[list[str]]:
-    """The words of each example."""
-    return [
-        one.words if isinstance(one, TaggedText) else untagged(one.text).words for one in examples
-    ]
+    """Return the words of each example, split like raw text."""
+    texts = (one if isinstance(one, TaggedText) else untagged(one.text) for one in examples)
+    return [[one.text[start:end] for start, end in one.parts.spans] for one in texts]
 
 
 def vectors_beside(vectors: Vectors, examples: Sequence[Any]) -> Tensor:

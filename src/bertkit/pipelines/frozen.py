@@ -16,7 +16,8 @@ from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import FILES, resolve
 from bertkit.console import say
-from bertkit.data.tags import TaggedText, words_of
+from bertkit.data.tags import TaggedText
+from bertkit.data.word_parts import words_of
 from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import layer_states, pieces_of, word_states

@@ -71,9 +71,11 @@ class TagAnswer(msgspec.Struct, frozen=True):
 
 
 class Tag(Task[Example, TagAnswer]):
-    """Entities, or a tag for each word: softmax at its first piece, or a CRF over all of them.
+    """Entities, or a tag for each word: a softmax at its first token, or a CRF over all words.
 
-    Words are read with a space between any two, as they stand in a file of columns.
+    Words of columns are split like raw text (`data.word_parts`): the first part has the word's
+    tag, and the other parts continue the entity, or repeat a tag that marks no entity. A
+    predicted tag of a word is the tag of its first part.
     A text longer than the model is read in windows that overlap by a quarter; a word belongs to
     the window that shows most around it. A word without any piece, such as a control character,
     is part of an entity that surrounds it, else O; where tags mark no entities it gets the
@@ -206,9 +208,11 @@ class Tag(Task[Example, TagAnswer]):
         """
         if labelled:
             self.check(examples)
-        encodings = tokenizer.encode_batch([e.words for e in examples], max_length=NO_LIMIT)
+        parts = [example.parts for example in examples]
+        encodings = tokenizer.encode_batch([p.chunks for p in parts], max_length=NO_LIMIT)
         built = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
+            encoding = parts[number].of_tokens(encoding)
             wanted = self.word_targets(example, encoding) if labelled else None
             done = 0
             for window, places in word_windows(encoding, length):
@@ -226,14 +230,14 @@ class Tag(Task[Example, TagAnswer]):
         return built
 
     def word_targets(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
-        """The labels of the words that have a piece, of which entities may lose some."""
-        seen = [word for word in dict.fromkeys(encoding.words) if word is not None]
-        tags = _tags(example)
+        """Return the labels of the parts that have a token; entities may lose other parts."""
+        seen = [part for part in dict.fromkeys(encoding.words) if part is not None]
+        tags, parts = _tags(example), example.parts
         if self.scheme is None:
-            tags = [tags[word] for word in seen]
+            tags = [tags[parts.words[part]] for part in seen]
         else:
             shrunk = [
-                Entity(bisect_left(seen, start), bisect_left(seen, end), kind)
+                Entity(*(bisect_left(seen, parts.of_word(at)) for at in (start, end)), kind)
                 for start, end, kind in spans(tags)
             ]
             tags = self.scheme.encode([e for e in shrunk if e.start < e.end], len(seen))
@@ -329,21 +333,34 @@ class Tag(Task[Example, TagAnswer]):
     def _answer(
         self, example: Example, seen: list[int], tags: list[int], scores: list[float]
     ) -> TagAnswer:
-        """`seen` are the words that have a tag and its probability; they may lack some."""
-        words, names = example.words, [self.labels[tag] for tag in tags]
+        """Return the prediction for a text.
+
+        Args:
+            example: The text.
+            seen: Indices of the parts with a token; they may lack some.
+            tags: The label of each part in `seen`.
+            scores: The probability of each label.
+        """
+        words, parts = example.words, example.parts
+        last = [parts.words[end - 1] for end in parts.ends(seen)]
+        owners = [parts.words[part] for part in seen]
+        heads = [i for i, word in enumerate(owners) if i == 0 or word != owners[i - 1]]
+        names = [self.labels[tags[i]] for i in heads]
         if self.scheme is None:
             given = [self.labels[0]] * len(words)
-            for word, name in zip(seen, names, strict=True):
-                given[word] = name
+            for i, name in zip(heads, names, strict=True):
+                given[owners[i] : last[i] + 1] = [name] * (last[i] + 1 - owners[i])
             return TagAnswer([], words, given)
         entities, whole = [], []
+        bounds = [*heads, len(seen)]
         for start, end, kind in spans(names):
-            entity = Entity(seen[start], seen[end - 1] + 1, kind)
+            inside = slice(bounds[start], bounds[end])
+            entity = Entity(owners[inside.start], last[inside.stop - 1] + 1, kind)
             first, after = (
                 example.word_spans[entity.start][0],
                 example.word_spans[entity.end - 1][1],
             )
-            score = fmean(scores[start:end])
+            score = fmean(scores[inside])
             entities.append(TaggedEntity(example.text[first:after], kind, first, after, score))
             whole.append(entity)
         return TagAnswer(entities, words, self.scheme.encode(whole, len(words)))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from tokenizers import Regex, pre_tokenizers
 
 # Google's BERT, tokenization.py, _is_chinese_char
-_CHINESE = (
+CHINESE = (
     "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df"
     "\U0002a700-\U0002b73f\U0002b740-\U0002b81f\U0002b820-\U0002ceaf"
     "\uf900-\ufaff\U0002f800-\U0002fa1f]"
@@ -20,7 +20,7 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
     each Chinese character is a word of its own."""
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_CHINESE), "isolated"),
+            pre_tokenizers.Split(Regex(CHINESE), "isolated"),
             pre_tokenizers.BertPreTokenizer(),
         ]
     )
