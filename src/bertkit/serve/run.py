@@ -27,7 +27,7 @@ from bertkit.nn.precision import Inference
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.app import install_app
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.connection import Connection
+from bertkit.serve.connection import Connection, raise_file_limit
 from bertkit.serve.limits import KEY, Limits, read_keys
 from bertkit.serve.metrics import TOGETHER, Metrics
 from bertkit.serve.registry import ModelRegistry
@@ -75,9 +75,12 @@ def serve(plan: Plan) -> None:
             f"warning: whoever reaches {address} may use this server, for it has no keys; give "
             f"some (--keys FILE, or the environment variable {KEY})"
         )
+    connections = raise_file_limit()
     settings: dict[str, Any] = {
         "workers": plan.workers,
-        "http": Connection,
+        "http": partial(Connection, limit=connections),
+        # asyncio accepts as many before it closes the first: they must fit into the limit of files
+        "backlog": connections // 6,
         "log_config": None,
         "access_log": False,
         "proxy_headers": False,
