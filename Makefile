@@ -8,8 +8,9 @@ WITH_DATASETS := .venv/.installed-datasets
 PARALLEL := -n auto --dist worksteal
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Of a benchmark, such as OPTIONS="--only fp32 --minutes 10"; `python -m benchmarks --help` has all.
-# Of tests, what pytest takes.
+# Options of a benchmark, such as OPTIONS="--only fp32 --minutes 10", OPTIONS=--quick (a fraction of the
+# work) or OPTIONS=--fresh (measure again); `python -m benchmarks --help` lists all. Options of tests
+# are those of pytest.
 OPTIONS ?=
 
 .DEFAULT_GOAL := help
@@ -138,5 +139,5 @@ bench-startup: install ## a fresh process to its first embedding, against senten
 bench-gradients: install ## how far gradients in bf16 are from fp32, beside transformers
 	$(BIN)/python -m benchmarks gradients $(OPTIONS)
 
-bench-report: install ## all kept results as one page with pictures
+bench-report: install ## the published results as one page with charts
 	$(BIN)/python -m benchmarks report

@@ -1,7 +1,8 @@
 """`python -m benchmarks NAME`: run one benchmark, or draw them all with `report`.
 
-Rows are written as they are measured (`results/PROCESSOR/NAME.json`) and not measured again, so
-that a run that was stopped goes on.
+Each row is written to `local/PROCESSOR/NAME.json` when it is measured, and not measured again, so
+that an interrupted run resumes. Git ignores `local/`. `results/` has the published rows, which
+`report` draws; to publish rows, copy their file there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--only", metavar="TEXT", help="the rows whose description holds TEXT")
     parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured of them")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in local/")
     some = parser.add_argument_group("of some benchmarks alone")
     some.add_argument("--tasks", metavar="A,B", help="these alone")
     some.add_argument("--seeds", metavar="0,1", help="by default several")

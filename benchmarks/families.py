@@ -86,7 +86,6 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 TASKS = {"sst2": 3, "mrpc": 5}
 """Epochs of fine-tuning, on at most so many rows."""
 ROWS = 4_000
-PICTURES = Path(__file__).parents[1] / "docs" / "science"
 PEER_BATCH = 32
 
 
@@ -139,7 +138,7 @@ def main(options: Options) -> None:
         return
     for what in known["BERT"].scores:
         scores = {name: known[name].scores[what] for name in VARIANTS}
-        write_svg(PICTURES / f"families-{what.split()[0]}.svg", score_bars(scores, what))
+        write_svg(kept.LOCAL / f"families-{what.split()[0]}.svg", score_bars(scores, what))
 
 
 def written(line: Learned | Timed) -> str:

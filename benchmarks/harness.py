@@ -16,9 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from benchmarks.kept import Book, How, Row, asked, row
+from benchmarks.kept import Book, How, Row, asked, progress, row
 
 Found = TypeVar("Found")
+
+SILENT_SECONDS = 10
+"""Shortest time between two lines of progress."""
 
 AT_ONCE = 14
 """Runs on a GPU at a time."""
@@ -63,10 +66,17 @@ def bf16_here() -> bool:
 def turns(
     calls: Mapping[str, Callable[[], Found]], rounds: int, *, warm: int = 1
 ) -> tuple[dict[str, list[float]], dict[str, list[Found]]]:
-    """Seconds and answers of each side, in turn (A B C A B C …), after rounds that are not kept."""
+    """Time each side in turn (A B C A B C …), after `warm` rounds that do not count.
+
+    Prints a line after each round that ends at least ten seconds after the last line.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
     answers: dict[str, list[Found]] = {name: [] for name in calls}
+    printed = time.monotonic()
     for number in range(warm + rounds):
+        if time.monotonic() > printed + SILENT_SECONDS:
+            progress(f"round {number + 1} of {warm + rounds}")
+            printed = time.monotonic()
         for name, call in calls.items():
             start = time.perf_counter()
             answer = call()

@@ -21,8 +21,10 @@ from bertkit.storage import append_text, write_json
 from bertkit.threads import cores
 
 RESULTS = Path(__file__).parent / "results"
-"""A folder for each class of processor, in it a file for each benchmark."""
+"""Published results, which are committed: a directory per processor class, a file per benchmark."""
 
+LOCAL = Path(__file__).parent / "local"
+"""Results of this machine, in the same layout. Git ignores the directory."""
 
 LIMIT = "limit"
 """The name of a peer that is a number to keep, and no program."""
@@ -155,7 +157,7 @@ class Book:
         folder: Path | None = None,
     ) -> None:
         self.name, self.quick, self.only = name, quick, only
-        self.path = (folder or RESULTS) / processor_class() / f"{name}.json"
+        self.path = (folder or LOCAL) / processor_class() / f"{name}.json"
         self.rows: dict[tuple[str, str], Row] = {}
         self.notes: list[str] = []
         if quick or not self.path.exists():
@@ -167,11 +169,16 @@ class Book:
             refuse_others(self.path, [(kept.machine, kept.versions)])
 
     def wanted(self, what: str, *peers: str) -> bool:
-        """Whether one of these rows is asked for and not measured yet."""
-        return any((what, p) not in self.rows and self._asked(what, p) for p in peers)
+        """Return whether a requested row is missing, and print which one."""
+        missing = [p for p in peers if (what, p) not in self.rows and self._asked(what, p)]
+        if missing:
+            progress(f"{self.name}: measuring {what}, against {', '.join(missing)}")
+        return bool(missing)
 
     def add(self, *rows: Row) -> None:
-        """Keep the rows, in place of those that compare the same."""
+        """Print and keep the rows. They replace rows with the same keys."""
+        for r in rows:
+            progress(f"{self.name}: {r.what}, against {r.peer_name}: {short(r.ratio)}×")
         self.rows |= {r.key: r for r in rows}
         if rows and not self.quick:
             self._write()
@@ -209,8 +216,8 @@ def asked(only: str, what: str, peer: str) -> bool:
 
 
 def log_of(name: str) -> Path:
-    """Where a benchmark keeps its single runs on this class of processor."""
-    return RESULTS / processor_class() / f"{name}.jsonl"
+    """Return the file in which a benchmark keeps its runs on this machine."""
+    return LOCAL / processor_class() / f"{name}.jsonl"
 
 
 def lines(log: Path, kind: Any) -> list[Any]:
@@ -221,6 +228,7 @@ def lines(log: Path, kind: Any) -> list[Any]:
 
 def append(log: Path, line: str) -> None:
     """Add a line to a log, the first with its folder."""
+    progress(f"{log.stem}: {line[:100].strip()}")
     log.parent.mkdir(parents=True, exist_ok=True)
     append_text(log, line)
 
@@ -233,9 +241,14 @@ def refuse_others(path: Path, kept: Sequence[tuple[Machine, dict[str, str]]]) ->
         same = (there.cpu, there.cores, there.threads) == (here.cpu, here.cores, here.threads)
         if not same or known != packages:
             raise SystemExit(
-                f"{path}: holds rows of another machine, of other versions or with other threads; "
-                "start over with --fresh"
+                f"{path}: contains results of another machine, of other package versions or of "
+                "another number of threads; add OPTIONS=--fresh to the make command to start over"
             )
+
+
+def progress(line: str) -> None:
+    """Print a line of progress to stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def show(title: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> None:

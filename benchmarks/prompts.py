@@ -20,7 +20,6 @@ from bertkit.recipes.prompts import evaluate_prompts
 from bertkit.storage import write_text
 
 RUNS = Path("runs", "prompts")
-PICTURE = Path(__file__).parents[1] / "docs" / "science" / "prompts-sst2.svg"
 SHOTS, ROWS, DRAWS = (0, 1, 4, 8), 500, 3
 TEMPLATE = "Review: {text}\nSentiment: {label}\n\n"
 WORDS = ("0=negative", "1=positive")
@@ -54,7 +53,9 @@ def main(options: Options) -> None:
             out=None if options.quick else RUNS,
         )
         if not options.quick:
-            write_text(PICTURE, (RUNS / "accuracy.svg").read_text(encoding="utf-8"))
+            picture = kept.LOCAL / "prompts-sst2.svg"
+            kept.LOCAL.mkdir(exist_ok=True)
+            write_text(picture, (RUNS / "accuracy.svg").read_text(encoding="utf-8"))
         took = f"{time.perf_counter() - start:.0f} s for all {2 * len(SHOTS)} rows"
         for one in scores:
             each = ((one.accuracy, one.deviation), (one.calibrated, one.calibrated_deviation))

@@ -85,6 +85,7 @@ EXAM = 2048
 """Samples that are scored at most."""
 PLACE = Path("runs") / "speedrun"
 RECORDS = Path(__file__).parent / "records"
+"""Published records. New records are written to `kept.LOCAL`."""
 SHOWN = 100
 """Steps between those that a record's journal has, beside scores of held-out text."""
 AHEAD = 3.0
@@ -357,10 +358,10 @@ def hour(who: str, folder: Path, root: Path, quick: bool) -> Run:
     return run
 
 
-def keep_record(out: Path, run: Run, records: Path = RECORDS) -> None:
+def keep_record(out: Path, run: Run, records: Path = kept.LOCAL / "records") -> None:
     """Keep the run file and the journal of an hour's folder, and what made it."""
     asked = subprocess.run(
-        ["git", "-C", str(records.parent), "rev-parse", "HEAD"],
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
         capture_output=True,
         check=False,
         text=True,

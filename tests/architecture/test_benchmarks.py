@@ -169,6 +169,48 @@ def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
     assert some.wanted(*fast.key)
 
 
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_published_results_do_not_stop_a_local_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "processor_class", lambda: path.parent.name)
+    monkeypatch.setattr(kept, "versions", lambda: {"python": "2.7"})
+    monkeypatch.setattr(kept, "LOCAL", tmp_path)
+    book = kept.Book(path.stem)
+    assert book.rows == {}
+    before = path.read_bytes()
+    book.add(*rows())
+    kept.append(kept.log_of(path.stem), "{}\n")
+    assert path.read_bytes() == before
+    assert {file.parent for file in tmp_path.rglob("*.json*")} == {tmp_path / path.parent.name}
+
+
+def test_git_ignores_local_results() -> None:
+    ignored = (kept.LOCAL.parents[1] / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert f"/{kept.LOCAL.relative_to(kept.LOCAL.parents[1])}/" in ignored
+    assert kept.log_of("few").is_relative_to(kept.LOCAL)
+    for path in kept.LOCAL.parent.glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        assert "RESULTS" not in source or path.name in ("kept.py", "report.py")
+        assert '"docs"' not in source  # pictures of a run are local, too
+
+
+def test_benchmark_prints_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = kept.Book("toy", folder=tmp_path)
+    (row, _) = rows()
+    assert book.wanted(*row.key)
+    assert capsys.readouterr().err == "toy: measuring a <b>, against peer\n"
+    monkeypatch.setattr(harness, "SILENT_SECONDS", -1)
+    harness.turns({"A": lambda: 1}, rounds=1)
+    assert capsys.readouterr().err == "round 1 of 2\nround 2 of 2\n"
+    book.add(row)
+    assert capsys.readouterr().err == "toy: a <b>, against peer: 3.00×\n"
+    assert not book.wanted(*row.key)
+    assert capsys.readouterr().err == ""
+
+
 def test_only_the_rows_that_are_asked_for_are_wanted(tmp_path: Path) -> None:
     book = kept.Book("toy", folder=tmp_path, only="FP32")
     assert book.wanted("embed, fp32", "OpenVINO")
@@ -274,7 +316,7 @@ def test_a_comparison_that_was_stopped_goes_on(
             machine=kept.machine(), versions=kept.versions(),
         )  # fmt: skip
 
-    monkeypatch.setattr(kept, "RESULTS", tmp_path)
+    monkeypatch.setattr(kept, "LOCAL", tmp_path)
     monkeypatch.setattr(precision, "gains_by_bf16", lambda device: False)
     monkeypatch.setattr(finetune, "processes", lambda: nullcontext(run))
     monkeypatch.setattr(finetune, "data_folder", lambda: tmp_path)
