@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -92,19 +93,14 @@ def name_class(folder: Path, name: str, where: str = "tokenizer_config.json") ->
 def test_every_class_is_equal_or_rejected(file: str, tmp_path: Path) -> None:
     FILES[file](tmp_path)
     names = {*classes("merges.txt" if file == "words" else file), *SUPPORTED[file]}
-    supported = set()
     for name in sorted(names):
         name_class(tmp_path, name)
-        try:
-            Tokenizer.load(tmp_path)
-        except TokenizerError as error:
-            if name not in SUPPORTED[file]:
-                assert "is not supported with" in str(error) or "has no" in str(error), name
-            continue
         if name in SUPPORTED[file]:
             equal_ids(tmp_path)
-            supported.add(name)
-    assert supported == SUPPORTED[file]
+        else:
+            with contextlib.suppress(TokenizerError):
+                Tokenizer.load(tmp_path)
+                equal_ids(tmp_path)
     assert len(names) >= 10
 
 
