@@ -65,6 +65,13 @@ def read_choices(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]
     return questions, f"{path}: {said}; {len(questions):,} questions of {most} choices"
 
 
+def is_right(question: ChoiceQuestion, index: int) -> bool:
+    """Return whether a choice has the text of the right choice, apart from case and white space."""
+    assert question.answer is not None
+    right, choice = (question.choices[i].casefold().split() for i in (question.answer, index))
+    return choice == right
+
+
 def checked(question: ChoiceQuestion) -> ChoiceQuestion:
     """The question itself.
 

@@ -109,8 +109,11 @@ def mine(
     rows = 0
     with writing(out) as partial, partial.open("w", encoding="utf-8") as file:
         for query, hits in _asked(searcher, asked, False, MINED):
-            wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0][skip : skip + negatives]
-            for right in _answers(searcher, asked[query], graded[query]):
+            answers = list(_answers(searcher, asked[query], graded[query]))
+            texts = {answer.text for answer in answers}  # a copy of an answer is no negative
+            wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0 and h.text not in texts]
+            wrong = wrong[skip : skip + negatives]
+            for right in answers:
                 if len(wrong) < negatives:
                     continue  # rows are to have equally many
                 for row in _rows(searcher, asked[query], right, wrong, learner, margins):

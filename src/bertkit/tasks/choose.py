@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.data.choices import ChoiceQuestion, checked, read_choices
+from bertkit.data.choices import ChoiceQuestion, checked, is_right, read_choices
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
@@ -159,7 +159,7 @@ class Choose(ChoiceTask[ChoiceAnswer]):
         self, answers: Sequence[ChoiceAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
         """accuracy."""
-        right = [a.index == e.answer for a, e in zip(answers, examples, strict=True)]
+        right = [is_right(e, a.index) for a, e in zip(answers, examples, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
     def error_record(self, answer: ChoiceAnswer, example: ChoiceQuestion) -> ErrorRecord:
@@ -168,7 +168,7 @@ class Choose(ChoiceTask[ChoiceAnswer]):
             f"{example.text} {example.stem}".strip(),
             example.choices[example.answer],
             f"{answer.choice} ({answer.score:.2f})",
-            0.0 if answer.index == example.answer else 1.0 - answer.scores[example.answer],
+            0.0 if is_right(example, answer.index) else 1.0 - answer.scores[example.answer],
         )
 
 

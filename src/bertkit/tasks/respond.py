@@ -15,7 +15,7 @@ from torch import nn
 from bertkit import metrics
 from bertkit.config import Count, Settings
 from bertkit.data.bad_rows import each_of
-from bertkit.data.choices import ChoiceQuestion, checked, json_rows, place_of
+from bertkit.data.choices import ChoiceQuestion, checked, is_right, json_rows, place_of
 from bertkit.data.order import Purpose, generator
 from bertkit.data.paths import suffix
 from bertkit.data.readers import read_text
@@ -153,11 +153,14 @@ class Respond(ChoiceTask[ResponseAnswer]):
 
 
 def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
-    """The place of the right response, from 1; behind those as good, so that a model which cannot
-    tell them apart gains nothing."""
+    """Return the rank of the right response among the distinct candidates, from 1.
+
+    Ties count against it, so that a model gains nothing from equal scores.
+    """
     assert example.answer is not None
     least = answer.scores[example.answer]
-    return sum(score >= least for score in answer.scores)
+    better = (i for i, score in enumerate(answer.scores) if score >= least)
+    return 1 + sum(not is_right(example, i) for i in better)
 
 
 # ---- readers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -63,7 +63,8 @@ class Options(Settings, frozen=True):
 
     loss: Literal["ranking", "cosine", "cosent", "triplet", "margin_mse"] | None = None
     """`ranking`: of all texts of a step each is to find its own second (Henderson et al. 2017), and
-    none of its negatives; single texts find themselves again under another dropout (SimCSE).
+    none of its negatives; copies of that second are ignored; single texts find themselves again
+    under another dropout (SimCSE).
     `cosine`: the cosine is the label. `cosent`: of two pairs of a step the one with the higher
     label has the higher cosine (Su 2022, CoSENT). `triplet`: nearer to the second than to the
     negative. `margin_mse`: by how much, the label says (Hofstätter et al. 2020), in cosines times
@@ -93,9 +94,9 @@ class Options(Settings, frozen=True):
 
 
 class SimilarityAnswer(msgspec.Struct, frozen=True):
-    """The cosine of two texts' vectors; among several pairs without labels, the place of the second
-    text among all second ones, by their cosine, from 1 (of more than 4,096
-    pairs, those of a part)."""
+    """The cosine of two texts' vectors; among several pairs without labels, the rank of the second
+    text among all distinct second texts, by cosine, from 1 (of more than 4,096 pairs, those of a
+    part). Texts with equal tokens are not distinct."""
 
     score: float
     rank: int | None = None
@@ -294,6 +295,16 @@ class Similarity(Task[Example, SimilarityAnswer]):
             where=[examples[number].where for number, *_ in rows],
             prompts=prompts,
         )
+        if labelled and self.options.loss == "ranking":
+            seconds = _numbered(
+                e.ids for e, (_, place, _) in zip(encodings, rows, strict=True) if place == 1
+            )
+            copies = len(seconds) - len(set(seconds.tolist()))
+            if copies:
+                say(
+                    f"similarity: {copies:,} of {len(seconds):,} second texts are duplicates; a "
+                    "duplicate of the target is not used as a negative"
+                )
         return [
             Feature(encoding, number, target=(place, examples[number].label) if labelled else None)
             for encoding, (number, place, _) in zip(encodings, rows, strict=True)
@@ -316,12 +327,15 @@ class Similarity(Task[Example, SimilarityAnswer]):
         order = torch.argsort(batch.example * texts + places.long())
         vectors, labels = outputs[order].unflatten(0, (count, texts)), labels[order][::texts]
         widths = {outputs.shape[1], *self.options.dimensions}
-        losses = [self._loss(vectors[..., :width], labels) for width in sorted(widths)]
+        copies = _copies_of_targets(batch, order.tolist(), texts)
+        losses = [self._loss(vectors[..., :width], labels, copies) for width in sorted(widths)]
         loss = torch.stack(losses).mean() * len(outputs) / totals[self.head]
         return Loss(loss, {self.head: loss.detach()})
 
-    def _loss(self, vectors: Tensor, labels: Tensor) -> Tensor:
-        """Shapes: vectors (examples, texts, D)."""
+    def _loss(
+        self, vectors: Tensor, labels: Tensor, copies: NDArray[np.bool_] | None = None
+    ) -> Tensor:
+        """Shapes: vectors (examples, texts, D); copies as `_copies_of_targets` returns them."""
         options = self.options
         first, *others = F.normalize(vectors, dim=-1).unbind(1)
         near = (first * others[0]).sum(-1)
@@ -339,6 +353,8 @@ class Similarity(Task[Example, SimilarityAnswer]):
                 far = (first * others[1]).sum(-1)
                 return F.mse_loss(options.scale * (near - far), labels)
         scores = options.scale * first @ torch.cat(others).T
+        if copies is not None and copies.any():
+            scores = scores.masked_fill(torch.from_numpy(copies).to(scores.device), -torch.inf)
         return F.cross_entropy(scores, torch.arange(len(first), device=scores.device))
 
     # ---- what it answers
@@ -356,7 +372,8 @@ class Similarity(Task[Example, SimilarityAnswer]):
         ranks: list[int | None] = [None] * len(examples)
         labelled = all(example.label is not None for example in examples)
         if len(examples) > 1 and not (labelled and self.options.loss in (None, *SCORED)):
-            ranks = list(_ranks(first, second))
+            numbers = _numbered(item.features[1].encoding.ids for item in outputs)
+            ranks = list(_ranks(first, second, numbers))
         return [
             SimilarityAnswer(score, rank, item.truncated)
             for score, rank, item in zip(scores.tolist(), ranks, outputs, strict=True)
@@ -365,14 +382,15 @@ class Similarity(Task[Example, SimilarityAnswer]):
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[Example]
     ) -> dict[str, float]:
-        """Pearson and Spearman where there are labels; how well seconds are found where they were
-        looked for, or there are none."""
+        """Compute Pearson and Spearman if there are labels; otherwise, or if the pairs were ranked,
+        recall and MRR, in which rows with equal texts count once."""
         labels = [example.label for example in examples if example.label is not None]
         labelled = len(labels) == len(examples)
         scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
         if not labelled or self.metric not in scores:
-            ranks = [answer.rank or 1 for answer in answers]
-            scores |= metrics.ranking(ranks, of=len(ranks))
+            each = zip(answers, examples, strict=True)
+            ranks = {example.texts[:2]: answer.rank or 1 for answer, example in each}
+            scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
 
     def error_record(self, answer: SimilarityAnswer, example: Example) -> ErrorRecord:
@@ -386,12 +404,39 @@ class Similarity(Task[Example, SimilarityAnswer]):
         )
 
 
-def _ranks(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[int]:
-    """The place of each second among all for its first; behind those as near."""
+def _copies_of_targets(batch: Batch, order: Sequence[int], texts: int) -> NDArray[np.bool_]:
+    """Find the candidates, other than the target, that have the tokens of an example's target.
+
+    Args:
+        batch: The sequences.
+        order: Their order by example and place.
+        texts: Number of texts per example.
+
+    Shapes:
+        Returns (examples, candidates): candidates place by place, as `_loss` ranks them.
+    """
+    ids, bounds = batch.ids.cpu().numpy(), batch.layout.cu_seqlens.tolist()
+    table = _numbered(ids[bounds[i] : bounds[i + 1]] for i in order).reshape(-1, texts)
+    copies: NDArray[np.bool_] = table[:, 1:2] == table[:, 1:].T.reshape(1, -1)
+    np.fill_diagonal(copies, val=False)
+    return copies
+
+
+def _numbered(texts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return a number for each text, given as its ids; equal texts have equal numbers."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in texts])
+
+
+def _ranks(
+    first: NDArray[np.float32], second: NDArray[np.float32], numbers: NDArray[np.int64]
+) -> list[int]:
+    """Return the rank of each second text among all distinct ones; ties count against it."""
+    second = second[np.unique(numbers, return_index=True)[1]]
     ranks: list[int] = []
     for start in range(0, len(first), 1024):
         scores = first[start : start + 1024] @ second.T
-        own = scores[np.arange(len(scores)), np.arange(start, start + len(scores))]
+        own = scores[np.arange(len(scores)), numbers[start : start + len(scores)]]
         ranks += (scores >= own[:, None]).sum(1).tolist()
     return ranks
 

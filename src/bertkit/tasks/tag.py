@@ -237,7 +237,11 @@ class Tag(Task[Example, TagAnswer]):
             tags = [tags[parts.words[part]] for part in seen]
         else:
             shrunk = [
-                Entity(*(bisect_left(seen, parts.of_word(at)) for at in (start, end)), kind)
+                Entity(
+                    bisect_left(seen, parts.of_word(start)),
+                    bisect_left(seen, parts.of_word(end)),
+                    kind,
+                )
                 for start, end, kind in spans(tags)
             ]
             tags = self.scheme.encode([e for e in shrunk if e.start < e.end], len(seen))
