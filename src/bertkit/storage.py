@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import gzip
 import hashlib
 import io
 import itertools
@@ -19,12 +20,18 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bertkit.errors import BertkitError, ConfigError, StorageError
 
 SETTINGS, VOCABULARY = 8 << 20, 64 << 20
 """The most bytes of a file of settings, and of one with the pieces of a vocabulary."""
+
+EXPANSION, FLOOR = 100, 16 << 20
+"""Largest ratio of unpacked to packed size, and number of unpacked bytes that is always allowed.
+
+Text is packed to a third or a tenth; a ratio of 1,000 is that of a file of equal bytes.
+"""
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -216,6 +223,46 @@ def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) 
         return path.read_bytes()
     except OSError as error:
         raise refuse(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def check_unpacked(path: Path, packed: int, unpacked: int, refuse: type[BertkitError]) -> None:
+    """Raise `refuse` if a compressed file unpacks to far more bytes than text or numbers do."""
+    most = max(FLOOR, EXPANSION * packed)
+    if unpacked > most:
+        raise refuse(
+            f"{path}: {packed:,} bytes that unpack to more than {most:,}; the file may be made to "
+            "exhaust the memory, so remove it, or unpack it if you trust it"
+        )
+
+
+class _Unpacked(io.RawIOBase):
+    """The unpacked bytes of a .gz file, up to the limit of `check_unpacked`."""
+
+    def __init__(self, path: Path, refuse: type[BertkitError]) -> None:
+        self.path, self.refuse, self.count = path, refuse, 0
+        self.packed = path.stat().st_size
+        self.stream = gzip.GzipFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self.stream.readinto(buffer)
+        self.count += size
+        check_unpacked(self.path, self.packed, self.count, self.refuse)
+        return size
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
+
+
+def open_gzip(path: Path, refuse: type[BertkitError]) -> IO[bytes]:
+    """Open the unpacked bytes of a .gz file.
+
+    Reading raises `refuse` as `check_unpacked` does.
+    """
+    return io.BufferedReader(_Unpacked(path, refuse), 1 << 16)
 
 
 def read_json(path: Path, refuse: type[BertkitError], remedy: str, *, most: int = SETTINGS) -> Any:

@@ -21,9 +21,13 @@ import msgspec
 from bertkit.data.paths import suffix
 from bertkit.data.readers import open_bytes, read_text
 from bertkit.errors import DataError
+from bertkit.storage import EXPANSION, FLOOR
 
-UNPACKED = 512 << 20
-"""Bytes that a .docx may hold when it is unpacked."""
+UNPACKED, UNPACKED_XML = 512 << 20, 64 << 20
+"""Largest unpacked size in bytes of a .docx file, and of its text with all markup."""
+
+PARAGRAPHS_OF_DOCX = 200_000
+"""Largest number of paragraphs and table rows of a .docx file."""
 
 OUTLINE = 10_000
 """Entries that are read of a PDF's outline."""
@@ -229,6 +233,8 @@ def _outlined(reader: Any, text: str, pages: list[int]) -> list[Heading]:
 
 # ---- Word
 
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
 
 def docx(stream: BinaryIO) -> Extracted:
     """The text of a Word document: a row of a table is a line, with its cells apart."""
@@ -236,21 +242,33 @@ def docx(stream: BinaryIO) -> Extracted:
     from docx.table import Table
 
     with zipfile.ZipFile(stream) as packed:
-        size = sum(part.file_size for part in packed.infolist())
-    if size > UNPACKED:
-        raise DataError(f"unpacked it has {size:,} bytes, and {UNPACKED:,} is the most")
+        parts = packed.infolist()
+    size = max(FLOOR, EXPANSION * stream.seek(0, io.SEEK_END))
+    _check_size(sum(part.file_size for part in parts), min(size, UNPACKED), "bytes")
+    markup = [part.file_size for part in parts if part.filename.endswith((".xml", ".rels"))]
+    _check_size(sum(markup), UNPACKED_XML, "bytes of text with its markup")
     stream.seek(0)
     writer = _Writer()
-    for block in Document(stream).iter_inner_content():
+    document = Document(stream)
+    count = sum(1 for _ in document.element.body.iter(f"{_W}p", f"{_W}tr"))
+    _check_size(count, PARAGRAPHS_OF_DOCX, "paragraphs and rows")
+    # Paragraph.style looks through all styles, which takes milliseconds.
+    names = {style.style_id: style.name or "" for style in document.styles}
+    for block in document.iter_inner_content():
         if isinstance(block, Table):
             rows = ({cell._tc: cell.text for cell in row.cells}.values() for row in block.rows)
             cells = (CELL.join(" ".join(cell.split()) for cell in row) for row in rows)
             writer.add("\n".join(cells))
         else:
-            name = (block.style.name if block.style is not None else None) or ""
+            name = names.get(block._p.style or "", "")
             level = re.fullmatch(r"Heading (\d)", name, re.I)
             writer.add(block.text, int(level[1]) if level else 0 if name == "Title" else None)
     return writer.extracted()
+
+
+def _check_size(size: int, most: int, unit: str) -> None:
+    if size > most:
+        raise DataError(f"unpacks to more than {most:,} {unit}; split the document, or remove it")
 
 
 # ---- reStructuredText

@@ -25,6 +25,7 @@ import msgspec
 from bertkit import console
 from bertkit.data.paths import files, suffix
 from bertkit.errors import DataError, did_you_mean
+from bertkit.storage import check_unpacked, open_gzip
 
 BlankLines = Literal["paragraphs", "documents"]
 """What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
@@ -41,6 +42,9 @@ ROWS = 1 << 10
 
 LONGEST_LINE = 64 << 20
 """Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
+
+UNPACKED = 2 << 30
+"""Largest unpacked size in bytes of a .gz file that is read at once."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,11 @@ class _Block:
 
 
 def read_text(path: Path) -> str:
-    """A whole file, also .gz, or stdin.
+    """Return the text of a complete file, also of a .gz file, or of stdin.
 
-    Raises: DataError when it is missing, empty, damaged or not UTF-8.
+    Raises:
+        DataError: If the file is missing, empty, damaged, or not UTF-8, or if it unpacks to more
+            than `UNPACKED` bytes.
     """
     if path == STDIN:
         size = sys.maxsize
@@ -146,7 +152,17 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: a pipe or a device; give it on stdin, and name -")
     else:
         size = path.stat().st_size
-    text = "".join(block.text for block in blocks(Span(path, 0, size)))
+    texts: list[str] = []
+    unpacked = 0
+    for block in blocks(Span(path, 0, size)):
+        texts.append(block.text)
+        unpacked += len(block.data)
+        if path.suffix == ".gz" and unpacked > UNPACKED:
+            raise DataError(
+                f"{path}: unpacks to more than {UNPACKED >> 30} GiB, all of which must fit in "
+                "memory; unpack or split it"
+            )
+    text = "".join(texts)
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
     return text
@@ -206,11 +222,10 @@ def blocks(span: Span) -> Iterator[_Block]:
 
 
 def open_bytes(file: Path) -> IO[bytes]:
-    """The bytes of a file, unpacked where it is .gz; those of stdin each time."""
+    """Open the bytes of a file, unpacked if it is .gz, or those of stdin."""
     if file == STDIN:
         return io.BytesIO(_read_once(sys.stdin.buffer))
-    # gzip.open closes what it opens; the type says less than we need
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+    return open_gzip(file, DataError) if file.suffix == ".gz" else file.open("rb")
 
 
 @lru_cache(maxsize=1)
@@ -355,8 +370,17 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     if path.is_dir():
         raise DataError(f"{path}: a folder; name a file")
     with _parquet(path) as table:
-        for rows in table.iter_batches(ROWS):
+        for rows in _batches(path, table):
             yield from rows.to_pylist()
+
+
+def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
+    """Yield the rows of a `.parquet` file, and check their total size."""
+    packed, unpacked = path.stat().st_size, 0
+    for rows in table.iter_batches(ROWS, **options):
+        unpacked += rows.nbytes
+        check_unpacked(path, packed, unpacked, DataError)
+        yield rows
 
 
 def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
@@ -370,7 +394,7 @@ def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
         if str(kind) not in ("string", "large_string"):
             raise DataError(f"{span.file}: column {field!r} holds {kind}, not text")
         line = 0
-        for rows in table.iter_batches(ROWS, columns=[field]):
+        for rows in _batches(span.file, table, columns=[field]):
             for text in rows.column(field).to_pylist():
                 line += 1
                 if text is None:
@@ -389,6 +413,9 @@ def _parquet(path: Path) -> Iterator[Any]:
         ) from None
     try:
         with parquet.ParquetFile(path) as table:
+            groups = map(table.metadata.row_group, range(table.num_row_groups))
+            size = sum(group.total_byte_size for group in groups)
+            check_unpacked(path, path.stat().st_size, size, DataError)
             yield table
     except (ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: damaged or no .parquet ({error}); get it again") from None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import normalizers, pre_tokenizers
 
 from bertkit.errors import DataError
-from bertkit.storage import writing
+from bertkit.storage import open_gzip, writing
 
 BLOCK = 1 << 22
 """Bytes read at a time."""
@@ -196,7 +196,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     """The lines of a file, many at a time, each time with the number of the first."""
     line, rest = 1, b""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with open_gzip(path, DataError) if path.suffix == ".gz" else path.open("rb") as file:
             while data := file.read(BLOCK):
                 if line == 1 and not rest:
                     data = data.removeprefix(BOM_UTF8)
