@@ -22,15 +22,18 @@ from bertkit.tasks.task import Reading
 from bertkit.text.chat import Message
 
 
-def fill_mask(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
+def fill_mask(
+    model: str, text: list[str] | None = None, /, *, top: Count = 10, device: str = "auto"
+) -> Iterator[Any]:
     """The likeliest pieces for each [MASK] of a text.
 
     Args:
         model: A model folder or hub id with a masked-LM head.
         text: By default the lines of stdin.
         top: How many pieces.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    yield from pipeline("fill-mask", model)(text or list(lines()), top=top)
+    yield from pipeline("fill-mask", model, device=device)(text or list(lines()), top=top)
 
 
 def fill_gap(model: str, text: list[str] | None = None, /, *, top: Count = 10) -> Iterator[Any]:
@@ -55,6 +58,7 @@ def generate(
     choices: list[str] | None = None,
     stream: bool = False,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> Iterator[Any] | None:
     """What a model writes behind a prompt.
 
@@ -66,8 +70,9 @@ def generate(
         choices: A text is one of these; may be repeated.
         stream: Write the text itself while it comes, and a line break after each.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     prompts = prompt or list(lines())
     if not stream:
         return iter(
@@ -90,6 +95,7 @@ def translate(
     decoding: Decoding | None = None,
     scores: bool = False,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> Iterator[Any]:
     """The lines of a file or of stdin in another language.
 
@@ -100,8 +106,9 @@ def translate(
         file: Text, a sentence a line; by default stdin.
         scores: Print JSON with each line's translations, best first, and their scores.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     if not writer.reads:
         raise CheckpointError(
             f"{writer.loaded.folder}: reads no other text than it writes; take a model with an "
@@ -133,6 +140,7 @@ def summarize(
     text_column: str | None = None,
     decoding: Decoding | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> None:
     """A summary of each document, a line each.
 
@@ -145,10 +153,11 @@ def summarize(
             of stdin.
         text_column: With a file: column of the document.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if file is None and text_column is not None:
         raise ConfigError("--text-column: goes with a file")
-    writer = pipeline("summarize", model, precision=precision)
+    writer = pipeline("summarize", model, precision=precision, device=device)
     if file is None:
         texts = ((f"stdin:{number}", line) for number, line in numbered_lines())
     else:
@@ -173,6 +182,7 @@ def chat(
     system: str | None = None,
     decoding: Decoding | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> None:
     """A conversation with a model, a turn a line.
 
@@ -183,8 +193,9 @@ def chat(
         model: A folder, GGUF file or hub id of a model that was tuned for conversations.
         system: What the model is told before; by default what its makers tell it.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     messages = [Message("system", system)] if system else []
     told, first = writer.chat, len(messages)
     length = writer.stepper.length
@@ -210,12 +221,13 @@ ANSWER = 256
 """Tokens that an answer in a conversation has room for at least, where the model has."""
 
 
-def next_sentence(model: str, a: str, b: str, /) -> Any:
+def next_sentence(model: str, a: str, b: str, /, *, device: str = "auto") -> Any:
     """How likely sentence B follows sentence A.
 
     Args:
         model: A model folder or hub id with a head for next sentences.
         a: The first sentence.
         b: The second.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    return pipeline("next-sentence", model)([a], [b])[0]
+    return pipeline("next-sentence", model, device=device)([a], [b])[0]

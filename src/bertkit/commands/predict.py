@@ -39,6 +39,7 @@ def predict(
     separator: str | None = None,
     long: Long | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> Iterator[Any]:
     """Answers to texts, from any fine-tuned model.
 
@@ -58,6 +59,7 @@ def predict(
         long: What to do with texts longer than the model; by default what the task does, and those
             of a file are cut.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if file is not None and (text or pair):
         raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
@@ -69,7 +71,7 @@ def predict(
             raise ConfigError(f"{one}: a file, and not a text; its rows are answered with --file")
     if out is not None:
         check_out(out)
-    answer = opened(model, task, precision)
+    answer = opened(model, task, precision, device)
     if file is not None:
         watched = out is not None or not sys.stdout.isatty()  # lines would break the bar
         rows, answers = answered_file(answer, file, reading, long=long, watched=watched)

@@ -13,6 +13,7 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import read_head
+from bertkit.pipelines import load_on
 from bertkit.pipelines.alignment import alignment
 from bertkit.recipes.info import elmo_info
 from bertkit.recipes.info import info as describe
@@ -41,6 +42,7 @@ def explain(
     pair: str | None = None,
     off: Sequence[str] = (),
     long: Literal["error", "truncate"] = "error",
+    device: str = "auto",
 ) -> None:
     """What a model does with a text, as a page: attention, masked words, layers.
 
@@ -51,9 +53,12 @@ def explain(
         pair: A second text, read together with the first.
         off: Switch this head off, as LAYER.HEAD from 1; once for each.
         long: What to do with a text longer than the model.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     refuse_place(out)
-    shown = explain_text(model, text, pair, off=[read_head(name) for name in off], long=long)
+    shown = explain_text(
+        load_on(model, device), text, pair, off=[read_head(name) for name in off], long=long
+    )
     write_page(out, shown)
     cut = "; the text is longer and was cut" if shown.truncated else ""
     say(
@@ -63,7 +68,13 @@ def explain(
 
 
 def align(
-    model: str, text: str, /, *, translation: str | None = None, out: Path | None = None
+    model: str,
+    text: str,
+    /,
+    *,
+    translation: str | None = None,
+    out: Path | None = None,
+    device: str = "auto",
 ) -> dict[str, Any] | None:
     """Where a decoder looks in a text while it writes each token: numbers, or a heat map.
 
@@ -75,12 +86,13 @@ def align(
         translation: What it writes; by default what it would.
         out: A picture (.svg), to be made; by default the numbers are printed, a row for each token
             of the translation.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if out is not None:
         refuse_place(out)
         if out.suffix != ".svg":
             raise ConfigError(f"{out}: the picture is an .svg file; name it so")
-    looked = alignment(model, text, translation)
+    looked = alignment(load_on(model, device), text, translation)
     if out is None:
         rows = [[round(float(weight), 4) for weight in row] for row in looked.weights]
         return {"source": looked.source, "target": looked.target, "weights": rows}

@@ -102,6 +102,16 @@ def resolve_device(name: str, setting: str = "device") -> str:
     return name
 
 
+def check_cpu(device: str, name: str) -> None:
+    """Check that a device suits a model that runs only on the CPU.
+
+    Raises:
+        DeviceError: If the device is neither auto nor the CPU.
+    """
+    if device not in ("auto", "cpu"):
+        raise DeviceError(f"device: {device!r} is not supported by {name}; use cpu")
+
+
 def add_up(total: Tensor | None, more: Tensor) -> Tensor:
     """The sum of two parts of a gradient, in fp32 at least; `total` may be overwritten.
 

@@ -11,9 +11,16 @@ import msgspec
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.nn.precision import Inference
+from bertkit.nn.precision import Inference, check_cpu
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import NUMBER, Pipeline, Work, inference_device, open_engine
+from bertkit.pipelines.base import (
+    NUMBER,
+    Pipeline,
+    Work,
+    inference_device,
+    load_on,
+    open_engine,
+)
 from bertkit.pipelines.embed import Embed
 from bertkit.pipelines.fill_gap import FillGap, GapAnswer
 from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
@@ -47,6 +54,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     pooling: str | None = ...,
     batch_invariant: bool = ...,
     revision: str | None = ...,
@@ -57,6 +65,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> FillMask: ...
 @overload
@@ -65,6 +74,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> Generate: ...
 @overload
@@ -73,6 +83,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> NextSentence: ...
 @overload
@@ -81,6 +92,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> Rerank: ...
 @overload
@@ -89,6 +101,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> Answer[SummaryAnswer] | WriteSummaries: ...
 @overload
@@ -97,6 +110,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> Words: ...
 @overload
@@ -105,6 +119,7 @@ def pipeline(  # type: ignore[overload-overlap]
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> FillGap: ...
 @overload
@@ -113,6 +128,7 @@ def pipeline(
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
+    device: str = ...,
     revision: str | None = ...,
 ) -> Answer[Any]: ...
 def pipeline(
@@ -120,6 +136,7 @@ def pipeline(
     model: str | Path | Loaded,
     *,
     precision: Inference = "fp32",
+    device: str = "auto",
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
@@ -134,35 +151,46 @@ def pipeline(
     | WriteSummaries
     | Answer[Any]
 ):
-    """A model made ready for one task; call it with texts.
+    """Return a pipeline that runs a model on texts.
 
-    `task` is embed, rerank, fill-mask, generate or next-sentence, words or fill-gap (of an ELMo's
-    folder), one that models are fine-tuned for (classify, tag, answer, ...) or a class of your own.
-    `model` is a folder, a hub id or an opened folder. `precision` auto takes bf16 where it is
-    faster; int8 is for models that write, and for others where `bertkit quantize` made the folder;
-    `pooling` (mean, cls or max) and `batch_invariant` (the same bits whatever a text is embedded
-    with, and slower) are for embed alone.
-    Raises: CheckpointError when the folder lacks the task's head.
+    Args:
+        task: embed, rerank, fill-mask, generate, next-sentence, words or fill-gap
+            (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), or a
+            `Task` class.
+        model: Model directory, hub id, or loaded model.
+        precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
+            generative model or a directory of `bertkit quantize`.
+        device: auto, cpu, or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        pooling: mean, cls or max, for embed only. Default: the pooling of the directory.
+        batch_invariant: Whether a text has the same embedding, bit for bit, in every batch, for
+            embed only. It is slower.
+        revision: Revision of a hub id.
+
+    Raises:
+        CheckpointError: If the model does not have the head that the task needs.
+        ConfigError: If the task or a setting is not supported.
+        DeviceError: If the device cannot be used.
     """
     if task in OF_ELMO:
+        check_cpu(device, "an ELMo")
         return _of_elmo(str(task), model, precision, revision)
     if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
         known = (*OTHERS, *OF_ELMO, *tasks.TASKS)
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
     if (pooling is not None or batch_invariant) and task != "embed":
         raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
-    if task == "summarize":
-        loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
-        if loaded.model.decoder is not None:
-            return WriteSummaries(loaded, precision)
-        return answering(loaded, task, precision=precision)
-    if task not in OTHERS:
-        return answering(model, task, precision=precision, revision=revision)
+    if task != "summarize" and task not in OTHERS:
+        return answering(model, task, precision=precision, revision=revision, device=device)
+    device = inference_device(device, precision, model)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    if task == "summarize" and loaded.model.decoder is None:
+        return answering(loaded, task, precision=precision, device=device)
+    engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
+    if task == "summarize":
+        return WriteSummaries(loaded, engine)
     if task == "embed":
-        engine = open_engine(loaded, precision, batch_invariant=batch_invariant)
         return Embed(loaded, engine, pooling)
-    return OTHERS[task](loaded, precision)  # type: ignore[index]
+    return OTHERS[task](loaded, engine)  # type: ignore[index]
 
 
 def _of_elmo(
@@ -198,6 +226,7 @@ __all__ = [
     "WriteSummaries",
     "answering",
     "inference_device",
+    "load_on",
     "open_engine",
     "pipeline",
 ]

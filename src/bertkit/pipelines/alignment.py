@@ -66,7 +66,7 @@ def alignment(
     return Alignment(
         writer.tokenizer.pieces(request.source),
         writer.target.pieces([*ids, *end]),
-        weights.numpy(),
+        weights.cpu().numpy(),
     )
 
 

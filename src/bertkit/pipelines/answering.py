@@ -11,8 +11,8 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.console import quietly
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
-from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import open_engine
+from bertkit.nn.precision import Inference, check_cpu
+from bertkit.pipelines.base import inference_device, open_engine
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
 from bertkit.pipelines.task import Answer
 from bertkit.tasks import Task, name_in, recorded
@@ -24,18 +24,20 @@ def answering(
     *,
     precision: Inference = "fp32",
     revision: str | None = None,
-    device: str | None = None,
+    device: str = "auto",
 ) -> Answer[Any]:
     """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
 
     Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
-    from outside the package is never imported because a folder says so: name it. It computes on
-    `device`, by default where the model is; what was learned on an ELMo, on the CPU.
+    from outside the package is never imported because a folder says so: name it. For
+    `device` see `inference_device`; a model that was trained on an ELMo runs on the CPU.
     """
     if not isinstance(model, Loaded) and is_elmo_task(folder := resolve(model, revision)):
         if precision != "fp32":
             raise ConfigError("precision: what was learned on an ELMo has fp32 alone; leave it out")
+        check_cpu(device, "a model that was trained on an ELMo")
         return ElmoAnswer(folder, task)
+    device = inference_device(device, precision, model)
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
     if task is None:
         task = name_in(loaded.settings, loaded.model.heads)

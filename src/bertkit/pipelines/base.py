@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
@@ -37,6 +40,7 @@ __all__ = [
     "Work",
     "batched",
     "inference_device",
+    "load_on",
     "open_engine",
 ]
 
@@ -56,17 +60,41 @@ class Pipeline(Protocol):
         """An answer for each."""
 
 
-def inference_device(device: str, precision: Inference) -> str:
-    """The device of a finished model; auto is the GPU where there is one, which is said.
+def inference_device(
+    device: str, precision: Inference = "fp32", model: str | Path | Loaded | None = None
+) -> str:
+    """Return the device that a trained model computes on.
 
-    int8 is for CPUs. Raises: DeviceError for one that cannot be used.
+    auto is the device of a loaded model that is on a GPU, else a GPU if PyTorch finds one, else
+    the CPU. The choice of a GPU is printed. int8 runs on the CPU.
+
+    Raises:
+        DeviceError: If the device cannot be used.
     """
     if device == "auto" and precision == "int8":
         return "cpu"
+    if device == "auto" and isinstance(model, Loaded):
+        current = next(model.model.parameters()).device
+        if current.type != "cpu":
+            return str(current)
     chosen = resolve_device(device)
     if device == "auto" and chosen != "cpu":
         say(f"device: {chosen}")
     return chosen
+
+
+def load_on(model: str | Path | Loaded, device: str, revision: str | None = None) -> Loaded:
+    """Load a model whose weights are on a device. A model that is already loaded is not changed.
+
+    Raises:
+        DeviceError: If the device cannot be used; before the model is loaded.
+    """
+    chosen = torch.device(inference_device(device, model=model))
+    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    if next(loaded.model.parameters()).device == chosen:
+        return loaded
+    network = copy.deepcopy(loaded.model) if loaded is model else loaded.model
+    return replace(loaded, model=network.to(chosen))
 
 
 def open_engine(

@@ -22,8 +22,8 @@ from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import layer_states, pieces_of, word_states
 from bertkit.errors import DataError
-from bertkit.nn.precision import Precision
-from bertkit.pipelines import Words, pipeline
+from bertkit.nn.precision import Precision, check_cpu
+from bertkit.pipelines import Words, inference_device, pipeline
 from bertkit.pipelines.elmo_task import word_features
 from bertkit.pipelines.words import whole_words
 from bertkit.progress import progress
@@ -74,21 +74,27 @@ class Frozen(FrozenWords, Protocol):
         """
 
 
-def open_frozen(model: str | Path | Loaded, precision: Precision = "fp32") -> Frozen:
+def open_frozen(
+    model: str | Path | Loaded, precision: Precision = "fp32", device: str = "auto"
+) -> Frozen:
     """An opened model, or the one of a folder or hub id. Raises: CheckpointError."""
     if isinstance(model, Loaded):
-        return FrozenEncoder(model, precision)
+        return FrozenEncoder(model, precision, inference_device(device, model=model))
     folder = resolve(model)
     if is_elmo(folder):
-        return FrozenElmo(pipeline("words", folder, precision=precision))
-    return FrozenEncoder(load(folder, heads=()), precision)
+        return FrozenElmo(pipeline("words", folder, precision=precision, device=device))
+    device = inference_device(device)
+    return FrozenEncoder(load(folder, heads=()), precision, device)
 
 
-def open_words(model: str | Path | Loaded, precision: Precision = "fp32") -> FrozenWords:
+def open_words(
+    model: str | Path | Loaded, precision: Precision = "fp32", device: str = "auto"
+) -> FrozenWords:
     """The same, or a file of word vectors. Raises: CheckpointError; DataError naming the line."""
     if not isinstance(model, Loaded) and is_vectors(model):
+        check_cpu(device, "a file of word vectors")
         return FrozenVectors(Vectors.load(model))
-    return open_frozen(model, precision)
+    return open_frozen(model, precision, device)
 
 
 def is_vectors(model: str | Path) -> bool:
@@ -132,11 +138,15 @@ class FrozenEncoder:
     Raises: ConfigError for a model of LSTMs.
     """
 
-    def __init__(self, loaded: Loaded, engine: Engine | Precision) -> None:
+    def __init__(
+        self, loaded: Loaded, engine: Engine | Precision, device: str | None = None
+    ) -> None:
         _ = loaded.model.transformer
         self.loaded = loaded
         self.engine = (
-            engine if isinstance(engine, Engine) else Engine(loaded.model, precision=engine)
+            engine
+            if isinstance(engine, Engine)
+            else Engine(loaded.model, precision=engine, device=device)
         )
         self.sees = "what stands before it" if loaded.model.causal else "both sides at once"
 

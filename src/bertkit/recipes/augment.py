@@ -52,6 +52,7 @@ def augment(
     share: float = 0.4,
     candidates: Count = 15,
     seed: Seed = 0,
+    device: str = "auto",
     reading: Reading | None = None,
 ) -> dict[str, int]:
     """More labelled texts for a student: words are replaced by likely ones.
@@ -73,6 +74,7 @@ def augment(
         share: How likely a word is replaced in a copy.
         candidates: How many of the likeliest words one is drawn from.
         seed: Of the draws.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     refuse_used(out)
     if out.suffix != ".jsonl":
@@ -82,7 +84,7 @@ def augment(
             f"copies = {copies}, candidates = {candidates}, share = {share}: one copy and one "
             "candidate at least, and a share above 0 and up to 1"
         )
-    guesser = Guesser(model, candidates)
+    guesser = Guesser(model, candidates, device)
     near = None if vectors is None else Vectors.load(vectors)
     rows: Sequence[Example] = read_examples(Classify, data, reading)
     lines, changed = [], 0
@@ -128,8 +130,8 @@ def _candidates(text: str, guesser: Guesser, near: Vectors | None, count: int) -
 class Guesser:
     """A model that says which words could stand at places of a text."""
 
-    def __init__(self, model: str | Path, count: int) -> None:
-        fill_mask = pipeline("fill-mask", model)
+    def __init__(self, model: str | Path, count: int, device: str = "auto") -> None:
+        fill_mask = pipeline("fill-mask", model, device=device)
         self.engine, self.head, self.count = fill_mask.engine, fill_mask.head, count
         self.tokenizer: Tokenizer = fill_mask.tokenizer
         self.length = fill_mask.loaded.length

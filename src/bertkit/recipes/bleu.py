@@ -40,6 +40,7 @@ def evaluate_translation(
     *,
     decoding: Decoding | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> TranslationScore:
     """BLEU and chrF of a model's translations of a file, by sacrebleu.
 
@@ -50,6 +51,7 @@ def evaluate_translation(
         source: Text to translate, a sentence a line.
         reference: Translations by people, line by line.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     metrics = _metrics()
     texts, right = read_lines(source), read_lines(reference)
@@ -58,7 +60,7 @@ def evaluate_translation(
             f"{source}, {reference}: {len(texts):,} and {len(right):,} lines; lines that belong "
             "together stand in the same place"
         )
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     began = time.perf_counter()
     answers = [best for best, *_ in writer(texts, decoding)]
     seconds = time.perf_counter() - began

@@ -100,6 +100,8 @@ class Compare(Settings, frozen=True):
     length: Count | None = None
     """Tokens of a text (or pair) that models read, words of each text for the word vectors and
     ELMo; what is longer is cut. By default the model's own, or a shorter one's beside it."""
+    device: str = "auto"
+    """Device that the models are fine-tuned on; auto is a GPU if PyTorch finds one."""
     precision: Precision = "auto"
     """Of the encoders and the GPT; LSTMs compute in fp32."""
     epochs: Count = 3
@@ -334,10 +336,11 @@ class _Trial:
                 seed=seed,
                 length=self.length,
                 precision=precision,
+                device=self.settings.device,
             ),
         )
         if "test" in self.rows:
-            scores = numbers(evaluate(str(out), self.rows["test"]))
+            scores = numbers(evaluate(str(out), self.rows["test"], device=self.settings.device))
         return {name: value for name, value in scores.items() if name != "epoch"}
 
     def record(self) -> dict[str, Any]:

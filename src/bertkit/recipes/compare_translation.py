@@ -71,6 +71,8 @@ class CompareTranslation(Settings, frozen=True):
     lstm_learning_rate: Positive = 2e-3
     """Of both LSTMs."""
     transformer_learning_rate: Positive = 1e-3
+    device: str = "auto"
+    """Device that the models are trained on; auto is a GPU if PyTorch finds one."""
     precision: Precision = "fp32"
     """Of the numbers that all of them learn with."""
     beams: Count = 1
@@ -251,6 +253,7 @@ class _Trial:
             "train.batch_size": settings.batch_size,
             "train.seed": seed,
             "train.precision": settings.precision,
+            "train.device": settings.device,
             "train.log_every": max(1, steps // 20),
             "train.evaluate_every": max(1, steps // 4),
             "train.save_every": max(1, steps // 4),
@@ -270,8 +273,10 @@ class _Trial:
             for part, sides in self.texts.items()
             for side, texts in zip(SIDES, sides, strict=True)
         }
+        settings = plain(self.settings)
+        del settings["device"]  # a comparison may be resumed on another device
         record = {
-            "settings": plain(self.settings),
+            "settings": settings,
             "metric": self.metric,
             "sha256": {
                 path.name: hashlib.sha256(content.encode()).hexdigest()
@@ -328,7 +333,7 @@ class _Trial:
                 pretrain(
                     self.run_file(name, seed), corpus=self.out / "pairs", out=folder, resume=going
                 )
-                answers = pipeline("generate", folder)(
+                answers = pipeline("generate", folder, device=self.settings.device)(
                     self.texts["dev"][0], Decoding(beams=self.settings.beams)
                 )
                 texts = [" ".join(best.text.split()) for best, *_ in answers]

@@ -28,6 +28,7 @@ def contexts(
     out: Path | str,
     layer: int = -1,
     precision: Precision = "fp32",
+    device: str = "auto",
 ) -> dict[str, Any]:
     """The same word in several texts, by word vectors, ELMo, GPT and BERT: cosines of its states.
 
@@ -47,13 +48,14 @@ def contexts(
         layer: Which layer the picture shows, of models that have several; the last by default, 0
             is the embeddings. All are in contexts.json and on the page.
         precision: Of the numbers the models compute with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     out = Path(out)
     refuse_used(out)
     texts, ranges = _texts(word, file)
     rows = []
     for name in models:
-        frozen = open_words(name, precision)
+        frozen = open_words(name, precision, device)
         own = compared(frozen, read_word(name, frozen, texts, ranges), texts, ranges)
         rows.append({"model": name, "sees": own.sees, "cosines": own.cosines})
         if not -len(own.cosines) <= layer < len(own.cosines) and frozen.layers:

@@ -28,6 +28,7 @@ def evaluate(
     errors: Path | str | None = None,
     name: str | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
     reading: Reading | Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> dict[str, Any]:
@@ -49,10 +50,15 @@ def evaluate(
         task: module:Class, for a task from outside the package.
         errors: A folder, to be made, for the worst answers: errors.html and errors.jsonl.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if errors is not None:
         refuse_used(Path(errors), option="--errors")
-    answer = model if isinstance(model, Answer) else answering(model, task, precision=precision)
+    answer = (
+        model
+        if isinstance(model, Answer)
+        else answering(model, task, precision=precision, device=device)
+    )
     (named,) = with_keywords("evaluate", {Reading: reading}, columns)
     if isinstance(examples, str | Path):
         name = name or str(examples)

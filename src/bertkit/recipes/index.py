@@ -23,7 +23,7 @@ from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, Work
+from bertkit.pipelines import Embed, Work, inference_device
 from bertkit.progress import progress
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, model_of, name_of, similarity_of
@@ -52,6 +52,7 @@ def index(
     sync: bool = False,
     skip_bad: bool = False,
     precision: Inference = "auto",
+    device: str = "auto",
     columns: Columns | None = None,
 ) -> dict[str, int]:
     """Put documents into a store, to be searched.
@@ -76,9 +77,11 @@ def index(
         sync: Take out what is in the store and not among these documents.
         skip_bad: Leave out files and rows that cannot be used, and name them.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     limit_onednn_cache()
     columns = columns or Columns()
+    device = inference_device(device, precision, model)
     if model is None:
         model = _its_model(store)
     listing = listed(paths)
@@ -99,7 +102,7 @@ def index(
         if length is not None and not 8 <= length <= most:
             raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
         room = _room(loaded.tokenizer, before, length or most)
-        embed = embedder(loaded, precision, similarity, before)
+        embed = embedder(loaded, precision, similarity, before, device)
         spec = Spec(
             model=name_of(model),
             fingerprint=fingerprint(embed),

@@ -39,6 +39,7 @@ def evaluate_retrieval(
     rerank: str | None = None,
     model: str | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> dict[str, float]:
     """Score a search on judged queries: nDCG, MRR, MAP and recall.
 
@@ -53,8 +54,9 @@ def evaluate_retrieval(
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
         precision: Of the numbers the models compute with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    searcher = _searcher(store, rerank=rerank, model=model, precision=precision)
+    searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     texts, graded = _judged(searcher, queries, judgments)
     top = SCORED if searcher.rerank is None else CANDIDATES
     hits = dict(_asked(searcher, texts, hybrid, top))
@@ -76,6 +78,7 @@ def mine(
     rerank: str | None = None,
     model: str | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> dict[str, int]:
     """Queries with right and almost right passages, to train a better search on.
 
@@ -98,8 +101,9 @@ def mine(
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
         precision: Of the numbers the models compute with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    searcher = _searcher(store, rerank=rerank, model=model, precision=precision)
+    searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     if margins and (searcher.rerank is None or learner != "similarity"):
         raise ConfigError("margins: they are a re-ranker's (--rerank), and for similarity alone")
     if negatives < 1 or skip < 0:

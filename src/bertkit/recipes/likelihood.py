@@ -65,6 +65,7 @@ def evaluate_likelihood(
     train: Rows | None = None,
     rows: Count | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
     reading: Reading | None = None,
 ) -> ChoicesScore | AcceptabilityScore:
     """Choices, or sentences of two labels, told apart by how likely a model finds them.
@@ -82,8 +83,9 @@ def evaluate_likelihood(
         train: Labelled sentences on which the threshold is chosen.
         rows: As many of the examples, evenly spaced; by default all.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
         raise ConfigError("model: reads a text and writes another; take one such as SmolLM2")
     if train is not None:

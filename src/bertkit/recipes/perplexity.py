@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded
 from bertkit.data.blocks import Block, block
 from bertkit.data.collate import collate
 from bertkit.data.readers import documents
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.objectives.pretrain import pretrain
-from bertkit.pipelines.base import batched
+from bertkit.pipelines.base import batched, load_on
 from bertkit.training.loop import evaluate
 
 BLOCKS = 256
@@ -33,7 +33,9 @@ class Perplexity(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def evaluate_text(model: str | Path | Loaded, texts: Sequence[Path], /) -> Perplexity:
+def evaluate_text(
+    model: str | Path | Loaded, texts: Sequence[Path], /, *, device: str = "auto"
+) -> Perplexity:
     """Perplexity and bits per byte of a model that writes, on any text.
 
     Documents are read in blocks as long as the model, of which each knows nothing of the one
@@ -43,8 +45,9 @@ def evaluate_text(model: str | Path | Loaded, texts: Sequence[Path], /) -> Perpl
     Args:
         model: A model folder or hub id with a language-model head.
         texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    loaded = model if isinstance(model, Loaded) else load(model)
+    loaded = load_on(model, device)
     if "lm" not in loaded.model.heads:
         raise CheckpointError(
             f"{loaded.folder}: has no lm head; take a model that writes, such as GPT-2"

@@ -11,7 +11,7 @@ from bertkit.data.given import KINDS, is_rows
 from bertkit.data.paths import is_table
 from bertkit.engine.exported import RECORD
 from bertkit.errors import ConfigError, DataError
-from bertkit.nn.precision import Inference
+from bertkit.nn.precision import Inference, check_cpu
 from bertkit.recipes.predict_file import answered
 from bertkit.tasks import Task
 from bertkit.tasks.answering import STREAM, Answering
@@ -26,6 +26,7 @@ def opened(
     model: str | Path | Loaded,
     task: str | type[Task[Any, Any]] | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> Answering[Any]:
     """A fine-tuned folder ready to answer, or what `bertkit export --task` made of one.
 
@@ -34,12 +35,13 @@ def opened(
     if isinstance(model, str | Path) and (Path(model) / RECORD).exists():
         if precision == "int8":
             raise ConfigError("precision: an exported graph has no integers; leave it out")
+        check_cpu(device, "an exported graph")
         from bertkit.tasks.exported import ExportedAnswer
 
         return ExportedAnswer(Path(model), task, precision)
     from bertkit.pipelines import answering
 
-    return answering(model, task, precision=precision)
+    return answering(model, task, precision=precision, device=device)
 
 
 def predict(
@@ -50,6 +52,7 @@ def predict(
     task: str | type[Task[Any, Any]] | None = None,
     long: Long | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
     reading: Reading | Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> list[Any]:
@@ -58,10 +61,10 @@ def predict(
 
     Columns are told as those of files are, or named by keywords: `text_column="review"`. Labels
     are not needed. Texts longer than the model are cut, and counted, where the task can cut them;
-    `long` says otherwise.
+    `long` says otherwise. `device` auto is a GPU if PyTorch finds one.
     Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
-    answer = model if isinstance(model, Answering) else opened(model, task, precision)
+    answer = model if isinstance(model, Answering) else opened(model, task, precision, device)
     (named,) = with_keywords("predict", {Reading: reading}, columns)
     if isinstance(rows, str) and is_table(rows):
         raise DataError(f"{rows}: a file, and not a text; give its Path for its rows")

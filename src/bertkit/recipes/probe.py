@@ -86,6 +86,8 @@ class Probe(Settings, frozen=True):
     """Sentences of either file that are read, from its start; all by default."""
     precision: Precision = "fp32"
     """Of the frozen encoder."""
+    device: str = "auto"
+    """Device of the frozen encoder; auto is a GPU if PyTorch finds one."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def probe(
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
     task = Tag.from_examples(learn, Options())
     task.check(check)
-    frozen = open_frozen(model, settings.precision)
+    frozen = open_frozen(model, settings.precision, settings.device)
     chosen = _chosen(combinations, frozen)
     parts = [frozen.features(task, rows, labelled=rows is learn) for rows in (learn, check)]
     stored = sorted({layer for combination in chosen for layer in combination.layers})

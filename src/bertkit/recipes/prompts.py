@@ -56,6 +56,7 @@ def evaluate_prompts(
     out: Path | None = None,
     seed: Seed = 0,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> list[PromptScore]:
     """Accuracy of labels that a model gives by a prompt with k examples, for each k.
 
@@ -77,11 +78,12 @@ def evaluate_prompts(
         out: Folder for a chart of accuracy by k, and the numbers.
         seed: Of the draws.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if out is not None:
         refuse_used(out)
     before, behind = _split(template.replace("\\n", "\n"))
-    writer = pipeline("generate", model, precision=precision)
+    writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
         raise ConfigError("model: reads a text and writes another; take one such as SmolLM2")
     learned, scored = take_examples(Classify, train, dev, None)

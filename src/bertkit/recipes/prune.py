@@ -28,7 +28,7 @@ from bertkit.models.surgery import (
     without_heads,
 )
 from bertkit.objectives.loss import totals
-from bertkit.pipelines import Answer, answering
+from bertkit.pipelines import Answer, answering, load_on
 from bertkit.recipes.evaluate import evaluate
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
@@ -48,6 +48,7 @@ def prune(
     heads: Sequence[Head | str] = (),
     layers: Sequence[int] = (),
     task: str | type[Task[Any, Any]] | None = None,
+    device: str = "auto",
     reading: Reading | None = None,
 ) -> dict[str, Any]:
     """Take from a fine-tuned model the heads or layers that it needs least.
@@ -68,6 +69,7 @@ def prune(
         heads: Take this head instead, as LAYER.HEAD from 1; once for each.
         layers: Keep this layer instead, and no other, from 1; once for each.
         task: The model's task, where it is module:Class.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     taken = [read_head(head) if isinstance(head, str) else head for head in heads]
     refuse_used(out)
@@ -82,7 +84,7 @@ def prune(
             "data: heads would be chosen by the rows that score them (dev); give others, such as a "
             "part of what the model was fine-tuned on"
         )
-    ready = answering(model, task)
+    ready = answering(load_on(model, device), task)
     network = ready.loaded.model
     if layers:
         lighter = keep_layers(network, layers)
@@ -116,6 +118,7 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     and section 4.1.
     """
     model = copy.deepcopy(model).eval()
+    device = next(model.parameters()).device
     parts = attentions(model)
     changes = torch.zeros(len(parts), model.config.heads, dtype=torch.double)
     mixed: list[Tensor] = []
@@ -129,7 +132,7 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     units = group(features)
     lengths = [sum(len(f.encoding) for f in unit) for unit in units]
     for places in by_length(lengths, MAX_BATCH_TOKENS):
-        batch = task.batch([feature for place in places for feature in units[place]])
+        batch = task.batch([feature for place in places for feature in units[place]]).to(device)
         mixed.clear()
         task.loss(model, batch, totals([batch])).total.backward()
         for layer, x in enumerate(mixed):
@@ -138,7 +141,9 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
             sums = change.new_zeros(len(batch.layout.lengths), model.config.heads)
             sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
             # shared layers come up again and again
-            changes[model.config.depths[layer]] += sums.abs().sum(0) * totals([batch])[task.head]
+            changes[model.config.depths[layer]] += (
+                sums.abs().sum(0).cpu() * totals([batch])[task.head]
+            )
     scores: NDArray[np.float64] = (
         changes / changes.norm(dim=1, keepdim=True).clamp(min=1e-30)
     ).numpy()

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.collate import collate
@@ -20,7 +20,7 @@ from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.pretrain import pretrain
-from bertkit.pipelines.base import batched
+from bertkit.pipelines.base import batched, load_on
 from bertkit.progress import progress
 from bertkit.training.loop import evaluate
 
@@ -44,7 +44,12 @@ class PseudoPerplexity(msgspec.Struct, frozen=True):
 
 
 def evaluate_masked(
-    model: str | Path | Loaded, texts: Sequence[Path], /, *, tokens: Count = 2000
+    model: str | Path | Loaded,
+    texts: Sequence[Path],
+    /,
+    *,
+    tokens: Count = 2000,
+    device: str = "auto",
 ) -> PseudoPerplexity:
     """Loss and pseudo-perplexity of a masked language model, on any text.
 
@@ -58,8 +63,9 @@ def evaluate_masked(
         model: A model folder or hub id with a masked-LM head.
         texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
         tokens: How many tokens are masked at most.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    loaded = model if isinstance(model, Loaded) else load(model)
+    loaded = load_on(model, device)
     if "mlm" not in loaded.model.heads or any(
         name.startswith("heads.mlm.") for name in loaded.report.fresh
     ):

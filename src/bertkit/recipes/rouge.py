@@ -50,6 +50,7 @@ def evaluate_summaries(
     decoding: Decoding | None = None,
     lead_words: Count | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
     reading: Reading | None = None,
 ) -> SummaryScore:
     """ROUGE of a model's summaries, beside that of the first words of each document.
@@ -61,11 +62,12 @@ def evaluate_summaries(
         lead_words: So many are taken of each document; by default as many as a reference has on
             average.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     examples = read_examples(Seq2seq, file, reading)
     documents = [example.document for example in examples]
     references = [example.references for example in examples]
-    writer = pipeline("summarize", model, precision=precision)
+    writer = pipeline("summarize", model, precision=precision, device=device)
     began = time.perf_counter()
     answers = summaries(writer, documents, decoding)
     seconds = time.perf_counter() - began

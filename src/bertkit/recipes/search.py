@@ -35,6 +35,7 @@ def search(
     rerank: str | None = None,
     model: str | None = None,
     precision: Inference = "fp32",
+    device: str = "auto",
 ) -> None:
     """The documents that answer a query best: by meaning, words, or both.
 
@@ -50,8 +51,9 @@ def search(
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
         precision: Of the numbers the models compute with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    searcher = Searcher(store, rerank=rerank, model=model, precision=precision)
+    searcher = Searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     terminal = query is None and sys.stdin.isatty()
     if terminal:
         say(f"{len(searcher.store):,} passages. Write what to look for; Ctrl-D ends.")

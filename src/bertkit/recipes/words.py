@@ -29,6 +29,7 @@ def evaluate_words(
     *,
     train: Path | None = None,
     precision: Precision = "fp32",
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Score what each layer knows of words: word similarity, words in context.
 
@@ -46,8 +47,9 @@ def evaluate_words(
             sentence2, label} (WiC), or WiC's own .data.txt.
         train: Rows in context to choose the cosine by that tells them apart.
         precision: Of the numbers the model computes with.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    frozen = open_words(model, precision)
+    frozen = open_words(model, precision, device)
     if suffix(file) == ".jsonl" or file.name.endswith(WIC):
         return word_in_context(frozen, file, train)
     if train is not None:

@@ -15,7 +15,7 @@ from bertkit.data.passages import BETWEEN
 from bertkit.data.sentences import split
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
-from bertkit.nn.precision import Inference
+from bertkit.nn.precision import Inference, check_cpu
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.store import Hit, Similarity, Store, conditions
 from bertkit.text.long import Long, encode
@@ -48,24 +48,37 @@ def similarity_of(loaded: Loaded) -> Similarity:
     )
 
 
-def embedder(loaded: Loaded, precision: Inference, similarity: Similarity, prompt: str) -> Embed:
+def embedder(
+    loaded: Loaded,
+    precision: Inference,
+    similarity: Similarity,
+    prompt: str,
+    device: str = "auto",
+) -> Embed:
     """A model whose vectors are compared by their dot product, which is the cosine where they have
     length 1; `prompt` stands before its texts."""
-    from bertkit.pipelines import Embed
+    from bertkit.pipelines import Embed, inference_device, open_engine
 
-    embed = Embed(loaded, precision, normalize=similarity == "cosine")
+    device = inference_device(device, precision, loaded)
+    engine = open_engine(loaded, precision, device=device)
+    embed = Embed(loaded, engine, normalize=similarity == "cosine")
     embed.prompt.usual = prompt
     return embed
 
 
 def _open(
-    model: str | Path | Loaded, precision: Inference, similarity: Similarity, prompt: str
+    model: str | Path | Loaded,
+    precision: Inference,
+    similarity: Similarity,
+    prompt: str,
+    device: str,
 ) -> Embed | Exported:
     """The same of a folder, or of what `bertkit export` made of one, which needs no torch."""
     if isinstance(model, str | Path):
         if (Path(model) / RECORD).exists():
             if precision == "int8":
                 raise ConfigError("precision: an exported graph has no integers; leave it out")
+            check_cpu(device, "an exported graph")
             exported = Exported(model, precision)
             exported.normalize = similarity == "cosine"
             exported.prompt.usual = prompt
@@ -73,7 +86,7 @@ def _open(
         from bertkit.checkpoint.folder import load
 
         model = load(model)
-    return embedder(model, precision, similarity, prompt)
+    return embedder(model, precision, similarity, prompt, device)
 
 
 def fingerprint(embed: Embed | Exported) -> str:
@@ -120,11 +133,12 @@ class Searcher:
         model: str | Path | Loaded | None = None,
         rerank: str | Path | Loaded | None = None,
         precision: Inference = "fp32",
+        device: str = "auto",
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         spec = self.store.spec
         model = model_of(self.store) if model is None else model
-        self.embed = _open(model, precision, spec.similarity, spec.query_prompt)
+        self.embed = _open(model, precision, spec.similarity, spec.query_prompt, device)
         if fingerprint(self.embed) != spec.fingerprint:
             raise SearchError(
                 f"{self.store.place}: was made with the model {spec.model}, and "
@@ -135,7 +149,7 @@ class Searcher:
         if rerank is not None:
             from bertkit.pipelines import pipeline
 
-            self.rerank = pipeline("rerank", rerank, precision=precision)
+            self.rerank = pipeline("rerank", rerank, precision=precision, device=device)
 
     def __call__(
         self,

@@ -200,8 +200,8 @@ def _read(query: str, work: Work) -> str:
 class SearchPipeline:
     """The pipeline of a store: queries with their conditions -> hits."""
 
-    def __init__(self, store: str, precision: Inference) -> None:
-        self.searcher = Searcher(store, precision=precision)
+    def __init__(self, store: str, precision: Inference, device: str) -> None:
+        self.searcher = Searcher(store, precision=precision, device=device)
         embed = self.searcher.embed
         assert isinstance(embed, Embed)  # a store is made with a model
         self.embed, self.policies, self.loaded = embed, embed.policies, embed.loaded
@@ -326,7 +326,7 @@ class ModelRegistry:
             torch.set_num_threads(usually)
         self.search = None
         if store is not None:
-            self.search = SearchPipeline(store, precision)
+            self.search = SearchPipeline(store, precision, self.device)
             tuned.append(torch.get_num_threads())
         # all share torch's, and each may be tuned to others
         torch.set_num_threads(max(tuned, default=usually))
