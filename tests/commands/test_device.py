@@ -82,6 +82,7 @@ LINES = {
     "translate": "{0}/gpt {0}/text.txt",
     "chat": "{0}/gpt",
     "next-sentence": "{0}/model a b",
+    "token-embeddings": "{0}/model day",
     "embed": "{0}/model text",
     "index": "{0}/docs.jsonl --model {0}/model --store {0}/other",
     "search": "{0}/store day",
@@ -130,6 +131,7 @@ def any_device(monkeypatch: Patch) -> str:
         ("embed", "model"),
         ("fill-mask", "model"),
         ("next-sentence", "model"),
+        ("token-embeddings", "model"),
         ("generate", "gpt"),
     ],
 )

@@ -39,6 +39,7 @@ PAGES = [
     DOCS / "guide" / "corpus.md",
     DOCS / "guide" / "elmo.md",
     DOCS / "guide" / "scale.md",
+    DOCS / "guide" / "token-embeddings.md",
     DOCS / "guide" / "window.md",
     DOCS / "guide" / "words.md",
 ]

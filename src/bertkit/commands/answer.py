@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertkit.config import Count
 from bertkit.console import asked, lines, numbered_lines, say
@@ -14,7 +14,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.base import batched
+from bertkit.pipelines.base import STREAM, batched
 from bertkit.pipelines.summarize import summaries
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.seq2seq import Seq2seq
@@ -219,6 +219,36 @@ def chat(
 
 ANSWER = 256
 """Tokens that an answer in a conversation has room for at least, where the model has."""
+
+
+def token_embeddings(
+    model: str,
+    text: list[str] | None = None,
+    /,
+    *,
+    layer: int = -1,
+    long: Literal["error", "truncate"] = "error",
+    precision: Inference = "fp32",
+    device: str = "auto",
+) -> Iterator[Any]:
+    """Print the token embeddings (hidden states) of texts.
+
+    Args:
+        model: Model directory or hub id.
+        text: Texts. Default: the lines of stdin.
+        layer: Layer of the hidden states. 0 is the embedding layer, -1 the last layer.
+        long: What to do with texts longer than the model: raise an error, or truncate them.
+        precision: Precision of the matrix multiplications.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+    """
+    embed = pipeline("token-embeddings", model, precision=precision, device=device)
+    for part in batched(text or lines(), STREAM):
+        for answer in embed(part, layer=layer, long=long):
+            yield {
+                "tokens": answer.tokens,
+                "offsets": answer.offsets.tolist(),
+                "embeddings": answer.embeddings.tolist(),
+            }
 
 
 def next_sentence(model: str, a: str, b: str, /, *, device: str = "auto") -> Any:

@@ -65,6 +65,7 @@ COMMANDS = {
     "chat": "commands.answer:chat",
     "next-sentence": "commands.answer:next_sentence",
     "embed": "recipes.embed:embed_texts",
+    "token-embeddings": "commands.answer:token_embeddings",
     "index": "recipes.index:index",
     "search": "recipes.search:search",
     "mine": "recipes.judge:mine",
@@ -88,7 +89,7 @@ SECTIONS = {
     "Learn from labels": "finetune distill augment prune extend-positions",
     "Score and compare": "evaluate glue runs compare probe",
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
-    "Search": "embed index search mine",
+    "Search": "embed token-embeddings index search mine",
     "Look inside": "view explain align contexts info",
     "Serve, publish, make faster": "serve push export quantize tune",
 }

@@ -128,6 +128,11 @@ class Model(nn.Module):
         """
         if compute is not None:
             return compute(self, batch)
+        if not isinstance(batch, Batch):
+            raise ConfigError(
+                f"model: expected a Batch, got {type(batch).__name__}; use "
+                'bertkit.pipeline("token-embeddings", ...) for hidden states of texts'
+            )
         states = self.states(batch)
         return {name: head(states, batch) for name, head in self.heads.items()}
 

@@ -29,18 +29,20 @@ from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
 from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import Answer
+from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
 from bertkit.pipelines.words import Words, WordStates
 from bertkit.tasks import Task
 from bertkit.tasks.summarize import SummaryAnswer
 
 A = TypeVar("A", bound=msgspec.Struct)
 
-OTHERS: Mapping[str, type[Embed | FillMask | Generate | NextSentence | Rerank]] = {
+OTHERS: Mapping[str, type[Embed | EmbedTokens | FillMask | Generate | NextSentence | Rerank]] = {
     "embed": Embed,
     "fill-mask": FillMask,
     "generate": Generate,
     "next-sentence": NextSentence,
     "rerank": Rerank,
+    "token-embeddings": EmbedTokens,
 }
 """Pipelines that are no task's own."""
 
@@ -97,6 +99,15 @@ def pipeline(  # type: ignore[overload-overlap]
 ) -> Rerank: ...
 @overload
 def pipeline(  # type: ignore[overload-overlap]
+    task: Literal["token-embeddings"],
+    model: str | Path | Loaded,
+    *,
+    precision: Inference = ...,
+    device: str = ...,
+    revision: str | None = ...,
+) -> EmbedTokens: ...
+@overload
+def pipeline(  # type: ignore[overload-overlap]
     task: Literal["summarize"],
     model: str | Path | Loaded,
     *,
@@ -142,6 +153,7 @@ def pipeline(
     revision: str | None = None,
 ) -> (
     Embed
+    | EmbedTokens
     | FillGap
     | FillMask
     | Generate
@@ -154,7 +166,7 @@ def pipeline(
     """Return a pipeline that runs a model on texts.
 
     Args:
-        task: embed, rerank, fill-mask, generate, next-sentence, words or fill-gap
+        task: embed, token-embeddings, rerank, fill-mask, generate, next-sentence, words or fill-gap
             (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), or a
             `Task` class.
         model: Model directory, hub id, or loaded model.
@@ -210,6 +222,7 @@ __all__ = [
     "Answer",
     "Candidate",
     "Embed",
+    "EmbedTokens",
     "FillGap",
     "FillMask",
     "GapAnswer",
@@ -220,6 +233,7 @@ __all__ = [
     "NextSentenceAnswer",
     "Pipeline",
     "Rerank",
+    "TokenEmbeddings",
     "WordStates",
     "Words",
     "Work",

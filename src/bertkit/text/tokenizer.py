@@ -320,6 +320,8 @@ class Tokenizer:
         pairs = None if pair is None else [pair]
         return self.encode_batch([text], pairs, max_length=max_length, truncate=truncate)[0]
 
+    __call__ = encode
+
     def encode_batch(
         self,
         texts: Sequence[Text],

@@ -1,0 +1,117 @@
+"""Token embeddings: the hidden states of each token, in any layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded
+from bertkit.data.given import several
+from bertkit.engine.engine import Engine, Forward
+from bertkit.engine.words import layer_states
+from bertkit.errors import ConfigError
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import NUMBER, STREAM, ModelPipeline, Work, batched
+from bertkit.text.long import Long
+
+Layer = int | Sequence[int]
+"""A layer or several: 0 is the embedding layer, -1 the last layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEmbeddings:
+    """The tokens of a text, special tokens included, and their hidden states.
+
+    Shapes: offsets (T, 2), start and end of each token in characters of the text, (0, 0) for added
+    special tokens; embeddings (T, D), or (J, T, D) for J layers.
+    """
+
+    tokens: list[str]
+    offsets: NDArray[np.int64]
+    embeddings: NDArray[np.float32]
+    truncated: bool
+
+
+class EmbedTokens(ModelPipeline):
+    """Texts -> the hidden states of their tokens (`TokenEmbeddings`)."""
+
+    def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+        """Raises: ConfigError for a model of LSTMs."""
+        _ = loaded.model.transformer
+        super().__init__(loaded, engine)
+        self.layers = loaded.model.config.layers
+
+    def __call__(
+        self, texts: str | Sequence[str], *, layer: Layer = -1, long: Long = "error"
+    ) -> list[TokenEmbeddings]:
+        """Return the tokens of each text with their hidden states.
+
+        The hidden states are `hidden_states[layer]` of `AutoModel` in transformers, without
+        padding.
+
+        Args:
+            texts: One text, or several.
+            layer: Layer, or several layers: 0 is the embedding layer, -1 the last layer.
+            long: "error" rejects a text that is longer than the model accepts, "truncate"
+                truncates it.
+
+        Raises:
+            ConfigError: If the model does not have the layer.
+            DataError: If a text is too long.
+        """
+        return [
+            answer
+            for part in batched(several(texts), STREAM)
+            for answer in self.run(self.prepare(part, layer=layer, long=long))
+        ]
+
+    def prepare(
+        self, texts: Sequence[str], *, layer: Layer = -1, long: Long = "error"
+    ) -> list[Work]:
+        """Tokenize texts. Raises: ConfigError, DataError as a call does."""
+        if long == "window":
+            raise ConfigError("long: window is not supported for token embeddings; use truncate")
+        size = NUMBER * self.loaded.model.config.hidden * len(self._indices(layer))
+        return [
+            replace(work, item=layer, answer_bytes=size * work.tokens)
+            for work in self._encoded(texts, None, long)
+        ]
+
+    def run(self, works: Sequence[Work]) -> list[TokenEmbeddings]:
+        """Return the tokens of each text with their hidden states."""
+        encodings = [work.features[0].encoding for work in works]
+        layers = sorted({index for work in works for index in self._indices(work.item)})
+        every = [np.arange(len(encoding)) for encoding in encodings]
+        answers = []
+        states = self.engine.run(encodings, _float32(layers), every) if works else []
+        for work, encoding, rows in zip(works, encodings, states, strict=True):
+            chosen = [layers.index(index) for index in self._indices(work.item)]
+            embeddings = np.ascontiguousarray(rows[:, chosen].swapaxes(0, 1))
+            if isinstance(work.item, int):
+                embeddings = embeddings[0]
+            tokens = self.tokenizer.pieces(encoding.ids)
+            answers.append(
+                TokenEmbeddings(tokens, encoding.offsets, embeddings, encoding.truncated)
+            )
+        return answers
+
+    def _indices(self, layer: Layer) -> list[int]:
+        """The layers, counted from the embedding layer."""
+        count = self.layers + 1
+        layers = [layer] if isinstance(layer, int) else list(layer)
+        for index in layers:
+            if not -count <= index < count:
+                raise ConfigError(
+                    f"layer: {index} does not exist; use 0 (embeddings) to {self.layers}, or -1 "
+                    "for the last layer"
+                )
+        return [index % count for index in layers]
+
+
+def _float32(layers: Sequence[int]) -> Forward:
+    """Hidden states of these layers in fp32. Shapes: (N, J, D)."""
+    states = layer_states(layers)
+    return lambda model, batch: states(model, batch).float()
