@@ -74,7 +74,7 @@ def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path
     ("change", "said"),
     [
         ({"activation_function": "os.system"}, "activation_function = 'os.system'; bertkit has"),
-        ({"use_residual": True}, "use_residual = True; bertkit has False"),
+        ({"use_residual": True}, "use_residual = True"),
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
         ({"in_features": "x"}, "in_features and out_features are to be numbers"),
         ({"out_features": 6}, "its weights are not those of"),

@@ -204,6 +204,8 @@ def load(
     fresh = tuple(wanted) if heads is not None else ()
     report = fill(model, family, weights, fresh=fresh, where=folder if one_file else inner / FILE)
     tokenizer = one_file.tokenizer if one_file else Tokenizer.load(inner)
+    if pooling is not None and pooling.lowercase:
+        tokenizer = tokenizer.lowercased()
     _check_tokenizer(tokenizer, inner, family, config)
     length = (
         pooled_length or length_of(settings, path) or tokenizer.max_length or config.max_positions

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,25 @@ import msgspec
 from torch import Tensor
 
 from bertkit import storage
+from bertkit.checkpoint.pooling_keys import (
+    DENSE_KEYS,
+    MODES,
+    MODULES_KEYS,
+    NORMALIZE_KEYS,
+    OTHER_MODES,
+    POOLING_KEYS,
+    RERANKER_KEYS,
+    RERANKER_SETTINGS_KEYS,
+    SETTINGS_KEYS,
+    TRANSFORMER_KEYS,
+)
 from bertkit.checkpoint.run_folder import RUN
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
+from bertkit.published import Keys
 from bertkit.storage import write_json, writing
 from bertkit.text.prompts import Prompts
-
-MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-"""What sentence-transformers calls each pooling."""
 
 ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.Tanh": "tanh",
@@ -31,6 +42,14 @@ ACTIVATIONS: dict[str, Activation] = {
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
+OLDER_LENGTHS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the same file in sentence-transformers before version 1, in its order."""
+
+ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+"""The modules that a directory may have, in this order; Dense and Normalize are optional."""
 
 MOST, LONGEST_NAME = 16, 255
 """Modules of a folder, and characters of the name of a module's folder."""
@@ -65,7 +84,7 @@ def write_pooling(
     )
     if pooling.dense is not None:
         _write_dense(folder / paths[2], pooling.dense, weights or {})
-    write_json(folder / LENGTH, {"max_seq_length": length, "do_lower_case": False})
+    write_json(folder / LENGTH, {"max_seq_length": length, "do_lower_case": pooling.lowercase})
     settings = {
         "prompts": pooling.prompts.named,
         "default_prompt_name": pooling.prompts.default,
@@ -94,57 +113,122 @@ def _write_dense(folder: Path, dense: Dense, weights: Mapping[str, Tensor]) -> N
 
 
 def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
-    """The pooling of a sentence-transformers folder, where its encoder is, and its length."""
+    """Read the modules of a sentence-transformers directory.
+
+    Returns:
+        The pooling, or None if the directory has no vectors; the directory of the encoder; and the
+        maximum number of tokens, or None.
+
+    Raises:
+        CheckpointError: If a file is invalid, or a module or a setting is not supported.
+    """
     if not (folder / MODULES).exists():
         return None, folder, None
-    pooling, inner = _settings(folder / SETTINGS), folder
     parts = read_json(folder / MODULES)
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise CheckpointError(f"{folder / 'modules.json'}: not a list of modules")
+        raise CheckpointError(f"{folder / MODULES}: not a list of modules")
     if len(parts) > MOST:
         raise CheckpointError(
             f"{folder / MODULES}: {len(parts)} modules, and at most {MOST} are read"
         )
     for part in parts:
-        name = str(part.get("path", ""))
-        if not name.isprintable() or len(name) > LONGEST_NAME:
-            raise CheckpointError(f"{folder / MODULES}: {name!r} is no name of a folder")
-        place = folder / name
-        if folder.resolve() not in (place.resolve(), *place.resolve().parents):
-            raise CheckpointError(f"{folder / 'modules.json'}: {name!r} leaves the folder")
-        match str(part.get("type", "")).rsplit(".", 1)[-1]:
-            case "Transformer":
-                inner = place
-            case "Pooling":
-                config = read_object(place / "config.json")
-                pooled = config.get("include_prompt", True) is not False
-                pooling = replace(
-                    pooling,
-                    mode=_pooling_mode(config, place / "config.json"),
-                    prompts=msgspec.structs.replace(pooling.prompts, pooled=pooled),
-                )
-            case "Dense" if pooling.dense is None and not pooling.normalize:
-                pooling = replace(pooling, dense=_read_dense(place))
-            case "Normalize":
-                pooling = replace(pooling, normalize=True)
-            case "Dense":
-                where = f"after {'Dense' if pooling.dense else 'Normalize'!r}"
-                raise CheckpointError(
-                    f"{folder / MODULES}: a module 'Dense' {where}; bertkit has one, before that"
-                )
-            case other:
-                raise CheckpointError(
-                    f"{folder / MODULES}: a module {other!r}, which bertkit has not"
-                )
-    settings = inner / LENGTH
-    length = read_object(settings).get("max_seq_length") if settings.exists() else None
+        _check(MODULES_KEYS, part, folder / MODULES)
+    if len({str(part.get("name")) for part in parts}) < len(parts):
+        raise CheckpointError(f"{folder / MODULES}: two modules have the same name; rename one")
+    places = [_module_folder(folder, str(part.get("path", ""))) for part in parts]
+    kinds = [_module_type(folder, str(part.get("type", ""))) for part in parts]
+    if kinds == ["Transformer"]:  # a re-ranker has no vectors
+        path = folder / SETTINGS
+        _check(RERANKER_SETTINGS_KEYS, read_object(path) if path.exists() else {}, path)
+        return None, places[0], _length_of(_read_transformer(places[0], RERANKER_KEYS), places[0])
+    _check_order(folder, kinds)
+    lengths = _read_transformer(places[0], TRANSFORMER_KEYS)
+    pooling = _settings(folder / SETTINGS)
+    pooling = replace(pooling, lowercase=bool(lengths.get("do_lower_case")))
+    for place, kind in zip(places[1:], kinds[1:], strict=True):
+        pooling = _with_module(pooling, place, kind)
+    return pooling, places[0], _length_of(lengths, places[0])
+
+
+def _length_of(settings: Mapping[str, Any], place: Path) -> int | None:
+    """Return the maximum number of tokens."""
+    length = settings.get("max_seq_length")
     if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{settings}: max_seq_length = {length!r} is no number of tokens")
-    return pooling, inner, length
+        raise CheckpointError(
+            f"{place / LENGTH}: max_seq_length = {length!r} is no number of tokens"
+        )
+    return length
+
+
+def _check(keys: Keys, settings: Mapping[str, Any], path: Path) -> None:
+    """Raise CheckpointError if a setting is not supported."""
+    try:
+        keys.check(settings)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; use a model without this setting") from None
+
+
+def _module_folder(folder: Path, name: str) -> Path:
+    if not name.isprintable() or len(name) > LONGEST_NAME:
+        raise CheckpointError(f"{folder / MODULES}: {name!r} is no name of a folder")
+    place = folder / name
+    if folder.resolve() not in (place.resolve(), *place.resolve().parents):
+        raise CheckpointError(f"{folder / MODULES}: {name!r} leaves the folder")
+    return place
+
+
+def _module_type(folder: Path, name: str) -> str:
+    kind = name.rsplit(".", 1)[-1]
+    if kind not in ORDER or not name.startswith("sentence_transformers."):
+        raise CheckpointError(f"{folder / MODULES}: a module {name!r}, which bertkit has not")
+    return kind
+
+
+def _check_order(folder: Path, kinds: Sequence[str]) -> None:
+    """Raise CheckpointError unless modules have the order that bertkit has."""
+    for before, kind in pairwise(kinds):
+        if ORDER.index(kind) <= ORDER.index(before):
+            raise CheckpointError(
+                f"{folder / MODULES}: a module {kind!r} after {before!r}; use a model with one "
+                f"module each of {', '.join(ORDER)}, in this order"
+            )
+    if list(kinds[:2]) != ["Transformer", "Pooling"]:
+        raise CheckpointError(
+            f"{folder / MODULES}: the modules are {', '.join(kinds) or 'none'}; use a model that "
+            "begins with Transformer and Pooling"
+        )
+
+
+def _read_transformer(place: Path, keys: Keys) -> dict[str, Any]:
+    """Read the settings of the module Transformer from the first file that has any."""
+    for name in (LENGTH, *OLDER_LENGTHS):
+        settings = read_object(place / name) if (place / name).exists() else {}
+        if settings:
+            _check(keys, settings, place / name)
+            return settings
+    return {}
+
+
+def _with_module(pooling: Pooling, place: Path, kind: str) -> Pooling:
+    """Add a module's settings to a pooling."""
+    path = place / "config.json"
+    if kind == "Dense":
+        return replace(pooling, dense=_read_dense(place))
+    if kind == "Normalize":
+        _check(NORMALIZE_KEYS, read_object(path) if path.exists() else {}, path)
+        return replace(pooling, normalize=True)
+    config = read_object(path)
+    _check(POOLING_KEYS, {} if config.get("pooling_mode") else config, path)
+    pooled = bool(config.get("include_prompt", True))
+    return replace(
+        pooling,
+        mode=_pooling_mode(config, path),
+        prompts=msgspec.structs.replace(pooling.prompts, pooled=pooled),
+    )
 
 
 def _settings(path: Path) -> Pooling:
-    """A pooling with the folder's prompts, and by what its vectors are compared."""
+    """Read the prompts of a directory, and the function that compares its vectors."""
     config = read_object(path) if path.exists() else {}
     named, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
@@ -157,17 +241,23 @@ def _settings(path: Path) -> Pooling:
             f"{path}: truncate_dim = {config['truncate_dim']!r}; bertkit keeps all numbers of a "
             "vector; remove it, and cut vectors where you use them"
         )
+    _check(SETTINGS_KEYS, config, path)
     prompts = Prompts({name: text or "" for name, text in named.items()}, default)
     return Pooling(prompts=prompts, similarity=str(config.get("similarity_fn_name") or "cosine"))
 
 
 def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
-    modes = [
-        k.removeprefix("pooling_mode_") for k, v in config.items() if v is True and "_mode_" in k
-    ] or [str(config.get("pooling_mode"))]
-    for name, mode in MODES.items():
-        if modes in ([name], [mode]):
-            return mode
+    """Return the pooling; the key `pooling_mode` wins over the older `pooling_mode_*`."""
+    named = config.get("pooling_mode")
+    modes = named if isinstance(named, list) else [named]
+    if named is None:
+        older = [f"pooling_mode_{name}" for name in (*MODES, *OTHER_MODES)]
+        chosen = [key.removeprefix("pooling_mode_") for key in older if config.get(key)]
+        modes = [MODES.get(name, name) for name in chosen]
+        if not chosen and any(key in config for key in older):
+            modes = ["mean"]
+    if len(modes) == 1 and modes[0] in POOLINGS:
+        return modes[0]
     raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by {', '.join(POOLINGS)}")
 
 
@@ -179,17 +269,13 @@ def _read_dense(folder: Path) -> Dense:
             pass
         case _:
             raise CheckpointError(f"{path}: in_features and out_features are to be numbers")
-    known: dict[str, Collection[Any]] = {
-        "activation_function": tuple(ACTIVATIONS),  # asked with ==: a file may hold a list
-        "use_residual": (False, None),
-        "module_input_name": ("sentence_embedding", None),
-        "module_output_name": ("sentence_embedding", None),
-    }
-    for key, values in known.items():
-        if key in config and config[key] not in values:
-            names = ", ".join(map(str, values))
-            raise CheckpointError(f"{path}: {key} = {config[key]!r}; bertkit has {names}")
-    activation = ACTIVATIONS[config.get("activation_function", next(iter(ACTIVATIONS)))]
+    _check(DENSE_KEYS, config, path)
+    name = config.get("activation_function", next(iter(ACTIVATIONS)))
+    if name not in tuple(ACTIVATIONS):  # compared with ==: a file may hold a list
+        raise CheckpointError(
+            f"{path}: activation_function = {name!r}; bertkit has {', '.join(ACTIVATIONS)}"
+        )
+    activation = ACTIVATIONS[name]
     bias = bool(config.get("bias", True))
     wanted = {"linear.weight": (width, hidden), **({"linear.bias": (width,)} if bias else {})}
     tensors = read_tensors(folder)

@@ -79,6 +79,8 @@ class Pooling:
     """What stands before a text; left to the caller, who encodes it."""
     similarity: str = "cosine"
     """By what vectors are compared, as sentence-transformers names it."""
+    lowercase: bool = False
+    """Whether texts are lowercased before they are tokenized (`do_lower_case`)."""
 
     def __call__(self, states: Tensor, batch: Batch) -> Tensor:
         pooled = POOLINGS[self.mode](states, batch)

@@ -112,7 +112,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
     fields = ("text", "other")
     example_item = ("A cat.", "A kitten.")
     batching = "step"
-    held = Prompts()
+    held, lowercase = Prompts(), False
     """Those of the folder that it starts from."""
 
     @property
@@ -228,7 +228,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
             say(f"prompt: none (the model has {prompts.known})")
         options = msgspec.structs.replace(options, pooling=mode, prompt=first, pair_prompt=second)
         task = type(self)((), options)
-        task.held = prompts
+        task.held, task.lowercase = prompts, held.lowercase
         return task
 
     @property
@@ -252,7 +252,11 @@ class Similarity(Task[Example, SimilarityAnswer]):
         options, hidden = self.options, encoder.config.hidden
         dense = Dense(hidden, options.dense, options.activation) if options.dense else None
         pooling = Pooling(
-            options.pooling or "mean", normalize=True, dense=dense, prompts=self.prompts
+            options.pooling or "mean",
+            normalize=True,
+            dense=dense,
+            prompts=self.prompts,
+            lowercase=self.lowercase,
         )
         longest, width = max(options.dimensions, default=0), pooling.width(hidden)
         if longest > width:

@@ -18,6 +18,9 @@ Text = str | Sequence[str]
 
 Truncate = Literal["error", "longest", "first", "second"]
 
+Side = Literal["right", "left"]
+"""The end of a text from which tokens are removed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
@@ -260,9 +263,9 @@ def _refuse_surrogates(texts: Sequence[Text]) -> None:
 
 
 def spans_to_keep(
-    lengths: tuple[int, int], room: int, limit: int, truncate: Truncate, where: str
+    lengths: tuple[int, int], room: int, limit: int, truncate: Truncate, side: Side, where: str
 ) -> dict[int, tuple[int, int]]:
-    """Which tokens of each sequence to keep so that both fill `room`, as `transformers` cuts.
+    """Return the tokens of each sequence to keep so that both fill `room`, as in `transformers`.
 
     Source: tokenizers, `truncate_encodings`; longest-first levels the two down to equal length,
     the odd token going to the longer one.
@@ -285,8 +288,8 @@ def spans_to_keep(
             short, long = (short, room - short) if 2 * short <= room else (room // 2, -(-room // 2))
         else:
             long = room
-        first, second = (long, short) if first > second else (short, long)
-        return {0: (0, first), 1: (0, second)}
+        kept = (long, short) if first > second else (short, long)
+        return {which: _span(lengths[which], kept[which], side) for which in (0, 1)}
     which = 0 if truncate == "first" else 1
     if excess >= lengths[which]:
         raise DataError(
@@ -294,7 +297,13 @@ def spans_to_keep(
             f'{lengths[which]}, leaves nothing; use truncate="longest", or raise max_length '
             f"above {limit}"
         )
-    return {which: (0, lengths[which] - excess)}
+    return {which: _span(lengths[which], lengths[which] - excess, side)}
+
+
+def _span(length: int, kept: int, side: Side) -> tuple[int, int]:
+    """Return [start, end) of the tokens to keep; `kept` may exceed the length."""
+    kept = min(kept, length)
+    return (0, kept) if side == "right" else (length - kept, length)
 
 
 def from_raw(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | None) -> Encoding:

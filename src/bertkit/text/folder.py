@@ -277,6 +277,23 @@ def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
     }
 
 
+def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Add lowercasing before the normalizer, and return the settings that this changes.
+
+    Accents stay unless the normalizer removes them already.
+    """
+    was = core.normalizer
+    if isinstance(was, normalizers.BertNormalizer):
+        strip = was.lowercase if was.strip_accents is None else was.strip_accents
+        was.strip_accents, was.lowercase = strip, True
+        return {"do_lower_case": True, "strip_accents": strip}
+    steps = [] if was is None else list(was) if isinstance(was, normalizers.Sequence) else [was]
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        core.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    # The classes of transformers would build the normalizer anew.
+    return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
 def usual_class(core: tokenizers.Tokenizer) -> str:
     bert = isinstance(core.model, models.WordPiece) and isinstance(
         core.normalizer, normalizers.BertNormalizer

@@ -24,6 +24,7 @@ from bertkit.storage import write_bytes, write_text
 from bertkit.text.classes import SETTINGS
 from bertkit.text.encoding import (
     Encoding,
+    Side,
     Text,
     Truncate,
     encode_raw,
@@ -36,13 +37,15 @@ from bertkit.text.encoding import (
 from bertkit.text.folder import (
     MOST_PIECES,
     fingerprint,
+    lowercase,
     normalizer_settings,
     open_tokenizer,
     usable,
     usual_class,
     word_starts,
 )
-from bertkit.text.marian import Numbering, Side
+from bertkit.text.marian import Numbering
+from bertkit.text.marian import Side as Language
 from bertkit.text.specials import find_specials, is_special, required
 
 NO_LIMIT = 10**9
@@ -84,7 +87,7 @@ class Tokenizer:
             raise TokenizerError(f"{source}: texts are framed by an id of no piece; fetch it again")
 
     @staticmethod
-    def load(path: str | Path, *, side: Side = "source") -> Tokenizer:
+    def load(path: str | Path, *, side: Language = "source") -> Tokenizer:
         """Read a Hugging Face folder, its tokenizer.json, or a Google vocab.txt.
 
         A folder gives tokenizer.json if it has one, else vocab.txt, else vocab.json with
@@ -115,6 +118,12 @@ class Tokenizer:
             )
         roles = {f"{role}_token": token for role, token in self._specials.items()}
         return Tokenizer(core, {**self._settings, **roles, **(changes or {})}, self.source)
+
+    def lowercased(self) -> Tokenizer:
+        """Return a tokenizer that lowercases texts first, as sentence-transformers does."""
+        core = tokenizers.Tokenizer.from_str(self.core.to_str())
+        changes = lowercase(core)
+        return self.remade(core, changes)
 
     def save(self, folder: str | Path, *, segments: bool = True) -> None:
         """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; of Marian's
@@ -258,6 +267,11 @@ class Tokenizer:
         limit = self._settings.get("model_max_length")
         return int(limit) if limit is not None and limit < NO_LIMIT else None
 
+    @property
+    def truncation_side(self) -> Side:
+        """End of a long text from which tokens are removed, by default "right"."""
+        return self._settings.get("truncation_side") or "right"
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides ids: equal for two copies of one vocabulary."""
@@ -313,7 +327,8 @@ class Tokenizer:
         is taken as already split: `words` then numbers those. It has the pieces of the text in
         which a space stands between any two of them; an empty word has none.
         `max_length` None means the tokenizer's own. `truncate` "longest" takes from the longer
-        text until both are equally long, "first" and "second" from that text alone.
+        text until both are equally long, "first" and "second" from that text alone; tokens are
+        removed at the end of `truncation_side`.
         Raises: DataError if the text is longer than `max_length` and `truncate` is "error", or
         the specials and the other text alone fill it; or if a string holds a lone surrogate.
         """
@@ -350,7 +365,13 @@ class Tokenizer:
             lengths = whole.sequence.count(0), whole.sequence.count(1)
             room = limit - len(whole) + sum(lengths)
             where = f"text {i}: " if len(texts) > 1 else ""
-            spans = spans_to_keep(lengths, room, limit, truncate, where)
+            side = self.truncation_side
+            if side == "left" and before[i] and truncate != "error":
+                raise DataError(
+                    f"{where}{len(whole)} tokens, but the limit is {limit}; truncation_side = "
+                    "'left' would remove the prompt; use windows(), or omit the prompt"
+                )
+            spans = spans_to_keep(lengths, room, limit, truncate, side, where)
             encodings.append(whole.cut(spans, truncated=True))
         return encodings
 

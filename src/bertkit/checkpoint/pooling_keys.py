@@ -1,0 +1,84 @@
+"""Keys of the files of a sentence-transformers directory."""
+
+from __future__ import annotations
+
+from bertkit.nn.pool import Mode
+from bertkit.published import Keys
+
+MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+"""What sentence-transformers calls each pooling."""
+
+OTHER_MODES = ("mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+"""Names of the poolings that bertkit does not have."""
+
+_SHAPE = "the weights determine it"
+_VECTOR = ("sentence_embedding", None)
+_ARGUMENTS = {
+    f"{part}_{name}": (None, {}, {"trust_remote_code": False}, {"trust_remote_code": True})
+    for part in ("model", "tokenizer", "processor", "config")
+    for name in ("args", "kwargs")
+}
+_FORWARD = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+SETTINGS_KEYS = Keys(
+    applied=("prompts", "default_prompt_name", "similarity_fn_name"),
+    irrelevant={
+        "__version__": "versions of the libraries that wrote the file",
+        "requirements": "versions of packages that sentence-transformers checks",
+    },
+    neutral={"truncate_dim": (None,), "model_type": ("SentenceTransformer", None)},
+)
+MODULES_KEYS = Keys(
+    applied=("path", "type"),
+    irrelevant={
+        "idx": "the order of the list counts",
+        "name": "only the order of the modules matters",
+        "kwargs": "names of optional arguments of encode, which bertkit does not have",
+    },
+)
+TRANSFORMER_KEYS = Keys(
+    applied=("max_seq_length", "do_lower_case"),
+    irrelevant={
+        "unpad_inputs": "bertkit has no padding",
+        "backend": "sentence-transformers takes it from its caller",
+    },
+    neutral={
+        "transformer_task": ("feature-extraction",),
+        "modality_config": ({"text": _FORWARD}, None),
+        "module_output_name": ("token_embeddings", None),
+        "processing_kwargs": (None, {}),
+        "query_length": (None,),
+        "document_length": (None,),
+        "query_expansion": (None,),
+        "tokenizer_name_or_path": (None,),
+        **_ARGUMENTS,
+    },
+)
+RERANKER_KEYS = Keys(
+    applied=("max_seq_length",),
+    irrelevant=dict.fromkeys(("modality_config", "module_output_name"), "it names the logits"),
+    neutral={
+        "transformer_task": ("sequence-classification",),
+        "do_lower_case": (False, None),
+        **{key: TRANSFORMER_KEYS.neutral[key] for key in ("processing_kwargs", *_ARGUMENTS)},
+    },
+)
+RERANKER_SETTINGS_KEYS = Keys(
+    irrelevant={"activation_fn": "bertkit returns logits", "__version__": "see above"},
+    neutral={"model_type": ("CrossEncoder", None), "default_prompt_name": (None,)},
+)
+POOLING_KEYS = Keys(
+    applied=("pooling_mode", *(f"pooling_mode_{name}" for name in MODES), "include_prompt"),
+    irrelevant={"embedding_dimension": _SHAPE, "word_embedding_dimension": _SHAPE},
+    neutral=dict.fromkeys((f"pooling_mode_{name}" for name in OTHER_MODES), (False, None)),
+)
+DENSE_KEYS = Keys(
+    applied=("in_features", "out_features", "bias", "activation_function"),
+    irrelevant={"init_weight": "the weights replace it", "init_bias": "the weights replace it"},
+    neutral={
+        "use_residual": (False, None),
+        "module_input_name": _VECTOR,
+        "module_output_name": _VECTOR,
+    },
+)
+NORMALIZE_KEYS = Keys(neutral={"module_input_name": _VECTOR, "module_output_name": _VECTOR})
