@@ -42,7 +42,8 @@ def write(path: Path, kind: str = "Q8_0", *, tied: bool = True, **changed: Any) 
         **changed,
     }
     for name, value in said.items():
-        (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+        add = {str: writer.add_string, bool: writer.add_bool}.get(type(value), writer.add_uint32)
+        add(name, value)
     writer.add_float32("llama.rope.freq_base", 1000.0)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_tokenizer_model("gpt2")
@@ -125,6 +126,19 @@ def test_its_folder_is_the_same_model(tmp_path: Path) -> None:
     chats = [Generate(one).chat for one in (loaded, again)]
     assert [chat.system for chat in chats] == ["You are kind."] * 2
     assert np.array_equal(*[chat.encode(talk)[0] for chat in chats])
+
+
+@pytest.mark.parametrize("adds", [(), ("bos",), ("eos",), ("bos", "eos")])
+def test_gguf_adds_bos_and_eos(adds: tuple[str, ...], tmp_path: Path) -> None:
+    flags: dict[str, Any] = {f"tokenizer.ggml.add_{role}_token": True for role in adds}
+    path = write(tmp_path / "m.gguf", **{"tokenizer.ggml.bos_token_id": 0, **flags})
+    tokenizer = bertkit.load(path).tokenizer
+    (plain,) = tokenizer.ids(["ab"])
+    expected = [*([0] if "bos" in adds else []), *plain, *([1] if "eos" in adds else [])]
+    assert tokenizer.ids(["ab"], special=True)[0].tolist() == expected
+    tokenizer.save(tmp_path / "saved")
+    again = bertkit.Tokenizer.load(tmp_path / "saved")
+    assert again.ids(["ab"], special=True)[0].tolist() == expected
 
 
 def test_auto_takes_what_a_folder_would_without_a_record(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 import torch
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
 from bertkit import memory
@@ -161,6 +161,25 @@ def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
     return weight
 
 
+def _add_ends(core: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
+    """Add the BOS and EOS tokens that the file asks for to each text."""
+    pieces = said["tokenizer.ggml.tokens"]
+    bos, eos = (
+        pieces[said[f"tokenizer.ggml.{role}_token_id"]]
+        if said.get(f"tokenizer.ggml.add_{role}_token", False)
+        else ""
+        for role in ("bos", "eos")
+    )
+    names = [name for name in (bos, eos) if name]
+    if names:
+        single = " ".join(part for part in (bos, "$A", eos) if part)
+        core.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=f"{single} {single.replace('$A', '$B:1')}",
+            special_tokens=[(name, core.token_to_id(name)) for name in dict.fromkeys(names)],
+        )
+
+
 def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
     """Raises: ValueError for one that is no byte-level BPE."""
     kind, split = said["tokenizer.ggml.model"], said.get("tokenizer.ggml.pre", "default")
@@ -185,6 +204,7 @@ def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
                     if one == number
                 ]
             )
+        _add_ends(core, said)
         roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
         ids = {role: said.get(f"tokenizer.ggml.{name}_token_id") for role, name in roles.items()}
         settings = {

@@ -31,8 +31,9 @@ class Block:
 class Blocks(Shuffled[Block]):
     """The blocks of some documents, each of one document.
 
-    A document has the end token before its first word and behind its last, and is cut every
-    `length` tokens; the last block is shorter. Radford et al. 2018, section 3.1.
+    A document follows a BOS token if the tokenizer adds one, else an end token, and precedes an end
+    token. It is split every `length` tokens; the last block is shorter. Radford et al. 2018,
+    section 3.1.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Blocks(Shuffled[Block]):
         seed: int = 0,
     ) -> None:
         self.corpus, self.end, self.length, self.seed = corpus, tokenizer.eos, length, seed
+        self.begin = tokenizer.begin[-1]
         self.documents = np.arange(corpus.documents) if documents is None else documents
         bounds = corpus.starts[corpus.document_starts]
         sizes = np.diff(bounds)[self.documents] + 1  # tokens that have a successor
@@ -61,16 +63,26 @@ class Blocks(Shuffled[Block]):
         place = int(np.searchsorted(self._first, index, side="right")) - 1
         start = int(index - self._first[place]) * self.length
         first, last = self.corpus.document_starts[self.documents[place] :][:2]
-        return block(self.corpus.slice(int(first), int(last)), start, self.length, self.end)
+        text = self.corpus.slice(int(first), int(last))
+        return block(text, start, self.length, self.end, self.begin)
 
 
-def block(text: NDArray[np.integer[Any]], start: int, length: int, end: int | None) -> Block:
-    """Of the end token, a text and the end token again `length` tokens, from `start` on; of the
-    text alone where there is no such token."""
+def block(
+    text: NDArray[np.integer[Any]],
+    start: int,
+    length: int,
+    end: int | None,
+    begin: int | None = None,
+) -> Block:
+    """Return `length` tokens of `begin`, a text and `end`, from `start` on.
+
+    `begin` is by default the end token. Without an end token it is the text only.
+    """
     if end is None:
         tokens = text[start : start + length + 1].astype(np.int64)
         return Block(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
     tokens = text[max(start - 1, 0) : start + length].astype(np.int64)  # one more, to be predicted
     begins, ends = start == 0, start + length > len(text)
-    tokens = np.concatenate([[end] * begins, tokens, [end] * ends]).astype(np.int64)
+    first = end if begin is None else begin
+    tokens = np.concatenate([[first] * begins, tokens, [end] * ends]).astype(np.int64)
     return Block(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])

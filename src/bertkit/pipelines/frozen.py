@@ -161,7 +161,7 @@ class FrozenEncoder:
         before: tuple[int, ...] = ()
         if self.loaded.model.causal:
             texts, ranges = _spaced(tokenizer, texts, ranges)
-            before = tokenizer.ends
+            before = () if tokenizer.added[0] else tokenizer.ends
         encodings, _ = encode(tokenizer, texts, length=length - len(before), long=long)
         if before:  # the state of a first token is unlike all others
             encodings = [one.behind(before) for one in encodings]

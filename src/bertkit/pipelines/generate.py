@@ -205,7 +205,7 @@ class Generate(ModelPipeline):
         elif not self.reads:
             requests = [
                 Request(ids if len(ids) else np.array([self._first]))
-                for ids in self.tokenizer.ids(texts)
+                for ids in self.tokenizer.ids(texts, special=True)
             ]
         else:
             encodings = self.tokenizer.encode_batch(

@@ -201,7 +201,7 @@ def _scores(
     tokenizer = writer.tokenizer
     asked: list[tuple[Ids, Ids]] = []
     cut = []
-    begin = list(tokenizer.ends)
+    begin = list(tokenizer.begin)
     firsts, seconds = (tokenizer.ids(list(side)) for side in zip(*texts, strict=True))
     for place, first, second in zip(where, firsts, seconds, strict=True):
         whole = [*begin, *first.tolist(), *second.tolist()]

@@ -53,11 +53,12 @@ def evaluate_text(
             f"{loaded.folder}: has no lm head; take a model that writes, such as GPT-2"
         )
     tokenizer, length, size = loaded.tokenizer, loaded.length, 0
-    end = next(iter(tokenizer.ends), None)
+    # Without special tokens of the tokenizer, the end token separates texts, as in GPT-2.
+    end = None if any(tokenizer.added) else next(iter(tokenizer.ends), None)
 
     blocks: list[Block] = []
     for document in documents(texts):
-        (ids,) = tokenizer.ids([document.text])
+        (ids,) = tokenizer.ids([document.text], special=True)
         size += len(document.text.encode())
         # without a token that ends texts the first of each is given, and none is behind the last
         starts = range(0, len(ids) + 1 if end is not None else len(ids) - 1, length)

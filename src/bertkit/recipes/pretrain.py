@@ -352,7 +352,7 @@ def _held_out(
 def _written(model: Model, tokenizer: Tokenizer) -> str:
     """What a model writes by itself, by draws that are always the same."""
     stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
-    start = Request(np.array([tokenizer.eos]))
+    start = Request(np.array(tokenizer.begin[-1:]))
     decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
     ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
     return tokenizer.decode(text.ids)

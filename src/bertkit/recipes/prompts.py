@@ -168,7 +168,8 @@ def _chances(
 ) -> NDArray[np.float64]:
     """The log-probability of each label behind the prompt and each text. Shapes: (T, L)."""
     tokenizer = writer.tokenizer
-    begin = tokenizer.ids([prompt])[0].tolist() if prompt else list(tokenizer.ends)
+    before = tokenizer.added[0] if prompt else tokenizer.begin
+    begin = [*before, *tokenizer.ids([prompt])[0].tolist()] if prompt else list(before)
     asked = [ids.tolist() for ids in tokenizer.ids(list(texts))]
     try:
         if begin:

@@ -93,6 +93,7 @@ class Chat:
         if name == "plain":
             end = tokenizer.pieces([tokenizer.eos])[0]
             self.template = Template("", "", ": ", end, "\n")
+            self._start = list(tokenizer.added[0])
         else:
             self.template = TEMPLATES[name]
         if template is not None:

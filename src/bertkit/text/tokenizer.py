@@ -399,15 +399,38 @@ class Tokenizer:
     def _words_lose_their_space(self) -> bool:
         return words_lose_their_space(self.core)
 
-    def ids(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids alone, without adding special tokens: the fast way through a corpus.
+    def ids(self, texts: Sequence[str], *, special: bool = False) -> list[NDArray[np.int64]]:
+        """Return the ids of texts, without offsets, which is fast.
 
-        Special tokens spelled out in the text are ordinary text here (as in Google's BERT), so
-        that an article about "[MASK]" does not plant one. No limit applies.
+        Special tokens in a text are ordinary text here (as in Google's BERT), so that an article
+        about "[MASK]" does not contain a masked token. No limit applies. `special` adds the special
+        tokens of a single text, such as the BOS token of Llama; texts that a causal model reads
+        need them.
         """
         named = self._numbering is not None
         encodings = encode_raw(self._literal, texts, None, plain=True, named=named)
-        return [self._numbered(each) for each in encodings]
+        before, after = self.added if special else ((), ())
+        return [
+            np.array([*before, *ids, *after], dtype=np.int64) if before or after else ids
+            for ids in map(self._numbered, encodings)
+        ]
+
+    @cached_property
+    def added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokenizer adds before and after a single text."""
+        encoding = next(self._whole(["a"], None, [""]))
+        span, ids = encoding.span(0), encoding.ids.tolist()
+        if span.start == span.stop:  # the vocabulary has no token for the text
+            return tuple(ids), ()
+        return tuple(ids[: span.start]), tuple(ids[span.stop :])
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The special tokens before a text that a causal model scores.
+
+        If the tokenizer adds none, these are the token that separates texts, as in GPT-2, or none.
+        """
+        return self.added[0] or self.ends
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
