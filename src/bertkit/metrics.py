@@ -208,6 +208,11 @@ def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
     return {**recalls, "mrr": float((1 / places).mean())}
 
 
+def random_mrr(candidates: int) -> float:
+    """Return the expected reciprocal rank of the right candidate in a random order."""
+    return float(np.mean(1 / np.arange(1, candidates + 1)))
+
+
 def retrieval(
     retrieved: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
 ) -> dict[str, float]:

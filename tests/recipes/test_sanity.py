@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.tags import TaggedText
 from bertkit.recipes.sanity import (
     check_answers,
     check_rows,
-    check_steps,
     show_calibration,
     show_labels,
+    unlearned,
 )
+from bertkit.tasks.answer import Answer, Question, QuestionAnswer
+from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example, Options
 from bertkit.tasks.confusion import label_report
+from bertkit.tasks.dpo import Dpo
 from bertkit.tasks.examples import Examples, read_examples
+from bertkit.tasks.respond import Respond
+from bertkit.tasks.similarity import Example as Pair
+from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.tag import Tag
 
 LABELS = ("doing", "thing")
@@ -27,6 +36,22 @@ def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
         for line, (text, label) in enumerate(rows, 1)
     ]
     return Examples(read, f"{name}.tsv", "")
+
+
+def labelled(*labels: str) -> list[Any]:
+    return examples(*((f"text {i}", label) for i, label in enumerate(labels))).examples
+
+
+def tagged(*tags: str) -> list[Any]:
+    return [TaggedText("a", [(0, 1)], [tag]) for tag in tags]
+
+
+def pairs(*labels: float | None) -> list[Any]:
+    return [Pair((f"a {i}", f"b {i}"), label) for i, label in enumerate(labels)]
+
+
+def questions(*answers: str | None) -> list[Any]:
+    return [Question("who", "a b", ((text, 2),) if text else ()) for text in answers]
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -86,29 +111,6 @@ def test_words_that_are_learned_are_told_of_tags(
     rows = Examples(read_examples(Tag, tmp_path / "a.txt"), "a.txt", "")
     check_rows(Tag.from_examples(rows.examples, Tag.Options()), {"train": rows, "dev": rows})
     assert len(said(capsys)) == 1
-
-
-@pytest.mark.parametrize("rate", [5e-5, 1e-4])
-def test_few_steps_are_told_before_they_are_taken(
-    rate: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = Classify(LABELS, Options())
-    check_steps(task, 12, learning_rate=rate, batch_size=32)
-    (line,) = said(capsys)
-    assert line.startswith(
-        "warning: steps in all: 12, and below 100 little is learned at learning_"
-    )
-    assert "raise it or give more epochs or lower batch_size (it is 32)" in line
-    check_steps(task, 2, learning_rate=3e-4, batch_size=16)
-    (line,) = said(capsys)
-    assert line.endswith(
-        "below 10 little is learned: give more epochs or lower batch_size (it is 16)"
-    )
-    check_steps(task, 100, learning_rate=5e-5, batch_size=32)
-    check_steps(task, 12, learning_rate=3e-4, batch_size=32)
-    contrastive = Classify(LABELS, Options(contrastive=True))
-    check_steps(contrastive, 12, learning_rate=5e-5, batch_size=32)
-    assert said(capsys) == []
 
 
 def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,11 +189,66 @@ def test_adapters_want_ten_times_the_rate(
     settings = {"learning_rate": rate, "epochs": 3}
     check_answers(even, "dev", settings=settings, factor=10.0)
     assert f"tell them apart. {told}" in said(capsys)[0]
-    task = Classify(LABELS, Options())
-    check_steps(task, 12, learning_rate=1e-3, batch_size=32, factor=10.0)
-    assert "0.001 (small models want 1e-3 to 3e-3): raise it" in said(capsys)[0]
-    check_steps(task, 12, learning_rate=1e-3, batch_size=32)  # the control
-    assert said(capsys) == []
+
+
+CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
+    (Classify(("a", "b"), Options()), labelled("a", "b"), {"accuracy": 0.5, "matthews": -0.1}, 0.1),
+    (
+        Classify(("a", "b"), Options(multi_label=True)),
+        labelled('["a"]', '["b"]'),
+        {"best_f1_micro": 0.0},
+        0.1,
+    ),
+    (Classify(("score",), Options(regression=True)), labelled("1.5", "2"), {"pearson": 0.0}, 0.1),
+    (Tag(("O", "B-A"), Tag.Options(scheme="iob2")), tagged("B-A", "O"), {"f1": 0.0}, 0.1),
+    (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N", "V"), {"accuracy": 2 / 3}, 0.9),
+    (Choose(), [ChoiceQuestion("a", ("b", "c"), 0)], {"accuracy": 0.5}, 1.0),
+    (Respond(), [ChoiceQuestion("a", ("b", "c"), 0)], {"mrr": 0.75}, 1.0),
+    (Similarity(), pairs(None, None), {"mrr": 0.75}, 1.0),
+    (Similarity((), Similarity.Options(loss="cosine")), pairs(1.0, 2.0), {"spearman": 0.0}, 0.1),
+    (Answer(), questions("b", None), {"best_f1": 0.5}, 0.6),
+    (Dpo(), [None], {"accuracy": 0.5}, 0.6),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "scores", "better"),
+    CHANCE,
+    ids=[f"{task.name}-{next(iter(scores))}" for task, _, scores, _ in CHANCE],
+)
+def test_unlearned_describes_scores_at_chance(
+    task: Any, examples: list[Any], scores: dict[str, float], better: float
+) -> None:
+    name = [*scores][-1]
+    assert name.removeprefix("best_") in str(unlearned(task, scores, examples))
+    assert unlearned(task, scores | {name: -0.5}, examples)
+    assert unlearned(task, scores | {name: better}, examples) is None
+
+
+def test_unlearned_ignores_rows_with_one_label() -> None:
+    rows: list[tuple[Any, list[Any], dict[str, float]]] = [
+        (Classify(("a", "b"), Options()), labelled("a", "a"), {"accuracy": 1.0, "matthews": 0.0}),
+        (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N"), {"accuracy": 1.0}),
+        (Answer(), questions(None, None), {"f1": 1.0}),
+    ]
+    for task, examples, scores in rows:
+        assert unlearned(task, scores, examples) is None
+
+
+def test_no_answer_for_all_questions_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = questions("b", None)
+    none = QuestionAnswer("", 0, 0, 0.9, [], 1.0)
+    what = unlearned(Answer(), {"f1": 0.5}, rows, [none, none])
+    assert what == "all 2 predictions are '(no answer)'"
+    check_answers(
+        None, "dev", unlearned=what, settings={"learning_rate": 5e-5, "epochs": 3}, steps=9
+    )
+    (line,) = said(capsys)
+    assert line.startswith(f"warning: dev: {what}: the model has not learned the task. Raise")
+    assert "9 steps" in line
+    found = QuestionAnswer("b", 0, 1, 0.9, [], 1.0)
+    assert "f1 0.5000" in str(unlearned(Answer(), {"f1": 0.5}, rows, [none, found]))
+    assert unlearned(Answer(), {"f1": 0.7}, rows, [none, found]) is None
 
 
 def test_a_model_that_tells_labels_apart_gets_no_sentence(

@@ -12,7 +12,7 @@ from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Answer, answering
 from bertkit.recipes.mistakes import write_mistakes
-from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
+from bertkit.recipes.sanity import check_answers, show_calibration, show_labels, unlearned
 from bertkit.storage import refuse_used
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import Rows, check_examples, read_examples, take
@@ -75,12 +75,13 @@ def evaluate(
     if errors is not None:
         write_mistakes(Path(errors), answer.task, answers, rows, report)
     show_labels(report, name)
-    check_answers(report, name)
+    scores = answer.task.score(answers, rows)
+    check_answers(report, name, unlearned=unlearned(answer.task, scores, rows, answers))
     calibration = answer.task.calibration(answers, rows)
     show_calibration(calibration, name)
     cut = sum(getattr(answer, "truncated", False) for answer in answers)
     return {
-        **answer.task.score(answers, rows),
+        **scores,
         "rows": len(rows),
         "truncated": cut,
         **by_label(report),

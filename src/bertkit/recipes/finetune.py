@@ -40,7 +40,7 @@ from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
-from bertkit.recipes.sanity import check_rows, check_steps
+from bertkit.recipes.sanity import check_rows
 from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task
@@ -207,13 +207,6 @@ def finetune(
     per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
     rate = settings.learning_rate or usual_rate(fitted, network.config.hidden, settings.lora.rank)
-    check_steps(
-        fitted,
-        total,
-        learning_rate=rate,
-        batch_size=settings.batch_size,
-        factor=rate_factor(settings.lora.rank, head=fitted.head, batching=fitted.batching),
-    )
     # batches of a task of one's own may hold tokens that no feature has
     rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
     state = _state(settings, rate, Masters(network, dtype, rows), loaded.family)

@@ -97,9 +97,7 @@ def finetune_elmo(
     for rows in (check, *([held] if held else [])):
         check_examples(made, rows.examples)
     words, known = Words(folder), None if vectors is None else Vectors.load(vectors)
-    read = [
-        word_features(words, made, rows.examples, labelled=rows is learn) for rows in (learn, check)
-    ]
+    read = [word_features(words, made, rows.examples, labelled=True) for rows in (learn, check)]
     states = read_states(words, [*read[0], *read[1]])
     say(f"{states.shape[1]:,} words read, {states.nbytes / 1e6:,.0f} MB of states")
     beside = None

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.run_folder import SCORES, TEST
-from bertkit.console import say
+from bertkit.console import quietly, say
+from bertkit.engine.engine import MAX_BATCH_TOKENS
+from bertkit.metrics import worth
 from bertkit.models.lora import rate_factor
+from bertkit.pipelines import answering
 from bertkit.recipes.card import write_card
 from bertkit.recipes.mistakes import write_mistakes
-from bertkit.recipes.sanity import check_answers, show_calibration, show_labels
+from bertkit.recipes.sanity import check_answers, show_calibration, show_labels, unlearned
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import link_or_copy, sha256, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
+from bertkit.training.dev_loss import dev_loss
 from bertkit.training.epochs import ADAPTER, Epochs, check_published, read_scores, read_seeds
 from bertkit.training.run import Run
 
@@ -32,7 +37,9 @@ def finish(
     show_labels(report, "dev")
     settings = run.record["settings"]
     factor = rate_factor(settings["lora"]["rank"], head=task.head, batching=task.batching)
-    check_answers(report, "dev", settings=settings, steps=run.total, factor=factor)
+    assert epochs.best is not None
+    what = unlearned(task, epochs.best["scores"], data["dev"].examples, epochs.answers())
+    check_answers(report, "dev", unlearned=what, settings=settings, steps=run.total, factor=factor)
     show_calibration(epochs.calibration(), "dev", "; fitted on these rows: test rows tell better")
     if "test" in data:
         score_test(run.out, type(task), data["test"], run.record["settings"]["device"])
@@ -40,6 +47,33 @@ def finish(
     write_card(run.out, record)
     run.drop_checkpoints()
     return {**record["dev"], **read_test(run.out)}
+
+
+def best_run(
+    folders: Sequence[Path], scores: Sequence[float], kind: type[Task[Any, Any]], dev: Sequence[Any]
+) -> Path:
+    """Return the run with the highest score, and of equal runs the one with the lowest loss on dev.
+
+    The loss of a run without weights counts as infinite.
+    """
+    highest = max(map(worth, scores))
+    equal = [f for f, score in zip(folders, scores, strict=True) if worth(score) == highest]
+    return equal[0] if len(equal) == 1 else min(equal, key=lambda f: _dev_loss(f, kind, dev))
+
+
+def _dev_loss(folder: Path, kind: type[Task[Any, Any]], dev: Sequence[Any]) -> float:
+    if not any(folder.glob("*.safetensors")):
+        return math.inf
+    with quietly():
+        model = answering(folder, kind)
+        features = model.task.features(
+            dev,
+            model.loaded.tokenizer,
+            model.loaded.length,
+            long=model.task.long_of_files(),
+            labelled=True,
+        )
+    return dev_loss(model.task, model.loaded.model, features, MAX_BATCH_TOKENS)
 
 
 def publish(best: Path, out: Path, *, of: int = 1) -> None:

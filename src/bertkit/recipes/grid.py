@@ -18,9 +18,9 @@ from bertkit.data.bad_rows import some
 from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
 from bertkit.models.lora import rate_factor
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.finished import describe, publish
+from bertkit.recipes.finished import best_run, describe, publish
 from bertkit.recipes.runs import runs
-from bertkit.recipes.sanity import check_answers, check_rows, show_labels
+from bertkit.recipes.sanity import check_answers, check_rows, show_labels, unlearned
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import check_out, write_json
@@ -108,7 +108,7 @@ def finetune_grid(
         scores[name] = _scores(out / name)
         metric = metric or read_scores(out / name / SCORES)["metric"]
         say(f"{place} of {len(cells)}: {name}: {metric} {scores[name][metric]:.4f}")
-        before, best = best, max(scores, key=lambda one: (scores[one][metric], _whole(out / one)))
+        before, best = best, _best(out, scores, metric, kind, scored.examples)
         if not keep_all:
             for worse in {before, name} - {best, ""}:
                 for folder in (*(out / worse).glob("seed-*"), out / worse):
@@ -129,7 +129,14 @@ def finetune_grid(
     rates = [read_scores(out / one / SCORES)["settings"]["learning_rate"] for one in scores]
     rank = record["settings"]["lora"]["rank"]
     factor = rate_factor(rank, head=posed.head, batching=posed.batching)
-    check_answers(report, "dev", settings=record["settings"], rates=rates, factor=factor)
+    check_answers(
+        report,
+        "dev",
+        unlearned=unlearned(posed, record["dev"], scored.examples),
+        settings=record["settings"],
+        rates=rates,
+        factor=factor,
+    )
     if held is not None:
         score_test(out, kind, held, settings.device)
         describe(out, of=len(scores))
@@ -198,6 +205,22 @@ def _say_best(best: str, scores: Mapping[str, float], metric: str) -> None:
     say(f"{best}: {chosen}, which chose it; expect a little less of others")
     if as_good:
         say(f"as good on dev: {some(map(repr, as_good))}")
+
+
+def _best(
+    out: Path,
+    scores: Mapping[str, Mapping[str, float]],
+    metric: str,
+    kind: type[Task[Any, Any]],
+    dev: Sequence[Any],
+) -> str:
+    """Return the combination with the highest score, and of equal ones the lowest loss on dev.
+
+    Of equal combinations, those with weights precede the others.
+    """
+    names = sorted(scores, key=lambda name: not _whole(out / name))
+    each = [scores[name][metric] for name in names]
+    return best_run([out / name for name in names], each, kind, dev).relative_to(out).as_posix()
 
 
 def _whole(folder: Path) -> bool:

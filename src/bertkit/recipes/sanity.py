@@ -13,12 +13,10 @@ from bertkit.data.labels import WHOLE
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
+from bertkit.training.epochs import BEST
 
 FEW_STEPS = 100
-"""Steps below which a model seldom learns a task."""
-
-FEWEST_STEPS = 10
-"""The same where the learning rate is high."""
+"""Number of steps below which a smaller batch size may help a model that has not learned."""
 
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 """The learning rates that are usual of small models; the second is the highest of all."""
@@ -42,30 +40,6 @@ def check_rows(
         *_maybe_header(task, data["train"]),
     ):
         say(f"warning: {sentence}")
-
-
-def check_steps(
-    task: Task[Any, Any],
-    steps: int,
-    *,
-    learning_rate: float,
-    batch_size: int,
-    factor: float = 1.0,
-) -> None:
-    """Say before work starts that so few steps will not learn. Tasks that compare the texts of a
-    step with each other learn in few, and are not warned of. Usual rates are so many times higher
-    (`rate_factor`)."""
-    small, _, wanted = _rates(factor)
-    low = learning_rate <= small
-    few = FEW_STEPS if low else FEWEST_STEPS
-    if steps < few and task.batching != "step":
-        rate = f" at learning_rate {learning_rate:g} (small models want {wanted})" * low
-        remedies = ["raise it"] * low + ["give more epochs"]
-        remedies += [f"lower batch_size (it is {batch_size})"] * (batch_size > 1)
-        say(
-            f"warning: steps in all: {steps:,}, and below {few} little is learned{rate}: "
-            f"{' or '.join(remedies)}"
-        )
 
 
 def _say_numbers(task: Task[Any, Any]) -> None:
@@ -157,35 +131,62 @@ def check_answers(
     report: LabelReport | None,
     name: str,
     *,
+    unlearned: str | None = None,
     settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     rates: Sequence[float] = (),
     factor: float = 1.0,
 ) -> None:
-    """Say that a model answers one label for everything, and what helps; `settings` and `steps`
-    are those of the run that has just ended, `rates` the learning rates that were tried beside its
-    own."""
-    if report is None or (only := report.only_answer) is None:
+    """Warn if predictions are constant or no better than chance, and log what may help.
+
+    Args:
+        report: Scores of each label, in tasks with labels.
+        name: Name of the rows.
+        unlearned: Result of `unlearned`.
+        settings: Settings of the run that has ended.
+        steps: Number of steps of that run.
+        rates: Learning rates that were tried in addition to the run's own.
+        factor: Factor of the default learning rates (`rate_factor`).
+    """
+    only = None if report is None else report.only_answer
+    if only is None and unlearned is None:
         return
-    total = sum(score.support for score in report.labels.values())
-    what = f"every answer is {only!r}" if only else "no label is ever given"
-    share = report.labels[only].support / total if only else 0.0
-    if only:
-        what += f", the label expected in {share:.0%} of cases"
+    share, what = 0.0, unlearned
+    if report is not None and only is not None:
+        what = "no label is ever given"
+        if only:
+            total = sum(score.support for score in report.labels.values())
+            share = report.labels[only].support / total
+            what = f"every answer is {only!r}, the label expected in {share:.0%} of cases"
+    lesson = "the task" if report is None else "to tell them apart"
     if settings is None:
-        remedy = "it has not learned to tell them apart, or these rows are unlike those it learned"
+        remedy = f"it has not learned {lesson}, or these rows are unlike those it learned"
     else:
         tried = sorted({*rates, settings["learning_rate"]})
         change = _change(tried, settings["epochs"], factor)
-        remedy = f"the model has not learned to tell them apart. {change}"
+        remedy = f"the model has not learned {lesson}. {change}"
         if steps is not None and steps < FEW_STEPS:
-            remedy += (
-                f"; or lower batch_size: in all there were {steps} steps, and below {FEW_STEPS} "
-                "little is learned"
-            )
+            remedy += f"; or lower batch_size: the run had only {steps} steps"
         if share > COMMON:
             remedy += "; as the label is so common, class_weights balanced may help, too"
     say(f"warning: {name}: {what}: {remedy}")
+
+
+def unlearned(
+    task: Task[Any, Any],
+    scores: Mapping[str, float],
+    examples: Sequence[Any],
+    answers: Sequence[Any] = (),
+) -> str | None:
+    """Describe a score that is not above chance, or return None."""
+    for score, chance in task.chance(examples).items():
+        found = scores.get(score, scores.get(BEST + score))
+        if found is not None and not found > chance:
+            constant = task.constant_prediction(answers) if answers else None
+            if constant is not None:
+                return f"all {len(answers):,} predictions are {constant!r}"
+            return f"{score} {found:.4f} is not above {chance:.4f}, the score of guessing"
+    return None
 
 
 def _rates(factor: float) -> tuple[float, float, str]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
 from bertkit import tasks
@@ -15,7 +14,7 @@ from bertkit.checkpoint.run_folder import SCORES, SEEDS
 from bertkit.config import Settings
 from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune, finetune, grouped
-from bertkit.recipes.finished import publish
+from bertkit.recipes.finished import best_run, publish
 from bertkit.recipes.study import study
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows
@@ -72,7 +71,8 @@ def finetune_seeds(
     seeds = range(settings.seed, settings.seed + count)
     summary = study({kind.name: run}, seeds)[kind.name]
     metric = read_scores(out / f"seed-{settings.seed}" / SCORES)["metric"]
-    best = out / f"seed-{settings.seed + int(np.argmax(summary[metric]['each']))}"
+    folders = [out / f"seed-{seed}" for seed in seeds]
+    best = best_run(folders, summary[metric]["each"], kind, data["dev"].examples)
     write_json(out / SEEDS, {"best": best.name, "scores": summary})
     publish(best, out)
     return summary

@@ -296,6 +296,14 @@ class Answer(Task[Question, QuestionAnswer]):
         """exact and f1 of SQuAD, and those of both kinds of questions where there are both."""
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
+    def chance(self, examples: Sequence[Question]) -> dict[str, float]:
+        """A model that always predicts "no answer" is right for all questions without one."""
+        without = [not example.answers for example in examples]
+        return {} if all(without) else {"f1": float(np.mean(without))}
+
+    def constant_prediction(self, answers: Sequence[QuestionAnswer]) -> str | None:
+        return None if any(answer.answer for answer in answers) else NO_ANSWER
+
     def error_record(self, answer: QuestionAnswer, example: Question) -> ErrorRecord:
         golds = dict.fromkeys(_golds(example))
         return ErrorRecord(

@@ -162,6 +162,9 @@ class Choose(ChoiceTask[ChoiceAnswer]):
         right = [is_right(e, a.index) for a, e in zip(answers, examples, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
+    def chance(self, examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
+        return {"accuracy": float(np.mean([1 / len(e.choices) for e in examples]))}
+
     def error_record(self, answer: ChoiceAnswer, example: ChoiceQuestion) -> ErrorRecord:
         assert example.answer is not None
         return ErrorRecord(

@@ -294,7 +294,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         from bertkit.objectives.loss import Loss
 
         targets = batch.targets[self.head]
-        if self.options.contrastive:
+        if self.options.contrastive and head.training:
             from bertkit.objectives.contrastive import contrastive_loss
 
             assert batch.example is not None
@@ -401,6 +401,13 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
         predicted = [cast(LabelAnswer, answer).label for answer in answers]
         return metrics.classification(predicted, [names[0] for names in actual], self.labels)
+
+    def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
+        if len({label_of(example) for example in examples}) < 2:
+            return {}
+        if self.options.regression:
+            return {"pearson": 0.0}
+        return {"f1_micro": 0.0} if self.options.multi_label else {"matthews": 0.0}
 
     @property
     def score_names(self) -> tuple[str, ...]:

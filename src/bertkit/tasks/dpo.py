@@ -164,6 +164,9 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
         chance = float(-np.logaddexp(0.0, -margins).mean())
         return {"accuracy": share, "margin": float(margins.mean()), "log_probability": chance}
 
+    def chance(self, examples: Sequence[Preference]) -> dict[str, float]:
+        return {"accuracy": 0.5}
+
     def error_record(self, answer: PreferenceAnswer, example: Preference) -> ErrorRecord:
         asked = " | ".join(message.content for message in example.messages)
         told = f"{example.rejected} (by {-answer.margin:.3f})"

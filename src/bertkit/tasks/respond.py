@@ -141,6 +141,9 @@ class Respond(ChoiceTask[ResponseAnswer]):
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 
+    def chance(self, examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
+        return {"mrr": float(np.mean([metrics.random_mrr(len(e.choices)) for e in examples]))}
+
     def error_record(self, answer: ResponseAnswer, example: ChoiceQuestion) -> ErrorRecord:
         assert example.answer is not None
         right = _rank(answer, example) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -396,6 +396,11 @@ class Similarity(Task[Example, SimilarityAnswer]):
             ranks = {example.texts[:2]: answer.rank or 1 for answer, example in each}
             scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
+
+    def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
+        if self.options.loss in SCORED:
+            return {"spearman": 0.0} if len({example.label for example in examples}) > 1 else {}
+        return {"mrr": metrics.random_mrr(len({example.texts[1] for example in examples}))}
 
     def error_record(self, answer: SimilarityAnswer, example: Example) -> ErrorRecord:
         shown = " ⟷ ".join(example.texts[:2])

@@ -236,6 +236,9 @@ class Summarize(Task[Example, SummaryAnswer]):
         baseline = metrics.rouge(lead, references)
         return {**ours, **{f"lead_{name}": score for name, score in baseline.items()}}
 
+    def chance(self, examples: Sequence[Example]) -> dict[str, float]:
+        return {"rougeL": 0.0}
+
     def error_record(self, answer: SummaryAnswer, example: Example) -> ErrorRecord:
         rouge = metrics.rouge([answer.text], [example.references])["rouge1"]
         return ErrorRecord(

@@ -385,6 +385,12 @@ class Tag(Task[Example, TagAnswer]):
         ]
         return {**scores, "accuracy": sum(right) / max(len(right), 1)}
 
+    def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
+        counts = Counter(tag for example in examples for tag in _tags(example))
+        if len(counts) < 2:
+            return {}
+        return {"f1": 0.0} if self.scheme else {"accuracy": max(counts.values()) / counts.total()}
+
     @property
     def score_names(self) -> tuple[str, ...]:
         return ("precision", "recall", "f1", "accuracy") if self.scheme else ("accuracy",)

@@ -377,6 +377,17 @@ class Task(ABC, Generic[E, A]):
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
         """The scores of answers to labelled examples."""
 
+    def chance(self, examples: Sequence[E]) -> Mapping[str, float]:
+        """Return the scores that a model can have without learning, by name.
+
+        bertkit warns if the predictions for these examples are not better.
+        """
+        return {}
+
+    def constant_prediction(self, answers: Sequence[A]) -> str | None:
+        """Return the prediction that all answers share, or None if they differ."""
+        return None
+
     @property
     def score_names(self) -> tuple[str, ...]:
         """The scores by which the best epoch may be chosen: the larger, the better."""

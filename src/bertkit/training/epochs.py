@@ -23,6 +23,7 @@ from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.columns import with_columns
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group
+from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run
 
 WEIGHTS = ".safetensors"
@@ -94,13 +95,39 @@ class Epochs:
         lost = self._overtaken()
         if lost and self.best is not None and self._score(record) <= self._score(self.best):
             say("the best epoch was overwritten before the run was stopped: this one is kept now")
-        if self.best is None or lost or self._score(record) > self._score(self.best):
+        if self.best is None or lost or self._is_better(record, whole):
             self._save(task, whole)
             record["sha256"] = _hashes(self.run.out)
             self.best, self._answered = record, (task, answers)
             self._say_best()
         self.run.journal.write(record)
         return scores
+
+    def _is_better(self, record: Record, model: Model) -> bool:
+        """Return whether an epoch has a higher score than the best, or the same and less loss."""
+        assert self.best is not None
+        if self._score(record) != self._score(self.best) or self._score(record) == -math.inf:
+            return self._score(record) > self._score(self.best)
+        if "dev_loss" not in self.best:
+            with quietly():
+                heads = {self.task.head: self.task.build_head}
+                saved = load(self.run.out, heads=heads, labels=self.task.labels)
+            self.best["dev_loss"] = self._loss(saved.model)
+        record["dev_loss"] = self._loss(model)
+        return bool(record["dev_loss"] < self.best["dev_loss"])
+
+    def _loss(self, model: Model) -> float:
+        """Compute the loss on dev."""
+        task = self.task
+        with quietly():
+            features = task.features(
+                self.examples,
+                self.loaded.tokenizer,
+                self.length,
+                long=task.long_of_files(),
+                labelled=True,
+            )
+        return dev_loss(task, model, features, self.max_batch_tokens)
 
     def _overtaken(self) -> bool:
         """Whether the folder holds a later epoch than the best one that is known: its run ended

@@ -17,6 +17,7 @@ from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.progress import progress
 from bertkit.tasks.task import Feature, Task, by_example, group
+from bertkit.training.dev_loss import dev_loss
 from bertkit.training.loop import steps
 from bertkit.training.masters import Masters
 
@@ -57,6 +58,7 @@ def fit(
         for rows in np.array_split(order, np.arange(1, per_epoch) * batch_size)
     )
     best: dict[str, float] = {}
+    best_rank = (-math.inf, -math.inf)
     kept: dict[str, Tensor] = {}
     with progress() as bar:
         shown = bar.add_task(name, total=epochs, note="")
@@ -65,8 +67,12 @@ def fit(
         ):
             if step.number % per_epoch == 0:
                 scores = judge(states, head, task, dev, examples)
-                if not best or worth(scores[task.metric]) > worth(best[task.metric]):
-                    best = scores
+                rank = (
+                    worth(scores[task.metric]),
+                    -dev_loss(task, model, dev, MAX_BATCH_TOKENS),
+                )
+                if not best or rank > best_rank:
+                    best, best_rank = scores, rank
                     kept = {name: weight.clone() for name, weight in model.state_dict().items()}
                 bar.update(shown, advance=1, note=f"{task.metric} {best[task.metric]:.3f}")
     model.load_state_dict(kept)

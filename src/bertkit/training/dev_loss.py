@@ -1,0 +1,52 @@
+"""The loss on dev, which decides between models with equal scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bertkit.batch import cut_by_tokens
+from bertkit.models.model import Model
+from bertkit.objectives.loss import totals
+from bertkit.tasks.task import Feature, Task, group
+
+PART = 32
+"""Number of examples that are compared with each other, in tasks that compare texts."""
+
+
+@torch.no_grad()
+def dev_loss(
+    task: Task[Any, Any], model: Model, features: Sequence[Feature], max_batch_tokens: int
+) -> float:
+    """Compute the mean loss of features in evaluation mode.
+
+    Args:
+        task: The task.
+        model: A model with the task's head; its mode is restored afterwards.
+        features: Features of dev, with targets.
+        max_batch_tokens: Maximum number of tokens per batch.
+
+    Returns:
+        The loss, or infinity if it is not a number or the features have no targets.
+    """
+    if not features or any(feature.target is None for feature in features) or task.from_start:
+        return math.inf
+    units = [[f] for f in features] if task.batching == "sequence" else group(features)
+    units = sorted(filter(None, units), key=lambda unit: sum(f.tokens for f in unit))
+    parts = [slice(i, i + PART) for i in range(0, len(units), PART)]
+    if task.batching != "step":
+        parts = cut_by_tokens([sum(f.tokens for f in unit) for unit in units], max_batch_tokens)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    loss, count = 0.0, 0
+    for part in parts:
+        batch = task.batch([feature for unit in units[part] for feature in unit]).to(device)
+        whole = totals([batch])
+        loss += task.loss(model, batch, whole).total.item() * whole[task.head]
+        count += whole[task.head]
+    model.train(was_training)
+    return loss / count if math.isfinite(loss) else math.inf
