@@ -20,6 +20,7 @@ from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.storage import check_file
 from bertkit.text.folder import usable
+from bertkit.text.limits import check_tokens
 from bertkit.text.tokenizer import Tokenizer
 
 SUFFIX = ".gguf"
@@ -190,6 +191,7 @@ def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
     pieces, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
     with usable(str(path)):
+        check_tokens(pieces, str(path))
         core = tokenizers.Tokenizer(
             models.BPE({piece: place for place, piece in enumerate(pieces)}, merges)
         )

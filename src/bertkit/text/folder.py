@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertkit.errors import BertkitError, TokenizerError
 from bertkit.storage import VOCABULARY
 from bertkit.text.classes import CLASSES, name_class
+from bertkit.text.limits import check_json, check_tokens
 from bertkit.text.marian import Numbering, Side, open_marian
 from bertkit.text.settings import (
     apply_settings,
@@ -93,6 +95,7 @@ def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -
         raise TokenizerError(_not_readable(path))
     text = read_text(path)
     with usable(str(path)):
+        check_json(text, str(path))
         core = tokenizers.Tokenizer.from_str(text)
         truncation = core.truncation
         if truncation is not None and settings.get("truncation_side") is None:
@@ -127,8 +130,10 @@ def _not_readable(path: Path) -> str:
 
 def _word_piece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
     """Build BERT's or MPNet's tokenizer from a vocab.txt."""
+    pieces = _lines(path)
+    check_tokens(pieces, str(path))
     vocab: dict[str, int] = {}
-    for i, piece in enumerate(_lines(path)):
+    for i, piece in enumerate(pieces):
         if piece in vocab:
             raise TokenizerError(
                 f"{path}:{i + 1}: {piece!r} is already on line {vocab[piece] + 1}; rename one of "
@@ -185,6 +190,7 @@ def _pair_merges(
         if line and not line.startswith("#version")
     ]
     vocab = read_dict(folder / "vocab.json", VOCABULARY)
+    check_tokens(chain(vocab, *merges), str(folder / "vocab.json"))
     if named is None and "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab):
         named = "OpenAIGPTTokenizer"
     with usable(f"{folder / 'vocab.json'} with merges.txt"):

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import TokenizerError
 from bertkit.storage import VOCABULARY, read_bytes, read_json
+from bertkit.text.limits import check_added, check_charsmap, check_tokens
 
 Side = Literal["source", "target"]
 """Which texts are tokenized: those that a translator reads, or those that it writes."""
@@ -62,6 +63,7 @@ def open_marian(
     lacking = {"<unk>", "</s>", "<pad>"} - ids.keys()
     if lacking:
         raise TokenizerError(f"{vocabulary}: has no {min(lacking)}; fetch the file again")
+    check_tokens(ids, str(vocabulary))
     core = _unigram(folder / f"{side}.spm", files[f"{side}.spm"])
     core.add_special_tokens(["</s>", "<unk>", "<pad>"])
     core.add_tokens([piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")])
@@ -94,6 +96,9 @@ def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
             f"{path}: not a Unigram model with spaces before words and one unknown piece, which "
             "alone are read"
         )
+    check_tokens((piece.piece for piece in model.pieces), str(path))
+    check_added((piece.piece for piece in model.pieces if piece.type == USER), str(path))
+    check_charsmap(rules.precompiled_charsmap, str(path))
     # control pieces stand for no text: behind a space, which is gone by then, none finds them
     pieces = [
         (piece.piece if piece.type in (NORMAL, UNKNOWN, USER) else f" {piece.piece}", piece.score)

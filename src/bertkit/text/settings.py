@@ -14,7 +14,11 @@ from bertkit.errors import TokenizerError
 from bertkit.storage import SETTINGS as MOST
 from bertkit.storage import VOCABULARY, read_bytes, read_json
 from bertkit.text.classes import CLASSES, CONFIG, KEYS, OTHER, TokenizerClass, find_class
+from bertkit.text.limits import check_added
 from bertkit.text.specials import ROLES, named_token
+
+MAX_SENTINELS = 10_000
+"""Sentinel tokens of a T5."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -42,6 +46,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TokenizerError(f"{path}: {error}; use a directory without this setting") from None
     limit, side = settings.get("model_max_length"), settings.get("truncation_side")
+    sentinels = settings.get("extra_ids", 0)
+    if not isinstance(sentinels, int) or not 0 <= sentinels <= MAX_SENTINELS:
+        raise TokenizerError(
+            f"{path}: extra_ids is {sentinels!r}; it must be at most {MAX_SENTINELS:,}"
+        )
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
         raise TokenizerError(f"{path}: model_max_length is {limit!r}, not a number")
     if side not in ("left", "right", None):
@@ -214,6 +223,7 @@ def _add_tokens(
     decoder = settings.get("added_tokens_decoder")
     if decoder is not None:
         listed = {int(i): tokenizers.AddedToken(**token) for i, token in decoder.items()}
+        check_added((token.content for token in listed.values()), str(folder / CONFIG))
         missing = {token.content for token in known.values()}
         missing -= {token.content for token in listed.values()}
         if named.rebuilds and missing and not built:
@@ -227,14 +237,18 @@ def _add_tokens(
     elif (folder / "added_tokens.json").is_file():
         _add_older_tokens(folder / "added_tokens.json", core)
     known_texts = {token.content for token in core.get_added_tokens_decoder().values()}
-    for token in _further_tokens(settings, named):
+    further = list(_further_tokens(settings, named))
+    check_added((token.content for token in further), str(folder / CONFIG))
+    for token in further:
         if token.content not in known_texts:
             core.add_special_tokens([token])
 
 
 def _add_older_tokens(path: Path, core: tokenizers.Tokenizer) -> None:
     """Add the tokens of added_tokens.json, by which older directories extend a vocabulary."""
-    for token, i in sorted(read_dict(path).items(), key=lambda item: int(item[1])):
+    tokens = read_dict(path)
+    check_added(tokens, str(path))
+    for token, i in sorted(tokens.items(), key=lambda item: int(item[1])):
         if core.token_to_id(token) is None:
             core.add_tokens([token])
         if core.token_to_id(token) != i:
@@ -261,8 +275,8 @@ def _further_tokens(
         further += value.values() if isinstance(value, Mapping) else value
     if not settings.get("extra_special_tokens"):
         further += settings.get("additional_special_tokens") or []
-    if named is CLASSES["T5Tokenizer"] and "extra_ids" in settings:
-        further += [f"<extra_id_{i}>" for i in range(int(settings["extra_ids"]))]
+    if named is CLASSES["T5Tokenizer"]:
+        further += [f"<extra_id_{i}>" for i in range(settings.get("extra_ids") or 0)]
     for token in further:
         flags = {} if isinstance(token, str) else dict(token) if isinstance(token, dict) else None
         if flags is not None:
