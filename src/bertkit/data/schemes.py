@@ -176,6 +176,39 @@ def look_like_tags(values: Sequence[str]) -> bool:
     return 0 < len(values) <= 2 * alike
 
 
+_PREFIXED = re.compile(r"(?P<mark>[A-Z])(?:[-_:./](?P<type>.+))?", re.DOTALL | re.IGNORECASE)
+_SUFFIXED = re.compile(r"(?P<type>.+)[-_:./](?P<mark>[A-Z])", re.DOTALL | re.IGNORECASE)
+_MARKS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+"""Marks of BILOU, BMES, BMEW, IOE and so on, and the marks of BIOES with the same meaning."""
+
+NO_TYPE = "ENTITY"
+"""Type of the entities of a model whose labels have none, such as B, I and O."""
+
+
+def standard_labels(labels: Sequence[str]) -> list[str] | None:
+    """Write the labels of a model as in IOB2 or BIOES.
+
+    Reads BILOU, BMES, BMEW and IOE; marks in lower case; marks after the type (PER-B); `_`, `:`,
+    `.` and `/` as separators.
+
+    Returns:
+        A label for each label, or None if they mark no entities in one of these ways.
+    """
+    for form in (_PREFIXED, _SUFFIXED):
+        found = [None if label in ("O", "o") else form.fullmatch(label) for label in labels]
+        written = [
+            "O"
+            if match is None
+            else f"{_MARKS.get(match['mark'].upper())}-{match['type'] or NO_TYPE}"
+            for match in found
+        ]
+        fits = all(m or label in ("O", "o") for m, label in zip(found, labels, strict=True))
+        marks = {tag[0] for tag in written}
+        if fits and marks <= set("OBIES") and marks & set("BI") and len({*written}) == len(labels):
+            return written
+    return None
+
+
 def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
     """The scheme of a model's labels by their names; None where they mark no entities."""
     if not all(map(_TAG.fullmatch, labels)):

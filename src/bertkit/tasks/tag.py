@@ -20,8 +20,18 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
+from bertkit.console import say
 from bertkit.data.paths import suffix
-from bertkit.data.schemes import BIOES, SCHEMES, Entity, Scheme, scheme_of, scheme_of_labels, spans
+from bertkit.data.schemes import (
+    BIOES,
+    SCHEMES,
+    Entity,
+    Scheme,
+    scheme_of,
+    scheme_of_labels,
+    spans,
+    standard_labels,
+)
 from bertkit.data.tags import TaggedText as Example
 from bertkit.data.tags import column_number, read_tagged, read_untagged, untagged
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -163,11 +173,20 @@ class Tag(Task[Example, TagAnswer]):
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Where the folder does not name a scheme, the names of its labels do."""
+        """Restore the task; if `config.json` has no scheme, infer it from the labels.
+
+        The labels are written as in IOB2 or BIOES.
+        """
         options = super().restore(labels, settings).options
         if options.scheme is None:
+            labels = standard_labels(labels) or labels
             scheme = scheme_of_labels(labels)
             name = scheme.name if scheme else "none"
+            if scheme is None and "O" in map(str.upper, labels):
+                say(
+                    f"warning: labels {', '.join(map(repr, labels[:6]))}: no supported tag scheme; "
+                    "the model predicts a tag for each word, but no entities"
+                )
             options = msgspec.structs.replace(options, scheme=name)
         return cls(labels, options)
 
