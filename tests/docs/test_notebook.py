@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.docs.test_tutorial import missing
+from tests.docs.outputs import missing
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorial" / "18-notebook.ipynb"
 RUN = """

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.test_tutorial import DOCS, blocks, missing
+from tests.docs.outputs import missing
+from tests.docs.test_tutorial import DOCS, blocks
 from tests.factories import tiny_folder, tiny_tokenizer
 from tests.serve.test_run import process
 
