@@ -146,8 +146,9 @@ class Tokenizer:
         usual = usual_class(self.core) if self._numbering is None else "MarianTokenizer"
         config.setdefault("tokenizer_class", usual)
         config |= {f"{role}_token": token for role, token in self._specials.items()}
-        if not segments:
-            config["model_input_names"] = ["input_ids", "attention_mask"]
+        # Always written: the default of a class of transformers may differ.
+        types = ["token_type_ids"] if segments and self._has_types else []
+        config["model_input_names"] = ["input_ids", *types, "attention_mask"]
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2, sort_keys=True))
 
     @cached_property
@@ -159,9 +160,17 @@ class Tokenizer:
             raise TokenizerError(f"{self.source}: ids up to {size - 1:,}; fetch it again")
         return size
 
+    @property
+    def _has_types(self) -> bool:
+        """Whether transformers passes the segments of this tokenizer to the model."""
+        names = self._settings.get("model_input_names")
+        return names is None or "token_type_ids" in names
+
     @cached_property
     def segments(self) -> int:
-        """How many segments it numbers: two where a pair's texts are told apart."""
+        """Number of segments: 2 if the tokens of a pair's texts have different segments."""
+        if not self._has_types:
+            return 1
         frame = self.core.post_processor
         said = "" if frame is None else frame.__getstate__().decode()  # as JSON
         return 1 + max(map(int, re.findall(r'"type_id": ?(\d+)', said)), default=0)
@@ -386,6 +395,8 @@ class Tokenizer:
             encoding = from_raw(raw, len(prompt), row if spaced else None)
             if self._numbering is not None:
                 encoding = replace(encoding, ids=self._numbered(raw))
+            if not self._has_types:
+                encoding = replace(encoding, types=np.zeros_like(encoding.types))
             yield encoding
 
     def _numbered(self, raw: tokenizers.Encoding) -> NDArray[np.int64]:

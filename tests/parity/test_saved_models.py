@@ -1,0 +1,99 @@
+"""transformers computes the same from a model directory that bertkit saved, tokenizer included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.factories import ENCODERS, tiny_model
+
+import bertkit
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load, save
+from bertkit.families import FAMILIES
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+
+KINDS: tuple[Any, ...] = ("wordpiece", "bpe", "unigram")
+AUTO = {
+    "classify": transformers.AutoModelForSequenceClassification,
+    "tag": transformers.AutoModelForTokenClassification,
+    "mlm": transformers.AutoModelForMaskedLM,
+}
+PUBLISHED = [name for name in ENCODERS if name not in ("nomic", "gte")]
+"""Families whose code is part of transformers."""
+
+
+@pytest.fixture(scope="module")
+def tokenizers_of_kinds(english: list[str]) -> dict[str, Tokenizer]:
+    return {kind: train(english[:10], kind=kind, size=400) for kind in KINDS}
+
+
+@pytest.mark.parametrize("head", AUTO)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_saved_model_has_the_same_logits_in_transformers(
+    name: str, kind: str, head: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    family, tokenizer = FAMILIES[name], tokenizers_of_kinds[kind]
+    if head not in family.heads:
+        pytest.skip(f"{name} has no {head} head")
+    if name == "mpnet" and tokenizer.pad != 1:
+        pytest.skip(
+            "transformers counts positions of MPNet from the constant 1, not from its pad id"
+        )
+    labels = ("a", "b") if head != "mlm" else ()
+    model = tiny_model(tokenizer, head, labels=labels, family=family, spread=0.3, length=64).eval()
+    save(tmp_path, model, tokenizer, family, labels=labels)
+    peer = AUTO[head].from_pretrained(tmp_path).eval()
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = load(tmp_path, heads=[head])
+    for texts in (("The class of a value",), ("A name", "is bound to an object")):
+        encoding = ours.tokenizer.encode(*texts)
+        inputs = reference(*texts, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist() == encoding.ids.tolist()
+        with torch.no_grad():
+            expected = peer(**inputs).logits[0]
+            (found,) = ours.model(Batch.of([encoding])).values()
+        assert (found.reshape(expected.shape) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_pair_classifier_has_the_same_probabilities(
+    kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    tokenizer = tokenizers_of_kinds[kind]
+    model = tiny_model(tokenizer, "classify", labels=("a", "b"), spread=0.3)
+    settings = {"problem_type": "single_label_classification"}
+    save(tmp_path, model, tokenizer, FAMILIES["bert"], labels=("a", "b"), settings=settings)
+    (answer,) = bertkit.pipeline("classify", tmp_path)([("a class", "the name")])
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    inputs = reference("a class", "the name", return_tensors="pt")
+    assert "token_type_ids" in inputs
+    peer = AUTO["classify"].from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        expected = peer(**inputs).logits.softmax(-1)[0]
+    assert (torch.tensor(list(answer.scores.values())) - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directory_without_segments_has_none_after_save(
+    kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    tokenizers_of_kinds[kind].save(tmp_path / "first")
+    path = tmp_path / "first" / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    assert settings["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    Tokenizer.load(tmp_path / "first").save(tmp_path / "second")
+    again = Tokenizer.load(tmp_path / "second")
+    assert again.segments == 1
+    assert not again.encode("a", "b").types.any()
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "second")
+    assert "token_type_ids" not in reference("a", "b")
