@@ -84,7 +84,7 @@ def test_the_best_of_all_is_the_folder_and_test_scores_it_once(
     (out / CELLS[1] / "scores.json").unlink()  # as if killed before its end
     again = tried(base, out, [GRID[0], "epochs=1,4,2"], test=rows(8, 200), resume=True)
     assert again["best"] in json.loads((out / "grid.json").read_text("utf-8"))["scores"]
-    for cell in CELLS:
+    for cell in CELLS[:-1]:  # the weights of the last may be dropped for an equal one
         same = (out / cell / "scores.json").stat().st_mtime_ns == before[cell]
         assert same == (cell != CELLS[1])
     assert (out / "learning_rate=2e-2,epochs=2" / "scores.json").exists()
@@ -95,7 +95,7 @@ def test_that_several_are_as_good_is_told(
 ) -> None:
     tried(base, tmp_path / "all", ["learning_rate=1e-9,1e-4"])
     told = capsys.readouterr().err
-    assert "learning_rate=1e-9: kept, and no better than the others: by accuracy on dev all" in told
+    assert "learning_rate=1e-4: kept, and no better than the others: by accuracy on dev all" in told
     assert "Raise learning_rate (1e-09, 0.0001 were tried; small models want 1e-4 to 3e-4)" in told
     tried(base, tmp_path / "some", ["learning_rate=1e-9,2e-2,2.0e-2", "epochs=4"])
     told = capsys.readouterr().err
