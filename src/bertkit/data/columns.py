@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.data.paths import suffix
-from bertkit.data.tables import FEWEST, NO_TAB, Table
+from bertkit.data.tables import FEWEST, NO_TAB, Table, are_texts
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (
@@ -122,9 +122,9 @@ class Columns:
         )
 
     def texts(self) -> list[str]:
-        """Those left whose values have three words on average."""
+        """Return the columns without a role whose values have three words on average."""
         rows = self.table.rows
-        return [c for c in self.left if sum(row[c].count(" ") for row in rows) >= 2 * len(rows)]
+        return [c for c in self.left if are_texts([row[c] for row in rows])]
 
     def fewest_values(self) -> str:
         """Of those left, the one with the fewest different values; of several the last."""

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -46,6 +47,11 @@ NAME = re.compile(r"[^\W\d][\w .#-]{0,30}(?<!\.)")
 TRUTH = frozenset({"true", "false"})
 MISSING = frozenset({"na", "nan", "none", "null", "nil", "missing", "unknown"})
 """What stands for a number that is not there, in small letters: it names no column."""
+
+HAN = re.compile("[\u3040-\u309f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u30a0-\u30ff]")
+"""Characters of scripts without spaces between words: Chinese characters and hiragana, with about
+two per word; Thai, Lao, Tibetan, Burmese, Khmer and katakana, with about four."""
 
 FEWEST = 3
 """Rows from which the values of a column tell something."""
@@ -90,14 +96,18 @@ def rows(
     `named` stands in it; where it does not they are called "1", "2" and so on. JSON values that are
     not text are written as in JSON. `separator` divides columns, by default a tab, or in `.csv` a
     comma, or a semicolon or tab where that divides all rows alike and commas do not; `space` cuts a
-    line after its first word. Where the columns that matter are `named`, rows may have more or
+    line after its first word. With a `separator`, files of any other suffix are read like `.txt`.
+    Where the columns that matter are `named`, rows may have more or
     fewer others.
     Raises: DataError naming file and line, for ragged rows with the expected and found counts.
     """
     path = Path(path)
     kind = suffix(path)
-    if kind not in (*TABLES, ".txt") and path != STDIN and path.is_file():
-        raise DataError(f"{path}: rows are read from .tsv, .csv, .jsonl and .txt files, also .gz")
+    if kind not in (*TABLES, ".txt") and separator is None and path != STDIN and path.is_file():
+        raise DataError(
+            f"{path}: rows are read from .tsv, .csv, .jsonl and .txt files, also .gz; for a text "
+            "file with another suffix, set --separator"
+        )
     if separator is not None and separator != "space" and len(separator) != 1:
         raise DataError(f"separator: {separator!r}; give one character, or the word space")
     text = read_text(path)
@@ -264,7 +274,7 @@ def _names_texts(cells: list[str], others: list[list[str]]) -> bool:
         return False
     text = labels = False
     for name, column in zip(names, zip(*others, strict=True), strict=True):
-        if _several_words(column):
+        if are_texts(column):
             text = text or (name != "" and " " not in name)
         elif name:
             different = {cell.strip() for cell in column}
@@ -273,16 +283,24 @@ def _names_texts(cells: list[str], others: list[list[str]]) -> bool:
 
 
 def _is_name(cell: str) -> bool:
-    return NAME.fullmatch(cell.strip()) is not None
+    letters = (c for c in cell.strip() if not unicodedata.category(c).startswith("M"))
+    return NAME.fullmatch("".join(letters)) is not None  # \w has no vowel signs, as in Thai
 
 
 def _is_value(cell: str) -> bool:
     return cell.strip().lower() in TRUTH or finite(cell) is not None
 
 
-def _several_words(column: Sequence[str]) -> bool:
-    """Three on average, as `Columns.texts` has it."""
-    return sum(cell.count(" ") for cell in column) >= 2 * len(column)
+def are_texts(column: Sequence[str]) -> bool:
+    """Return whether cells have three words on average.
+
+    The words of scripts without spaces are estimated from their number of characters.
+    """
+    words = sum(
+        cell.count(" ") + len(HAN.findall(cell)) / 2 + len(UNSPACED.findall(cell)) / 4
+        for cell in column
+    )
+    return words >= 2 * len(column)
 
 
 def _json_table(path: Path, text: str) -> Table:

@@ -162,7 +162,8 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
             f"{file}[{number}]": {name: json_value(value) for name, value in row.items()}
             for number, row in enumerate(parquet_rows(file))
         }
-    if task == "tag" or (suffix(file) not in (".csv", ".tsv", ".txt") and file != STDIN):
+    is_table = suffix(file) in (".csv", ".tsv", ".txt") or reading.separator is not None
+    if task == "tag" or not (is_table or file == STDIN):
         return {}
     named = [name for name in (reading.text, reading.pair) if name is not None]
     try:

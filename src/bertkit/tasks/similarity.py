@@ -136,7 +136,15 @@ class Similarity(Task[Example, SimilarityAnswer]):
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
-        table = rows(path, header=reading.header, separator=reading.separator)
+        given = (reading.text, reading.pair, reading.label)
+        named = [name for name in given if name is not None]
+        all_named = reading.text is not None and reading.pair is not None
+        table = rows(
+            path,
+            header=reading.header,
+            separator=reading.separator,
+            named=named if all_named else (),
+        )
         columns = Columns(table, reading.text, reading.pair, reading.label)
         text = reading.text or columns.first((*ANCHORS, *TEXTS))
         pair = reading.pair or columns.first((*POSITIVES, *PAIRS))

@@ -1,0 +1,112 @@
+"""One table in several scripts is read identically; and text files of any suffix are read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.tables import are_texts
+from bertkit.errors import DataError
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.task import Reading
+
+GERMAN = [
+    ("Bewertung", "Stimmung"),
+    ("Das Essen war sehr lecker", "gut"),
+    ("Die Bedienung war wirklich schlecht", "schlecht"),
+    ("Sehr schön hier und billig", "gut"),
+    ("Ich komme nie wieder hierher", "schlecht"),
+]
+CHINESE = [
+    ("评论", "情感"),
+    ("菜的味道真的很好", "正面"),
+    ("服务员的态度太差了", "负面"),
+    ("环境很好而且便宜", "正面"),
+    ("我再也不会来这里了", "负面"),
+]
+JAPANESE = [
+    ("本文", "分類"),
+    ("料理がとても美味しかった", "エンターテインメント"),
+    ("店員の態度が本当に悪い", "スポーツ"),
+    ("きれいで安い店でした", "エンターテインメント"),
+    ("もう二度と来ません", "スポーツ"),
+]
+THAI = [
+    ("ข้อความ", "ความรู้สึก"),
+    ("อาหารร้านนี้อร่อยมากจริงๆ", "เชิงบวก"),
+    ("พนักงานบริการแย่มากเลย", "เชิงลบ"),
+    ("บรรยากาศดีและราคาถูกมาก", "เชิงบวก"),
+    ("จะไม่กลับมาที่นี่อีกแล้ว", "เชิงลบ"),
+]
+HINDI = [
+    ("समीक्षा", "भावना"),
+    ("यहाँ का खाना बहुत अच्छा था", "सकारात्मक"),
+    ("कर्मचारियों का व्यवहार बहुत बुरा था", "नकारात्मक"),
+    ("माहौल अच्छा और दाम कम है", "सकारात्मक"),
+    ("मैं यहाँ फिर कभी नहीं आऊँगा", "नकारात्मक"),
+]
+KOREAN = [
+    ("리뷰", "감정"),
+    ("음식이 정말 아주 맛있었어요", "긍정"),
+    ("직원의 태도가 너무 나빴다", "부정"),
+    ("여기 분위기가 좋고 저렴해요", "긍정"),
+    ("다시는 여기 오지 않을게요", "부정"),
+]
+SCRIPTS = {
+    "german": GERMAN,
+    "chinese": CHINESE,
+    "japanese": JAPANESE,
+    "thai": THAI,
+    "korean": KOREAN,
+    "hindi": HINDI,
+}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_header_is_found_in_every_script(script: str, order: int, tmp_path: Path) -> None:
+    rows = SCRIPTS[script]
+    for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
+        path = tmp_path / name
+        lines = [separator.join(row[::order]) for row in rows]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        examples, said = Classify.read(path, Reading(), labelled=True)
+        assert [(e.text, e.label) for e in examples] == rows[1:]
+        assert "named by the first line" in said
+        path.write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")  # control: no header
+        examples, said = Classify.read(path, Reading(), labelled=True)
+        assert [(e.text, e.label) for e in examples] == rows[1:]
+        assert "no header line" in said
+
+
+def test_texts_have_three_words_in_every_script() -> None:
+    for rows in SCRIPTS.values():
+        texts, labels = zip(*rows[1:], strict=True)
+        assert are_texts(texts)
+        assert not are_texts(labels)
+    assert not are_texts(["two words", "one"])
+
+
+@pytest.mark.parametrize("name", ["a.all", "reviews.test", "data", "a.dat.gz"])
+def test_a_separator_allows_any_suffix(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    data = "".join(f"{label} {text}\n" for text, label in GERMAN[1:]).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    examples, _ = Classify.read(path, Reading(separator="space"), labelled=True)
+    assert [(e.text, e.label) for e in examples] == GERMAN[1:]
+    with pytest.raises(DataError, match="with another suffix, set separator="):
+        Classify.read(path, Reading(), labelled=True)
+
+
+def test_similarity_accepts_columns_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "sts.tsv"
+    path.write_text("x\t4.5\ta b\tc d\ny\t1\te\tf\tmore\tcells\nz\t2\tg\th\n", encoding="utf-8")
+    reading = Reading(text="3", pair="4", label="2")
+    examples, _ = Similarity.read(path, reading, labelled=True)
+    assert [e.texts for e in examples] == [("a b", "c d"), ("e", "f"), ("g", "h")]
+    assert [e.label for e in examples] == [4.5, 1.0, 2.0]
+    with pytest.raises(DataError, match="expected 4 columns"):  # control
+        Similarity.read(path, Reading(text="3"), labelled=True)
