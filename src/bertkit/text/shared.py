@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertkit import storage
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import ConfigError, DataError, missing_package
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -19,8 +19,10 @@ def train_shared(texts: Iterable[str], out: Path, *, size: int) -> Tokenizer:
     `transformers` and CTranslate2 open a model with it.
     Raises: ConfigError for a size that the texts do not fill, DataError if there is no text.
     """
-    import sentencepiece
-
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise missing_package(error) from None
     model = io.BytesIO()
     lines = [line for text in texts for line in text.split("\n") if line.strip()]
     if not lines:
