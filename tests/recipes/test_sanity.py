@@ -196,8 +196,8 @@ CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
     (
         Classify(("a", "b"), Options(multi_label=True)),
         labelled('["a"]', '["b"]'),
-        {"best_f1_micro": 0.0},
-        0.1,
+        {"best_f1_micro": 2 / 3},
+        0.7,
     ),
     (Classify(("score",), Options(regression=True)), labelled("1.5", "2"), {"pearson": 0.0}, 0.1),
     (Tag(("O", "B-A"), Tag.Options(scheme="iob2")), tagged("B-A", "O"), {"f1": 0.0}, 0.1),

@@ -40,6 +40,7 @@ from bertkit.checkpoint.weights import (
     untie,
     write_tensors,
 )
+from bertkit.data.labels import listed
 from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import LSTM, Family
 from bertkit.models.config import TransformerConfig
@@ -76,7 +77,7 @@ class Loaded:
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
-        labels = ", ".join(self.labels[:10]) + " …" * (len(self.labels) > 10)
+        labels = listed(self.labels[:10]) + " …" * (len(self.labels) > 10)
         return (
             f"<{self.folder}: {self.family.name}, {config.layers} layers of {config.hidden}, "
             f"{sum(weight.numel() for weight in self.model.parameters()):,} parameters, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertkit.data.paths import suffix
@@ -51,6 +52,9 @@ NUMBERS = frozenset({"", "id", "idx", "index", "guid", "pair_id", "pairid", "#1 
 USUAL = frozenset({"label", *TEXTS, *PAIRS, *LABELS})
 """Columns that are called so hold what their name says, whatever their values are."""
 
+ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+"""Values of a one-hot column."""
+
 INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
@@ -85,6 +89,10 @@ class Columns:
             seen.add(row[column])
         return len(seen) >= FEWEST
 
+    def _is_one_hot(self, column: str) -> bool:
+        """Whether it contains only 0 and 1, or true and false."""
+        return all(row[column].strip().lower() in ONE_HOT for row in self.table.rows)
+
     def usual(self, names: Sequence[str]) -> list[str]:
         """Those left that are called so, in the order of the names and in any case."""
         lower = {column.lower(): column for column in self.left}
@@ -114,6 +122,9 @@ class Columns:
             )
         elif candidates:
             several = f": it could be {' or '.join(map(repr, candidates))}"
+            if option == "label" and all(map(self._is_one_hot, candidates)):
+                names = ",".join(candidates)
+                several += f", or all of them, {names!r}, if a text may have several labels"
         elif self.ids:
             several = f": {self.ids[0]!r} holds integers that are all different, as an ID does"
         raise DataError(
@@ -137,13 +148,41 @@ def choose_text(table: Table, text: str | None = None) -> str:
     return text or columns.first(TEXTS) or columns.only("text", columns.texts() or columns.left)
 
 
+def label_columns(label: str | None, columns: Collection[str]) -> list[str]:
+    """Return the columns of labels: the column of this name, or a list such as `toxic,insult`."""
+    if label is None or label in columns or "," not in label:
+        return [] if label is None else [label]
+    return [name.strip() for name in label.split(",")]
+
+
 @dataclass(frozen=True)
 class Roles:
-    """The columns of labelled texts; `pair` is None for single texts."""
+    """The columns of labelled texts; `pair` is None for single texts.
+
+    `labels` are one-hot columns: one per label, with 1 if the text has the label.
+    """
 
     text: str
     label: str | None
     pair: str | None = None
+    labels: tuple[str, ...] = ()
+
+    def label_of(self, row: Mapping[str, str], where: str) -> str | None:
+        """Return the label of a row as written; of one-hot columns, a JSON list.
+
+        Raises:
+            DataError: If a one-hot column contains something else than 0 and 1.
+        """
+        if not self.labels:
+            return None if self.label is None else row[self.label].strip()
+        for column in self.labels:
+            if row[column].strip().lower() not in ONE_HOT:
+                raise DataError(
+                    f"{where}: expected 0 or 1 in column {column!r}, got {row[column]!r}; set "
+                    "--label-column to columns of 0 and 1, or to a single column"
+                )
+        names = [column for column in self.labels if ONE_HOT[row[column].strip().lower()]]
+        return json.dumps(names, ensure_ascii=False)
 
     def __str__(self) -> str:
         parts = (("text", self.text), ("pair", self.pair), ("label", self.label))
@@ -164,7 +203,10 @@ def choose_columns(
     like one; of two columns that both may be either, the label has fewer different values.
     Raises: DataError when a named column is not there, or it cannot be told which is which.
     """
-    columns = Columns(table, text, pair, label)
+    named = (text, pair, label, *label_columns(label, table.columns))
+    table.expect([name for name in named if name])
+    labels = label_columns(label, table.columns)
+    columns = Columns(table, text, pair, *labels)
     alone = text is not None and pair is None
     if labelled and label is None and (usual := columns.usual(["label"]) or columns.usual(LABELS)):
         label = columns.only("label", usual)
@@ -183,4 +225,4 @@ def choose_columns(
         )
     if labelled and label is None:
         label = columns.only("label", columns.left)
-    return Roles(text, label, pair)
+    return Roles(text, label, pair, tuple(labels) if len(labels) > 1 else ())

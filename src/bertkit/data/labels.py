@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from bertkit.console import say
 from bertkit.errors import DataError
+
+SEPARATORS = re.compile(r"[,;/\s]+")
+"""Separators of labels in other libraries."""
 
 WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
 """A whole number; pandas writes 1 as 1.0 where its column lacked a number."""
@@ -27,6 +31,29 @@ def several(label: str, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
         raise DataError(f'{where}: {label!r} is no list of labels; write ["a", "b"]')
     return [str(name) for name in names]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names with commas; a name that contains a comma is quoted."""
+    return ", ".join(repr(name) if "," in name else name for name in names)
+
+
+def check_separators(written: Collection[str], names: Collection[str]) -> None:
+    """Warn if several labels of a text were probably read as one label.
+
+    Args:
+        written: Labels as the rows contain them.
+        names: The labels that `several` found in them.
+    """
+    expected = 'separate labels with |, as in a|b, or write a JSON list, as in ["a", "b"]'
+    for name in sorted(names):
+        parts = [part.strip() for part in SEPARATORS.split(name) if part.strip()]
+        if len(parts) > 1 and all(part in names for part in parts):
+            each = " and ".join(map(repr, parts))
+            say(f"warning: label {name!r} is one label, but {each} are labels, too; {expected}")
+            return
+    if not any(label.startswith("[") or "|" in label for label in written):
+        say(f"warning: no row has several labels; {expected}")
 
 
 def number(label: str) -> float | None:

@@ -32,6 +32,7 @@ from bertkit.config import (
     with_new_names,
 )
 from bertkit.console import say
+from bertkit.data.labels import listed
 from bertkit.data.order import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
@@ -366,7 +367,7 @@ def _features(
             say(f"{name}: {len(cut):,} examples are longer than {length} tokens and were cut")
         made.append(features)
     learned, count = made[0], len(train.examples)
-    labels = f"; labels: {', '.join(task.labels)}" if task.labels else ""
+    labels = f"; labels: {listed(task.labels)}" if task.labels else ""
     sequences = f" in {len(learned):,} sequences" if len(learned) != count else ""
     say(f"{task.name}: {count:,} examples{sequences}{labels}")
     return made[0], made[1]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count, Seed
+from bertkit.data.labels import listed
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.score import score
 from bertkit.nn.precision import Inference
@@ -146,7 +147,7 @@ def _spoken(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str]:
     for one in words:
         label, equals, word = one.partition("=")
         if not equals or label not in said or not word.strip():
-            raise ConfigError(f"words: {one!r} is no LABEL=WORD; labels are {', '.join(labels)}")
+            raise ConfigError(f"words: {one!r} is no LABEL=WORD; labels are {listed(labels)}")
         said[label] = word.strip()
     return said
 

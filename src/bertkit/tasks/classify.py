@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 
 from bertkit import metrics
 from bertkit.config import Settings
-from bertkit.data.columns import choose_columns
-from bertkit.data.labels import known_as, natural, number, several, without_fractions
+from bertkit.data.columns import choose_columns, label_columns
+from bertkit.data.labels import (
+    check_separators,
+    known_as,
+    listed,
+    natural,
+    number,
+    several,
+    without_fractions,
+)
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
@@ -85,7 +93,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
-        given = (reading.text, reading.pair, reading.label)
+        given = (reading.text, reading.pair, reading.label, *label_columns(reading.label, ()))
         named = [name for name in given if name is not None]
         all_named = reading.text is not None and (reading.label is not None or not labelled)
         table = rows(
@@ -144,6 +152,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if regression:
             return cls(("score",), options)
         task = cls((), options)
+        if multi:
+            check_separators(written, {one for e in train for one in task.labels_of(e)})
         written = {label for example in train for label in task.labels_of(example)}
         task = cls(sorted(without_fractions(written), key=natural), options)
         labels = task.labels
@@ -407,7 +417,12 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             return {}
         if self.options.regression:
             return {"pearson": 0.0}
-        return {"f1_micro": 0.0} if self.options.multi_label else {"matthews": 0.0}
+        if not self.options.multi_label:
+            return {"matthews": 0.0}
+        counts = Counter(label for example in examples for label in self.labels_of(example))
+        found = np.cumsum(sorted(counts.values(), reverse=True))  # by the same labels for all
+        predicted = np.arange(1, len(found) + 1) * len(examples)
+        return {"f1_micro": float((2 * found / (predicted + found[-1])).max())} if counts else {}
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -447,7 +462,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if isinstance(answer, LabelsAnswer):
             wrong = set(labels) ^ set(answer.labels)
             severity = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
-            return ErrorRecord(shown, ", ".join(labels), ", ".join(answer.labels), severity)
+            return ErrorRecord(shown, listed(labels), listed(answer.labels), severity)
         severity = 0.0 if answer.label == labels[0] else 1.0 - answer.scores[labels[0]]
         return ErrorRecord(shown, labels[0], f"{answer.label} ({answer.score:.2f})", severity)
 

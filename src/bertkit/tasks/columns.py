@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from bertkit.config import decode
+from bertkit.data.columns import label_columns
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.task import Reading
@@ -56,7 +57,7 @@ def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool
     }
     if not wanted:
         return reading
-    names = list(wanted.values())
+    names = [*wanted.values(), *label_columns(wanted.get("label"), ())]
     try:
         table = rows(path, header=reading.header, separator=reading.separator, named=names)
         table.expect(names)
@@ -66,6 +67,9 @@ def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool
         role: name
         for role, name in wanted.items()
         # in its own column it is a label of the first row, which was taken for a header
-        if name in table.columns and all(row[name].strip() != name for row in table.rows)
+        if all(
+            column in table.columns and all(row[column].strip() != column for row in table.rows)
+            for column in label_columns(name, table.columns)
+        )
     }
     return msgspec.structs.replace(reading, **there)

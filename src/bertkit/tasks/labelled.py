@@ -32,7 +32,7 @@ def examples(table: Table, roles: Roles) -> list[Example]:
     def read(placed: tuple[dict[str, str], int]) -> Example:
         row, line = placed
         where = f"{table.file}:{line}"
-        label = row[roles.label].strip() if roles.label is not None else None
+        label = roles.label_of(row, where)
         if label == "":
             raise DataError(f"{where}: no label; give one or remove the row")
         pair = row[roles.pair] if roles.pair is not None else None

@@ -53,7 +53,7 @@ class Reading(Settings, frozen=True):
     pair: str | None = msgspec.field(default=None, name="pair_column")
     """Column of the second text."""
     label: str | None = msgspec.field(default=None, name="label_column")
-    """Column of the label."""
+    """Column of the label. For several labels per text: columns of 0 and 1, separated by commas."""
     header: bool | None = None
     """Whether the first line names the columns."""
     separator: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bertkit.data.labels import listed
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
@@ -69,8 +70,8 @@ class TaskTeacher:
             )
         if task.labels != self.task.labels:
             raise ConfigError(
-                f"train: its labels are {', '.join(task.labels)}, the teacher answers "
-                f"{', '.join(self.task.labels)}; a student learns the same ones"
+                f"train: its labels are {listed(task.labels)}, the teacher answers "
+                f"{listed(self.task.labels)}; a student learns the same ones"
             )
         widths = [_width(model, task.head) for model in (student, self.model)]
         if self.terms.outputs and len(set(widths)) > 1:
