@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,7 +45,18 @@ class BeamStep:
 Observer = Callable[[BeamStep], None]
 
 
-@torch.inference_mode()
+T = TypeVar("T")
+
+
+def finish(steps: Generator[Any, None, T]) -> T:
+    """Run a generator to its end, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
 def beam_search(
     stepper: Stepper,
     requests: Sequence[Request],
@@ -52,7 +64,19 @@ def beam_search(
     rules: Rules,
     observe: Observer | None = None,
 ) -> list[list[Written]]:
-    """The `best` of `beams` texts for each request.
+    """Run all steps of `beam_steps`, and return its result."""
+    return finish(beam_steps(stepper, requests, decoding, rules, observe))
+
+
+@torch.inference_mode()
+def beam_steps(
+    stepper: Stepper,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    rules: Rules,
+    observe: Observer | None = None,
+) -> Generator[int, None, list[list[Written]]]:
+    """The `best` of `beams` texts for each request. Yields: the number of beams after each step.
 
     Each step weighs the 2 × `beams` likeliest continuations of a request's beams; those that end
     among the first `beams` are its results, of which the best stay. A request ends when no beam's
@@ -68,6 +92,7 @@ def beam_search(
         rows = search.step(torch.log_softmax(logits, -1), length)
         if not len(rows):
             break
+        yield len(rows)
         state.keep(rows)
         logits = stepper.step(state, search.ids[:, :, -1].reshape(-1, 1))[:, 0]
         state.advance(torch.ones(len(logits), dtype=torch.long, device=logits.device))

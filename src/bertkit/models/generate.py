@@ -6,14 +6,14 @@ Whatever is written depends on its own request alone: on no neighbor, and on no 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.models.beam import beam_search
+from bertkit.models.beam import beam_steps, finish
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
 from bertkit.models.stepper import Request, State, Stepper
 
@@ -54,13 +54,24 @@ def generate(
     rules: Rules,
 ) -> list[list[Written]]:
     """`best` texts for each request, best first."""
+    return finish(generate_steps(stepper, requests, decoding, rules))
+
+
+def generate_steps(
+    stepper: Stepper,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    rules: Rules,
+) -> Generator[int, None, list[list[Written]]]:
+    """Generate as `generate` does. Yields: the number of sequences after each step."""
     if decoding.beams > 1:
-        return beam_search(stepper, requests, decoding, rules)
+        return (yield from beam_steps(stepper, requests, decoding, rules))
     writing = Writing(stepper)
     copies = [replace(one, number=number) for one in requests for number in range(decoding.best)]
     rows = [Row.of(stepper, request, decoding, rules) for request in copies]
     writing.add(rows)
     while writing.rows:
+        yield len(writing.rows)
         writing.step()
     written = [row.written for row in rows]
     best = decoding.best

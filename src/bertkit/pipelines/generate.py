@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -18,8 +18,9 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.config import with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
-from bertkit.models.generate import Row, Writing, generate
+from bertkit.models.generate import Row, Writing, generate, generate_steps
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
@@ -187,12 +188,17 @@ class Generate(ModelPipeline):
         return request.tokens + self.stepper.room(request, decoding.max_tokens)
 
     def run(self, works: Sequence[Work]) -> list[GeneratedText]:
-        """The best text for each; those that are asked for alike are written together."""
+        """Return the best text for each; those with equal settings are generated together."""
+        return finish(self.steps(works))
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[GeneratedText]]:
+        """Run like `run`. Yields: the number of sequences after each step."""
         answers: dict[int, GeneratedText] = {}
         for decoding in {work.item[2] for work in works}:
             places = [i for i, work in enumerate(works) if work.item[2] == decoding]
             prompts, requests, _ = zip(*(works[i].item for i in places), strict=True)
-            texts = generate(self.stepper, requests, decoding, self.rules(prompts))
+            rules = self.rules(prompts)
+            texts = yield from generate_steps(self.stepper, requests, decoding, rules)
             for place, request, (best, *_) in zip(places, requests, texts, strict=True):
                 answers[place] = self.answer(best, request, tokens=True)
         return [answers[place] for place in range(len(works))]

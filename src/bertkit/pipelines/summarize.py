@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, Work
@@ -79,7 +80,11 @@ class WriteSummaries:
 
     def run(self, works: Sequence[Work]) -> list[SummaryAnswer]:
         """The best summary of each, all written together."""
-        texts = self.writer.run(works)
+        return finish(self.steps(works))
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[SummaryAnswer]]:
+        """Run like `run`. Yields: the number of sequences after each step."""
+        texts = yield from self.writer.steps(works)
         return [
             SummaryAnswer(text.text.strip(), [], work.truncated)
             for text, work in zip(texts, works, strict=True)

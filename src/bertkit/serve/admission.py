@@ -116,7 +116,7 @@ class AdmissionMiddleware:
             await self._send_short(live, scope, receive, reply)
             return
         who = self._visitor(scope, headers)
-        scope["state"]["who"] = who
+        scope["state"] |= {"who": who, "client": (who.name, str(scope.get("client")))}
         if self.app is None or self.draining:
             doing = "loading its models" if self.app is None else "stopping"
             raise Refused(

@@ -80,7 +80,7 @@ async def _begin(
     """
     name, pipeline = context.pipeline(ability, ask.model)
     assert isinstance(pipeline, Generate)
-    context.batcher.room()
+    context.batcher.room(client=context.client)
     stop = [ask.stop] if isinstance(ask.stop, str) else ask.stop
     rules = pipeline.rules(prompts, stop)
     decoding = Decoding(
@@ -93,9 +93,11 @@ async def _begin(
     )
     read = await context.read(prompts, sizes, pipeline.requests, lambda one: one.tokens)
     requests = [replace(request, number=number) for request in read for number in range(ask.n)]
-    texts = [LiveText(pipeline, request, decoding, rules, stop) for request in requests]
+    texts = [
+        LiveText(pipeline, request, decoding, rules, stop, context.client) for request in requests
+    ]
     cost = sum(text.cost for text in texts)
-    context.batcher.room(cost)
+    context.batcher.room(cost, context.client)
     context.charge(cost, len(texts))
     context.batcher.write(pipeline, texts)
     return name, texts

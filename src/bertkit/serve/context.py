@@ -21,9 +21,10 @@ from bertkit.serve.limits import ApiKeyState, Limits
 from bertkit.serve.refused import Refused, busy, invalid, too_much
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
+from bertkit.serve.shares import Client
 from bertkit.text.chat import Message
 
-INLINE = 4_000
+INLINE = 1_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
 
 PART = 1 << 17
@@ -54,6 +55,7 @@ class RequestContext:
         self.batcher: Batcher = self.app.state.batcher
         self.limits: Limits = self.app.state.limits
         self.budget: Budget = self.state["budget"]
+        self.client: Client = self.state["client"]
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
         """The name and pipeline of a model. Raises: Refused for a model that cannot do this."""
@@ -85,7 +87,7 @@ class RequestContext:
         Raises: Refused for what is too much, or too long and not to be cut; Full.
         """
         sizes = self.check(items, field)
-        self.batcher.room()  # before the work of tokenizing
+        self.batcher.room(client=self.client)  # before the work of tokenizing
         policies = pipeline.policies
         if truncate and "truncate" not in policies:
             why = "long texts are read in windows" if "window" in policies else "no text is cut"
@@ -107,10 +109,10 @@ class RequestContext:
                 f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
             )
         tokens = sum(work.tokens for work in works)
-        self.batcher.room(tokens)  # who has to come again is not charged
+        self.batcher.room(tokens, self.client)  # who has to come again is not charged
         self.hold(sum(work.answer_bytes for work in works))
         self.charge(tokens, len(works))
-        return await self.batcher.answers(pipeline, works), cut
+        return await self.batcher.answers(pipeline, works, client=self.client), cut
 
     async def read(
         self,

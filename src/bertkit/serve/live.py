@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from bertkit.models.decoding import Decoding, Ended, Rules
 from bertkit.models.generate import Row, Writing
 from bertkit.models.stepper import Request
 from bertkit.pipelines.generate import PLACES, Generate
+from bertkit.serve.shares import ANYONE, Client
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class LiveText:
         decoding: Decoding,
         rules: Rules,
         stop: Sequence[str],
+        client: Client = ANYONE,
     ) -> None:
+        self.client = client
         self.pipeline, self.stop, self.tokens = pipeline, stop, request.tokens
         self.cost = pipeline.cost(request, decoding)
         self.row = Row.of(pipeline.stepper, request, decoding, rules)
@@ -73,9 +76,11 @@ class LiveText:
 class LiveWriting:
     """The texts that one model writes, as many at once as its cache has room for."""
 
-    def __init__(self, pipeline: Generate, most: int) -> None:
+    def __init__(self, pipeline: Generate, most: int, cost: float = 0.0) -> None:
         self.most = most
         """Tokens of prompts that are read at a time."""
+        self.cost = cost
+        """What its steps have cost, for the batcher."""
         self.waiting: deque[LiveText] = deque()
         self._texts: list[LiveText] = []
         self._writing = Writing(pipeline.stepper)
@@ -83,17 +88,30 @@ class LiveWriting:
     def __len__(self) -> int:
         return len(self.waiting) + len(self._texts)
 
+    @property
+    def at_work(self) -> bool:
+        """Whether texts are generated now."""
+        return bool(self._texts)
+
     def take(self) -> list[LiveText]:
-        """The oldest of those that wait, as far as there is room; those that are gone leave."""
+        """The next of those that wait, as far as the cache has room; those that are gone leave.
+
+        Clients with the fewest texts at work are first. A quarter of the cache is for clients that
+        have none.
+        """
         self.waiting = deque(text for text in self.waiting if not text.gone)
         places, read = sum(text.cost for text in self._texts), 0
+        working = Counter(text.client for text in self._texts)
         taken: list[LiveText] = []
         while self.waiting:
-            text = self.waiting[0]
+            text = min(self.waiting, key=lambda one: working[one.client])  # the first of equals
             places, read = places + text.cost, read + text.tokens
-            if (self._texts or taken) and (places > PLACES or read > self.most):
+            room = PLACES * 3 // 4 if working[text.client] else PLACES
+            if (self._texts or taken) and (places > room or read > self.most):
                 break
-            taken.append(self.waiting.popleft())
+            self.waiting.remove(text)
+            working[text.client] += 1
+            taken.append(text)
         return taken
 
     def step(self, new: Sequence[LiveText]) -> int:

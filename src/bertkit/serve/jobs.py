@@ -1,0 +1,56 @@
+"""The works of requests, in the queue and while they are decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from bertkit.pipelines import Pipeline, Work
+from bertkit.serve.shares import Client
+
+
+class Job:
+    """The works of one request, and their answers."""
+
+    def __init__(self, number: int, client: Client, pipeline: Pipeline, works: Sequence[Work]):
+        self.number, self.client, self.pipeline, self.works = number, client, pipeline, works
+        self.answers: list[Any] = [None] * len(works)
+        self.next = self.done = 0
+        self.gone = False
+        """Whether its client has left."""
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[list[Any]] = self.loop.create_future()
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that have not gone to the model."""
+        return sum(work.tokens for work in self.works[self.next :])
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Tell the request, from the models' thread."""
+
+        def tell() -> None:
+            if not self.future.done():
+                if error is None:
+                    self.future.set_result(self.answers)
+                else:
+                    self.future.set_exception(error)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self.loop.call_soon_threadsafe(tell)
+
+
+Taken = Sequence[tuple[Job, int]]
+"""Works of a batch: jobs, and the index of a work of each."""
+
+
+class Run:
+    """Works that a model decodes step by step, between the batches of others."""
+
+    def __init__(self, pipeline: Pipeline, taken: Taken, cost: float) -> None:
+        self.pipeline, self.taken, self.cost = pipeline, taken, cost
+        self.tokens = sum(job.works[index].tokens for job, index in taken)
+        works = [job.works[index] for job, index in taken]
+        self.steps: Generator[int, None, list[Any]] = pipeline.steps(works)  # type: ignore[attr-defined]
