@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import tiny_model
+from tests.factories import tiny_config, tiny_model
 
 from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
-from bertkit.families import ALBERT, BERT, GPT2, LLAMA, Family
-from bertkit.models.lora import LoRA, adapters, add_lora, depths, merged
-from bertkit.models.model import Model
+from bertkit.families import ALBERT, BERT, FAMILIES, GPT2, LLAMA, OPENAI_GPT, Family
+from bertkit.models.lora import LoRA, adapters, add_lora, depths, freeze, merged
+from bertkit.models.model import Model, build
 
 
 def adapted(
@@ -94,7 +94,36 @@ def test_merged_gives_the_same() -> None:
 
 def test_what_the_first_layer_reads_is_as_deep_as_the_embedding() -> None:
     names = ["embedding.tokens.weight", "distances.table.weight", "convolution.conv.weight"]
-    below = [f"encoder.{name}" for name in names]
-    place = depths([*below, "encoder.blocks.0.attention.out.weight", "encoder.norm.weight"])
-    assert [place[name] for name in below] == [0, 0, 0]
-    assert place["encoder.norm.weight"] == 2
+    below = [f"encoder.{name}" for name in (*names, "relative.table.weight")]
+    last = "encoder.blocks.0.attention.out.weight"
+    place = depths([*below, last, "encoder.norm.weight", "heads.classify.out.weight"])
+    assert [place[name] for name in below] == [0, 0, 0, 0]
+    assert place["encoder.norm.weight"] == place[last] == 1
+    assert place["heads.classify.out.weight"] == 2
+
+
+def test_depths_rejects_an_unknown_encoder_weight() -> None:
+    with pytest.raises(ValueError, match=r"encoder\.other\.weight: encoder weight without a depth"):
+        depths(["encoder.blocks.0.attention.out.weight", "encoder.other.weight"])
+
+
+FREEZABLE = [name for name, family in FAMILIES.items() if family is not ALBERT]
+"""Families whose layers do not share weights."""
+
+
+def freezable_model(family: Family) -> Model:
+    options: dict[str, Any] = {"layers": 2, "family": family}
+    options |= {"intermediate": 64} if family is OPENAI_GPT else {}
+    encoder = tiny_config(30, **options)
+    if family.decoder is None:
+        return build(encoder, [])
+    return build(encoder, [], decoder=tiny_config(30, **{**options, "family": family.decoder}))
+
+
+@pytest.mark.parametrize("name", FREEZABLE)
+def test_freeze_all_layers_keeps_every_encoder_weight(name: str) -> None:
+    model = freezable_model(FAMILIES[name])
+    freeze(model, 2)
+    assert not any(name.startswith("encoder.") for name in learned(model))
+    freeze(model, 1)  # the control
+    assert any(name.startswith("encoder.") for name in learned(model))

@@ -78,17 +78,34 @@ def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
     return len({depth for depth in place.values() if depth < lowest})
 
 
-LOWEST = ("encoder.embedding.", "encoder.distances.", "encoder.convolution.")
+LOWEST = ("encoder.embedding.", "encoder.relative.", "encoder.distances.", "encoder.convolution.")
 _LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
 
 
 def depths(names: Collection[str]) -> dict[str, int]:
-    """How deep each weight stands, by its name: the encoder's embedding 0, and what else its first
-    layer reads, then its layers; above them all heads, a decoder, and the norm that a pre-norm
-    encoder ends with."""
+    """Return the depth of each weight by its name.
+
+    The embedding has depth 0, like all weights that the first layer uses, too. The layers follow,
+    the last of which includes the final norm. Heads and a decoder are above them.
+
+    Raises:
+        ValueError: If an encoder weight has no depth.
+    """
     layers = {n: int(m[1] or m[2]) + 1 for n in names if (m := _LAYER.match(n))}
-    top = max(layers.values(), default=0) + 1
-    return {n: layers.get(n, 0 if n.startswith(LOWEST) else top) for n in names}
+    last = max(layers.values(), default=0)
+    place = {}
+    for name in names:
+        if name in layers:
+            place[name] = layers[name]
+        elif name.startswith(LOWEST):
+            place[name] = 0
+        elif name.startswith("encoder.norm."):
+            place[name] = last
+        elif name.startswith("encoder."):
+            raise ValueError(f"{name}: encoder weight without a depth")
+        else:
+            place[name] = last + 1
+    return place
 
 
 def add_lora(
