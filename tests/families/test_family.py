@@ -88,6 +88,7 @@ OTHERS: dict[str, Any] = {
     "convolution": ConvolutionSettings(tokens=5, activation="gelu"),
     "recurrent": RecurrentSettings(direction="both", attention="luong"),
     "head.activation": "relu",
+    "head.mlm_activation": "gelu",
     "head.pooling": "mean",
     "head.norm": True,
     "head.bias": False,
@@ -115,6 +116,7 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
             "norm.place": "post",
             "norm.kind": "layer",
             "head.activation": "gelu",
+            "head.mlm_activation": None,
             "feedforward.activation": "gelu",
         }
         value = others.get(name, value is False)
@@ -171,8 +173,10 @@ def test_settings_go_there_and_back(family: Family) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"position_embedding_type": "relative_key"}, "is read with 'absolute' only"),
-        ({"is_decoder": True}, "is read with False only"),
+        ({"position_embedding_type": "relative_key"}, r"'relative_key' \(only 'absolute'\)"),
+        ({"is_decoder": True}, r"is_decoder = True \(only False\): not supported"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads = {'0': \\[1\\]}"),
+        ({"per_layer_config": {"0": {}}}, "per_layer_config = {'0': {}}"),
         ({"hidden_act": "mish"}, "known are gelu"),
     ],
 )

@@ -278,6 +278,23 @@ def test_the_square_of_relu_is_theirs(
     assert difference(loaded.model, plain, family) > 1e-4  # the control
 
 
+@pytest.mark.parametrize("name", sorted({*ENCODERS} - {"gte"}))  # GTE has one activation
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_mlm_head_activation_matches(
+    name: str, activation: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    family, mlm = ENCODERS[name], frozenset({"mlm"})
+    theirs = their_model(family, mlm, {family.activation: activation})
+    loaded = opened(theirs, tokenizer, tmp_path / "model")
+    assert difference(loaded.model, theirs, family) <= 1e-5
+    loaded.save(tmp_path / "saved")
+    again = bertkit.load(tmp_path / "saved").model
+    assert difference(again, theirs, family) <= 1e-5
+    head: Any = again.heads["mlm"]
+    head.activation = torch.tanh
+    assert difference(again, theirs, family) > 1e-3  # the control
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_control_another_dropout_fails(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

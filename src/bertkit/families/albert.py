@@ -66,6 +66,7 @@ def _layer(weights: int, config: TransformerConfig) -> str:
     return f"{group}.albert_layers.{inner}"
 
 
+_KEYS = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
 _LAYER = "albert.encoder.albert_layer_groups.{}."
 _QKV = (f"{_LAYER}attention.{part}" for part in ("query", "key", "value"))
 _POOLER = module("pooler.transform.dense", "albert.pooler")
@@ -80,7 +81,7 @@ ALBERT = Family(
         "head.dropout": "classifier_dropout_prob",
     },
     fixed={"head.sop_dropout": "head.dropout"},
-    special=Special(("layers", "layer_sharing"), _read, _write, _layer),
+    special=Special(("layers", "layer_sharing"), _read, _write, _KEYS, _layer),
     defaults={
         "embedding": 128,
         "feedforward.activation": "gelu_tanh",
@@ -88,7 +89,7 @@ ALBERT = Family(
         "attention_dropout": 0.0,
         "head.dropout": 0.1,
     },
-    must_be={"position_embedding_type": "absolute"},
+    neutral={"position_embedding_type": ("absolute",)},
     body={
         **embeddings("albert.embeddings."),
         **module("encoder.embedding.widen", "albert.encoder.embedding_hidden_mapping_in"),

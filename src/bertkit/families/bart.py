@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.families.family import module
-from bertkit.families.marian import MARIAN, layers, settings
+from bertkit.families.keys import UNUSED_HEAD
+from bertkit.families.marian import MARIAN, NEUTRAL, layers, settings
 
 _STACK: dict[str, Any] = {"token_types": 0, "norm.eps": 1e-5}
 _DEFAULTS: dict[str, Any] = {"max_positions": 1024, "pad_id": 1, "attention_dropout": 0.0}
@@ -28,12 +29,9 @@ BART = replace(
     vocab=50_265,
     fixed=_STACK,
     defaults=_DEFAULTS,
-    must_be={
-        "is_encoder_decoder": True,
-        "tie_word_embeddings": True,
-        "encoder_layerdrop": 0.0,
-        "decoder_layerdrop": 0.0,
-    },
+    neutral=NEUTRAL,
+    special=None,
+    irrelevant={**MARIAN.irrelevant, "classifier_dropout": UNUSED_HEAD},
     roles=("pad", "unk", "bos", "eos"),
     written_roles=("pad", "bos", "eos"),
     body={

@@ -5,8 +5,10 @@ Devlin et al. 2019, Sun et al. 2019; names and settings as Hugging Face folders 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bertkit.families.family import (
-    AN_ENCODER,
     BERT_SETTINGS,
     CRF,
     Family,
@@ -15,16 +17,24 @@ from bertkit.families.family import (
     embeddings,
     module,
 )
+from bertkit.families.keys import ENCODER
 
 
-def _family(name: str, architecture: str, **must_be: bool) -> Family:
+def _family(
+    name: str,
+    architecture: str,
+    *,
+    neutral: Mapping[str, tuple[Any, ...]] = {},
+    irrelevant: Mapping[str, str] = {},
+) -> Family:
     pooler = module("pooler.transform.dense", f"{name}.pooler.dense")
     pair = {**pooler, **module("out", "cls.seq_relationship")}
     classifier = {**pooler, **module("out", "classifier")}
     return Family(
         name=name,
         settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
-        must_be={"position_embedding_type": "absolute", **AN_ENCODER, **must_be},
+        neutral={"position_embedding_type": ("absolute",), **ENCODER, **neutral},
+        irrelevant=irrelevant,
         body={**embeddings(f"{name}.embeddings."), **bert_layers(f"{name}.encoder.layer.{{}}.")},
         prefix=f"{name}.",
         heads={
@@ -58,4 +68,9 @@ def _family(name: str, architecture: str, **must_be: bool) -> Family:
 
 
 BERT = _family("bert", "Bert")
-ERNIE = _family("ernie", "Ernie", use_task_id=False)
+ERNIE = _family(
+    "ernie",
+    "Ernie",
+    neutral={"use_task_id": (False,)},
+    irrelevant={"task_type_vocab_size": "size of the task embedding, which use_task_id adds"},
+)

@@ -90,6 +90,16 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     return written
 
 
+_KEYS = (
+    *VALUES,
+    "attention_head_size",
+    "conv_act",
+    "conv_kernel_size",
+    "embedding_size",
+    "max_relative_positions",
+    "pooler_hidden_size",
+    "position_buckets",
+)
 _POOLED = {**module("pooler.transform.dense", "pooler.dense"), **module("out", "classifier")}
 _MASKED, _LEGACY = "lm_predictions.lm_head.", "cls.predictions."
 
@@ -107,8 +117,9 @@ DEBERTA = Family(
         "norm.eps": 1e-7,
         "positions": DisentangledPositions(),
     },
-    must_be={"pooler_dropout": 0.0, "pooler_hidden_act": "gelu"},
-    special=Special(("positions", "convolution"), _read, _write),
+    neutral={"pooler_dropout": (0.0,), "pooler_hidden_act": ("gelu",)},
+    irrelevant={"legacy": "the names of the weights determine the MLM head"},
+    special=Special(("positions", "convolution"), _read, _write, _KEYS),
     body={
         **embeddings("deberta.embeddings.", positions=False),
         **bert_layers("deberta.encoder.layer.{}.", "_proj"),

@@ -34,6 +34,12 @@ DISTILBERT = Family(
     },
     defaults={"layers": 6, "head.dropout": 0.2, "head.answer_dropout": 0.1},
     activation="activation",
+    aliases={
+        "hidden_size": "dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    },
+    irrelevant={"sinusoidal_pos_embds": "initial values of the positions, which are stored"},
     body={
         **embeddings("distilbert.embeddings.", types=False),
         **module("encoder.blocks.{}.attention.qkv", *_QKV),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bertkit.families.family import (
-    AN_ENCODER,
     BERT_SETTINGS,
     CRF,
     Family,
@@ -12,6 +11,7 @@ from bertkit.families.family import (
     embeddings,
     module,
 )
+from bertkit.families.keys import ENCODER
 
 ELECTRA = Family(
     name="electra",
@@ -21,7 +21,11 @@ ELECTRA = Family(
         "head.dropout": "classifier_dropout",
         "head.choose_dropout": "summary_last_dropout",
     },
-    fixed={"head.activation": "gelu", "head.dense_dropout": "head.dropout"},
+    fixed={
+        "head.activation": "gelu",
+        "head.dense_dropout": "head.dropout",
+        "head.mlm_activation": "gelu",
+    },
     defaults={
         "embedding": 128,
         "hidden": 256,
@@ -29,12 +33,14 @@ ELECTRA = Family(
         "intermediate": 1024,
         "head.choose_dropout": 0.1,
     },
-    must_be={
-        "position_embedding_type": "absolute",
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-        **AN_ENCODER,
+    neutral={
+        "position_embedding_type": ("absolute",),
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_activation": ("gelu",),
+        "summary_first_dropout": (0.0,),
+        "summary_proj_to_labels": (False, None),
+        **ENCODER,
     },
     body={
         **embeddings("electra.embeddings."),

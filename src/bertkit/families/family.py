@@ -13,8 +13,10 @@ from torch.nn import functional as F
 
 from bertkit.config import at, decode, nested, paths
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.families import keys
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.lora import ADAPTERS
+from bertkit.published import Keys
 
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
@@ -48,6 +50,8 @@ class Special:
     """Their settings -> those of ours. Raises: ValueError for one that we have not."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """The inverse. Raises: ConfigError for one they cannot say."""
+    keys: tuple[str, ...] = ()
+    """Keys of `config.json` that `read` uses."""
     layer: Callable[[int, TransformerConfig], str] = lambda weights, _: str(weights)
     """What stands for the number of a layer's weights in their names."""
 
@@ -77,8 +81,12 @@ class Family:
     """Their name of the setting; empty where there is none."""
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
     """Their names of activations -> ours."""
-    must_be: Mapping[str, Any] = field(default_factory=dict)
-    """Theirs that bertkit reads with one value only, which is also their default."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `config.json` that replace another key, as in transformers."""
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Keys that are rejected unless they have one of these values, the first of which is saved."""
+    irrelevant: Mapping[str, str] = field(default_factory=dict)
+    """Further keys that change no output of bertkit, with the reason."""
     special: Special | None = None
     roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
     """Special tokens that its texts are framed and written with."""
@@ -125,6 +133,23 @@ class Family:
     # ---- settings
 
     @property
+    def keys(self) -> Keys:
+        """All keys of `config.json` that the reference library reads."""
+        special = () if self.special is None else self.special.keys
+        applied = {*keys.APPLIED, *self.settings.values(), *special, *self.aliases}
+        applied |= {self.activation} - {"", *self.neutral}
+        applied |= {"eos_token_id"} if "eos" in self.written_roles else set()
+        if self.decoder is not None:
+            applied |= {*self.decoder.keys.applied, *keys.GENERATION}
+        neutral = {**keys.NEUTRAL, **self.neutral}
+        irrelevant = {**keys.IRRELEVANT, **self.irrelevant}
+        return Keys(
+            applied=sorted(applied),
+            irrelevant={k: v for k, v in irrelevant.items() if k not in {*applied, *self.neutral}},
+            neutral={k: v for k, v in neutral.items() if k not in {*applied, *self.irrelevant}},
+        )
+
+    @property
     def always(self) -> dict[str, Any]:
         """Our settings that no model of the family has otherwise."""
         read = {*self.settings, *(self.special.settings if self.special else ()), ACTIVATION}
@@ -141,11 +166,16 @@ class Family:
         return decode(TransformerConfig, nested({**self.defaults, **self.fixed, **settings}))
 
     def read_config(self, theirs: Mapping[str, Any]) -> TransformerConfig:
-        """Raises: ConfigError or ValueError naming a setting that the family has not here."""
-        for name, only in self.must_be.items():
-            value = theirs.get(name, only)
-            if value != only:
-                raise ValueError(f"{name} = {value!r}: {self.name} is read with {only!r} only")
+        """Convert the content of a `config.json`.
+
+        Raises: ConfigError or ValueError for a key that bertkit does not support.
+        """
+        self.keys.check(theirs)
+        return self._read(theirs)
+
+    def _read(self, theirs: Mapping[str, Any]) -> TransformerConfig:
+        replaced = {name: theirs[a] for a, name in self.aliases.items() if a in theirs}
+        theirs = {**theirs, **replaced}
         given = {
             ours: theirs[name]
             for ours, name in self.settings.items()
@@ -168,7 +198,7 @@ class Family:
 
     def read_decoder(self, theirs: Mapping[str, Any]) -> TransformerConfig | None:
         """The configuration of the decoder, where the family has one. Raises: as `read_config`."""
-        return None if self.decoder is None else self.decoder.read_config(theirs)
+        return None if self.decoder is None else self.decoder._read(theirs)
 
     def write_config(
         self, config: TransformerConfig, decoder: TransformerConfig | None = None
@@ -206,7 +236,7 @@ class Family:
             **written,
             **({self.activation: back[config.feedforward.activation]} if self.activation else {}),
             "initializer_range": 0.02,
-            **self.must_be,
+            **{name: values[0] for name, values in self.neutral.items()},
         }
 
     # ---- weights
@@ -413,6 +443,5 @@ def causal_architectures(name: str, writes: str) -> dict[frozenset[str], str]:
 SCORES: dict[str, Names] = {head: {"out.weight": "score.weight"} for head in ("classify", "choose")}
 """The heads of a causal model that label or score a sequence."""
 
-AN_ENCODER = {"is_decoder": False, "add_cross_attention": False}
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
 """In no folder but ours."""

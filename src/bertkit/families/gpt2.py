@@ -14,6 +14,7 @@ from bertkit.families.family import (
     causal_architectures,
     module,
 )
+from bertkit.families.keys import DECODER, SPECIAL_TOKENS, UNUSED_HEAD
 from bertkit.models.config import TransformerConfig
 
 _LAYER = "transformer.h.{}."
@@ -41,6 +42,17 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     return {"n_inner": config.intermediate, **dropout}
 
 
+ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+SUMMARY = {
+    f"summary_{part}": UNUSED_HEAD
+    for part in ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")
+}
+
 GPT2 = Family(
     name="gpt2",
     vocab=50_257,
@@ -62,13 +74,22 @@ GPT2 = Family(
     },
     defaults={"max_positions": 1024, "norm.eps": 1e-5, "feedforward.activation": "gelu_tanh"},
     activation="activation_function",
-    must_be={
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-        "tie_word_embeddings": True,
+    aliases=ALIASES,
+    neutral={
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
     },
-    special=Special(("intermediate", "dropout"), read, write),
+    irrelevant={
+        **DECODER,
+        **SUMMARY,
+        "pad_token_id": SPECIAL_TOKENS,
+        "reorder_and_upcast_attn": "computes attention in fp32, as bertkit does on CPUs",
+    },
+    special=Special(
+        ("intermediate", "dropout"), read, write, ("n_inner", "embd_pdrop", "resid_pdrop")
+    ),
     roles=("eos",),
     written_roles=("eos", "pad"),
     body={

@@ -104,8 +104,10 @@ GTE = Family(
         "attention_dropout": 0.0,
         "positions": RotaryPositions(base=ROTARY),
     },
-    must_be={"hidden_act": "gelu", "tie_word_embeddings": True},
-    special=Special(("positions",), _read, _write),
+    neutral={"hidden_act": ("gelu",), "tie_word_embeddings": (True,)},
+    special=Special(
+        ("positions",), _read, _write, (*VALUES, "rope_parameters", "rope_scaling", "rope_theta")
+    ),
     body={
         **embeddings("gte.embeddings.", positions=False),
         **module("encoder.blocks.{}.attention.qkv", *_QKV),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.families.family import SCORES, Family, Special, causal_architectures
+from bertkit.families.keys import DECODER, SPECIAL_TOKENS
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
 
@@ -17,7 +18,7 @@ BASE = 10_000.0
 
 def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Raises: ValueError for angles that are stretched, as of models for long texts."""
-    angles = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    angles = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
     if not isinstance(angles, dict):
         raise ValueError(f"rope_parameters = {angles!r}: is no table")
     kind = angles.get("rope_type", angles.get("type", "default"))
@@ -78,8 +79,11 @@ LLAMA = Family(
         "positions": RotaryPositions(base=BASE),
         "head.lm_tied": False,
     },
-    must_be={"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1},
-    special=Special(("positions",), _read, _write),
+    neutral={"attention_bias": (False,), "mlp_bias": (False,), "pretraining_tp": (1,)},
+    irrelevant={**DECODER, "pad_token_id": SPECIAL_TOKENS},
+    special=Special(
+        ("positions",), _read, _write, ("rope_parameters", "rope_scaling", "rope_theta")
+    ),
     roles=("eos",),
     written_roles=("eos", "pad"),
     body={

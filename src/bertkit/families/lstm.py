@@ -19,9 +19,11 @@ class _Own(dict[str, str | tuple[str, ...]]):
         return name
 
 
+_KEYS = ("cell", "direction", "attention")
+
+
 def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    ours = ("cell", "direction", "attention")
-    return {"recurrent": {key: theirs[key] for key in ours if key in theirs}}
+    return {"recurrent": {key: theirs[key] for key in _KEYS if key in theirs}}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
@@ -47,7 +49,7 @@ _STACK: dict[str, Any] = {
     "scale_embedding": True,
 }
 _DEFAULTS: dict[str, Any] = {"recurrent": {}}
-_RECURRENT = Special(settings=("recurrent",), read=_read, write=_write)
+_RECURRENT = Special(settings=("recurrent",), read=_read, write=_write, keys=_KEYS)
 
 LSTM = Family(
     name="lstm",

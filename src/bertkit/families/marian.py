@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.family import Family, module
+from bertkit.families.family import Family, Special, module
+from bertkit.families.keys import DECODER, NEW_WEIGHTS
 from bertkit.models.config import SinusoidalPositions
 
 
@@ -52,12 +54,26 @@ _STACK: dict[str, Any] = {
     "norm.embedding": False,
     "norm.eps": 1e-5,
 }
-_MUST: dict[str, Any] = {
-    "is_encoder_decoder": True,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "encoder_layerdrop": 0.0,
-    "decoder_layerdrop": 0.0,
+
+
+def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises: ValueError for a decoder with its own vocabulary."""
+    size = theirs.get("decoder_vocab_size")
+    if size is not None and size != theirs.get("vocab_size"):
+        raise ValueError(f"decoder_vocab_size = {size!r}: marian is read with vocab_size only")
+    return {}
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "is_encoder_decoder": (True,),
+    "tie_word_embeddings": (True,),
+    "encoder_layerdrop": (0.0,),
+    "decoder_layerdrop": (0.0,),
+}
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
 }
 _DEFAULTS: dict[str, Any] = {"max_positions": 1024, "pad_id": 58_100, "attention_dropout": 0.0}
 _DEFAULTS |= {"hidden": 1024, "heads": 16, "intermediate": 4096}
@@ -69,7 +85,10 @@ MARIAN = Family(
     fixed=_STACK,
     defaults=_DEFAULTS,
     activation="activation_function",
-    must_be=_MUST,
+    aliases=ALIASES,
+    neutral={**NEUTRAL, "share_encoder_decoder_embeddings": (True,)},
+    irrelevant={**DECODER, "init_std": NEW_WEIGHTS},
+    special=Special((), _read, lambda _: {}, ("decoder_vocab_size",)),
     roles=("pad", "unk", "eos"),
     written_roles=("pad", "eos"),
     body={
@@ -94,6 +113,7 @@ MARIAN = Family(
         fixed={**_STACK, "attention.causal": True, "attention.cross": True, "head.lm_bias": True},
         defaults=_DEFAULTS,
         activation="activation_function",
+        aliases=ALIASES,
         body={},
         heads={},
         prefix="",

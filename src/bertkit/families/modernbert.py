@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.families.family import CRF, Family, Special, architectures
+from bertkit.families.keys import NEW_WEIGHTS, RUNTIME, SPECIAL_TOKENS, TRAINING
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig, WindowSettings
 
@@ -82,6 +83,14 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+_KEYS = (
+    EVERY,
+    "global_rope_theta",
+    "layer_types",
+    "local_attention",
+    "local_rope_theta",
+    "rope_parameters",
+)
 _LAYER = "model.layers.{}."
 _OUT = {"out.weight": "classifier.weight", "out.bias": "classifier.bias"}
 _POOLED = {
@@ -138,19 +147,29 @@ MODERNBERT = Family(
             tokens=LOCAL_ATTENTION // 2, global_every=GLOBAL_EVERY, base=WINDOW_ROTARY
         ),
     },
-    special=Special(("positions", "attention.window"), _read, _write),
+    special=Special(("positions", "attention.window"), _read, _write, _KEYS),
     activation="hidden_activation",
-    must_be={
-        "classifier_activation": "gelu",
-        "embedding_dropout": 0.0,
-        "attention_dropout": 0.0,
-        "mlp_dropout": 0.0,
-        "norm_bias": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "classifier_bias": False,
-        "decoder_bias": True,
-        "tie_word_embeddings": True,
+    neutral={
+        "classifier_activation": ("gelu",),
+        "embedding_dropout": (0.0,),
+        "attention_dropout": (0.0,),
+        "mlp_dropout": (0.0,),
+        "norm_bias": (False,),
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "classifier_bias": (False,),
+        "decoder_bias": (True,),
+        "tie_word_embeddings": (True,),
+    },
+    irrelevant={
+        "cls_token_id": SPECIAL_TOKENS,
+        "deterministic_flash_attn": RUNTIME,
+        "initializer_cutoff_factor": NEW_WEIGHTS,
+        "reference_compile": RUNTIME,
+        "repad_logits_with_grad": RUNTIME,
+        "sep_token_id": SPECIAL_TOKENS,
+        "sparse_pred_ignore_index": TRAINING,
+        "sparse_prediction": TRAINING,
     },
     body={
         "encoder.embedding.tokens.weight": "model.embeddings.tok_embeddings.weight",

@@ -24,9 +24,10 @@ MPNET = Family(
         "token_types": 0,
         "positions": RelativePositions(buckets=32, learned=True),
         "head.dense_dropout": "dropout",
+        "head.mlm_activation": "gelu",
     },
     defaults={"pad_id": 1},
-    must_be={"relative_attention_num_buckets": 32},
+    neutral={"relative_attention_num_buckets": (32,)},
     positions_after_pad=True,
     body={
         **embeddings("mpnet.embeddings.", types=False),

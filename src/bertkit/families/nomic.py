@@ -19,6 +19,7 @@ from bertkit.families.family import (
 )
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
+from bertkit.published import Keys
 
 ROTARY, TRAINED = 1000.0, 2048
 
@@ -48,10 +49,20 @@ OLDER_VALUES: Mapping[str, Any] = {
 }
 """What the published files of models of this shape say."""
 
+OLDER_KEYS = Keys(
+    neutral={
+        "rotary_emb_scale_base": (None,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "scale_attn_weights": (True,),
+    }
+)
+"""Keys that the published files may omit."""
+
 
 def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Raises: ValueError for another shape than that of the published models."""
     if "n_embd" in theirs:
+        OLDER_KEYS.check(theirs)
         for name, only in OLDER_VALUES.items():
             if theirs.get(name) != only:
                 raise ValueError(
@@ -86,6 +97,14 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": base}}
 
 
+_KEYS = (
+    *OLDER.values(),
+    *OLDER_VALUES,
+    *OLDER_KEYS.neutral,
+    "rotary_emb_base",
+    "rope_parameters",
+    "head_dim",
+)
 _LAYER = "nomic_bert.encoder.layers.{}."
 _CLASSIFIER = {
     **module("pooler.transform.dense", "nomic_bert.pooler.dense"),
@@ -105,7 +124,7 @@ NOMIC_BERT = Family(
         "feedforward.activation": "silu",
         "positions": RotaryPositions(base=ROTARY),
     },
-    special=Special(("positions",), _read, _write),
+    special=Special(("positions",), _read, _write, _KEYS),
     body={
         **embeddings("nomic_bert.embeddings.", positions=False),
         **module("encoder.embedding.norm", "nomic_bert.emb_ln"),

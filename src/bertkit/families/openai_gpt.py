@@ -8,9 +8,10 @@ from typing import Any
 
 from bertkit.errors import ConfigError
 from bertkit.families.family import POSITIONS, Special, causal_architectures
-from bertkit.families.gpt2 import GPT2
+from bertkit.families.gpt2 import GPT2, SUMMARY
 from bertkit.families.gpt2 import read as read_gpt2
 from bertkit.families.gpt2 import write as write_gpt2
+from bertkit.families.keys import DECODER, SPECIAL_TOKENS
 from bertkit.models.config import TransformerConfig
 
 
@@ -39,8 +40,9 @@ OPENAI_GPT = replace(
     activation="afn",
     # its "gelu" is the form with tanh
     activations={"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu_tanh"},
-    must_be={"tie_word_embeddings": True},
-    special=Special(("intermediate", "dropout"), _read, _write),
+    neutral={"tie_word_embeddings": (True,)},
+    irrelevant={**DECODER, **SUMMARY, "pad_token_id": SPECIAL_TOKENS},
+    special=Special(("intermediate", "dropout"), _read, _write, ("embd_pdrop", "resid_pdrop")),
     roles=(),
     body={
         **{ours: theirs for ours, theirs in GPT2.body.items() if ".blocks." in ours},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bertkit.families.family import (
-    AN_ENCODER,
     BERT_SETTINGS,
     Family,
     architectures,
@@ -12,6 +11,7 @@ from bertkit.families.family import (
     roberta_derived,
     roberta_heads,
 )
+from bertkit.families.keys import ENCODER
 
 
 def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") -> Family:
@@ -19,9 +19,13 @@ def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") 
         name=name,
         vocab=vocab,
         settings={**BERT_SETTINGS, "head.dropout": "classifier_dropout"},
-        fixed={"head.dense_dropout": "head.dropout", "head.choose_dropout": "dropout"},
+        fixed={
+            "head.dense_dropout": "head.dropout",
+            "head.choose_dropout": "dropout",
+            "head.mlm_activation": "gelu",
+        },
         defaults={"pad_id": 1},
-        must_be={"position_embedding_type": "absolute", **AN_ENCODER},
+        neutral={"position_embedding_type": ("absolute",), **ENCODER},
         positions_after_pad=True,
         body={**embeddings(f"{prefix}embeddings."), **bert_layers(f"{prefix}encoder.layer.{{}}.")},
         prefix=prefix,

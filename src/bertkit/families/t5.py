@@ -10,6 +10,7 @@ from typing import Any
 
 from bertkit.errors import ConfigError
 from bertkit.families.family import Family, Special
+from bertkit.families.keys import DECODER, NEW_WEIGHTS, UNUSED_HEAD
 from bertkit.models.config import RelativePositions, TransformerConfig
 
 KINDS = {
@@ -37,6 +38,13 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"feed_forward_proj = {kind!r}: known are {', '.join(KINDS)}")
     activation, gated = KINDS[kind]
+    names = {"gelu": "gelu_new" if kind == "gated-gelu" else "gelu"}
+    function = kind.removeprefix("gated-")
+    for name, value in (("dense_act_fn", names.get(function, function)), ("is_gated_act", gated)):
+        if theirs.get(name, value) != value:
+            raise ValueError(
+                f"{name} = {theirs[name]!r}: contradicts feed_forward_proj = {kind!r}; remove one"
+            )
     buckets = theirs.get("relative_attention_num_buckets", 32)
     return {
         "feedforward.activation": activation,
@@ -140,6 +148,19 @@ _DEFAULTS: dict[str, Any] = {
     "feedforward.activation": "relu",
     "feedforward.dropout": 0.1,
 }
+ALIASES = {
+    "head_dim": "d_kv",
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
+_KEYS = (
+    "dropout_rate",
+    "feed_forward_proj",
+    "is_gated_act",
+    "num_layers",
+    "relative_attention_num_buckets",
+)
 _SPECIAL = ("positions", "feedforward.activation", "feedforward.gated", *RATES)
 
 T5 = Family(
@@ -149,8 +170,10 @@ T5 = Family(
     fixed=_STACK,
     defaults=_DEFAULTS,
     activation="dense_act_fn",
-    must_be={"is_encoder_decoder": True, "relative_attention_max_distance": 128},
-    special=Special(_SPECIAL, _read, _write),
+    aliases=ALIASES,
+    neutral={"is_encoder_decoder": (True,), "relative_attention_max_distance": (128,)},
+    irrelevant={**DECODER, "classifier_dropout": UNUSED_HEAD, "initializer_factor": NEW_WEIGHTS},
+    special=Special(_SPECIAL, _read, _write, _KEYS),
     roles=("pad", "unk", "eos"),
     written_roles=("pad", "eos"),
     body={**_layers("encoder"), **_layers("decoder")},
@@ -174,7 +197,13 @@ T5 = Family(
         },
         defaults={**_DEFAULTS, "head.lm_scaled": None},
         activation="dense_act_fn",
-        special=Special(("layers", "head.lm_scaled", *_SPECIAL), _read_decoder, _write_decoder),
+        aliases=ALIASES,
+        special=Special(
+            ("layers", "head.lm_scaled", *_SPECIAL),
+            _read_decoder,
+            _write_decoder,
+            ("num_decoder_layers", SCALED),
+        ),
         body={},
         heads={},
         prefix="",

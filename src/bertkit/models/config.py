@@ -180,6 +180,9 @@ class HeadSettings(Settings, frozen=True):
 
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
     """Activation of the pooler."""
+    mlm_activation: Literal["gelu"] | None = None
+    """Activation of the MLM head. Default: the activation of the feed-forward networks; `"gelu"` in
+    RoBERTa, MPNet, and ELECTRA."""
     pooling: Literal["cls", "mean"] = "cls"
     """Which state the pooler reads: that of [CLS], or the mean of all."""
     norm: bool = False

@@ -63,7 +63,7 @@ class MaskedLM(LanguageModelHead):
         self.bias = nn.Parameter(torch.zeros(config.vocab))
         of_heads = config.head.norm  # ModernBERT's heads are all alike
         activation = config.head.activation if of_heads else config.feedforward.activation
-        self.activation = ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[config.head.mlm_activation or activation]
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Shapes: (M, E)."""
