@@ -29,7 +29,7 @@ def fill_mask(
 
     Args:
         model: A model folder or hub id with a masked-LM head.
-        text: By default the lines of stdin.
+        text: Text with masked tokens; by default the lines of stdin.
         top: How many pieces.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
@@ -64,12 +64,12 @@ def generate(
 
     Args:
         model: A model folder or hub id with a language-model head (GPT-2).
-        prompt: By default the lines of stdin.
+        prompt: Beginning of the text; by default the lines of stdin.
         stops: A text ends before this string; may be repeated.
         prefix: What every text begins with.
         choices: A text is one of these; may be repeated.
         stream: Write the text itself while it comes, and a line break after each.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     writer = pipeline("generate", model, precision=precision, device=device)
@@ -105,7 +105,7 @@ def translate(
         model: A translation model's folder or hub id (Marian).
         file: Text, a sentence a line; by default stdin.
         scores: Print JSON with each line's translations, best first, and their scores.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     writer = pipeline("generate", model, precision=precision, device=device)
@@ -152,7 +152,7 @@ def summarize(
         file: Documents in .jsonl, .csv or .tsv, or - for such rows on stdin; by default the lines
             of stdin.
         text_column: With a file: column of the document.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if file is None and text_column is not None:
@@ -192,7 +192,7 @@ def chat(
     Args:
         model: A folder, GGUF file or hub id of a model that was tuned for conversations.
         system: What the model is told before; by default what its makers tell it.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     writer = pipeline("generate", model, precision=precision, device=device)

@@ -39,9 +39,9 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         Args:
             model: A model folder or hub id.
             train: Labelled examples to learn from.
-            dev: The same, to choose the best epoch by and to score; or the share of train to hold
-                out for that, such as 0.1.
-            test: The same, or a share, to score once, by the chosen epoch: rows that chose nothing.
+            dev: Examples that select the best epoch and are scored: a file, or the fraction of
+                train to hold out, such as 0.1.
+            test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
             out: The folder of what is made; it must not exist yet.
             seeds: Run as many seeds, and report mean and standard deviation.
             grid: A setting and values to try, such as learning_rate=1e-4,3e-4; once for each. All

@@ -45,7 +45,7 @@ def predict(
 
     Args:
         model: A fine-tuned model folder or hub id, or a folder of `bertkit export --task classify`.
-        text: By default the lines of stdin.
+        text: Input texts; by default the lines of stdin.
         pair: What goes with the text: the second of a pair, a question's context, each choice.
         file: Examples as for training, without their labels; - is stdin. Which column is what is
             said.
@@ -58,7 +58,7 @@ def predict(
             semicolon.
         long: What to do with texts longer than the model; by default what the task does, and those
             of a file are cut.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if file is not None and (text or pair):

@@ -44,7 +44,7 @@ def serve(
         host: The address to listen at; loopback alone by default.
         port: 0 takes any that is free.
         keys: A TOML file of keys; without it BERTKIT_KEY of the environment, or none.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto is the GPU where there is one, and the precision is not int8.
         workers: Processes, each with all models.
     """
@@ -81,7 +81,7 @@ def view(
         runs: A folder in which something learns, or has, or a folder of such; its curves are shown.
         tasks: A task of your own, as module:Class, whose code may run.
         port: 0 takes any that is free.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto is the GPU where there is one, and the precision is not int8.
     """
     runs = [*(Path(one) for one in models or [] if holds_runs(Path(one))), *runs]

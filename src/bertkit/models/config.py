@@ -242,9 +242,9 @@ class TransformerConfig(Settings, frozen=True):
     """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
     at pad + 1."""
     dropout: Rate = 0.1
-    """On embeddings and before residual sums."""
+    """Dropout of embeddings and before residual sums."""
     attention_dropout: Rate = 0.1
-    """On attention weights."""
+    """Dropout of attention weights."""
     positions: Positions = LearnedPositions()
     """How a model knows the order of its tokens."""
     norm: NormSettings = NormSettings()

@@ -28,9 +28,9 @@ class LoRA(Settings, frozen=True):
     rank: Annotated[int, Meta(ge=0)] = 0
     """Rank of the adapters (LoRA) that learn in place of the model's weights; 0 for none."""
     alpha: Positive = 16.0
-    """What an adapter adds is multiplied by alpha / rank."""
+    """Scaling: the output of an adapter is multiplied by alpha / rank."""
     dropout: Rate = 0.0
-    """On what adapters read."""
+    """Dropout of the input of the adapters."""
     layers: tuple[Literal["qkv", "out", "up", "down"], ...] = ("qkv", "out", "up", "down")
     """Linear layers with adapters: of attention and of feed-forward networks."""
 

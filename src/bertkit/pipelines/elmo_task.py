@@ -51,11 +51,11 @@ class Network(Settings, frozen=True):
     """The network on top: a BiLSTM, and a head."""
 
     width: Count = 128
-    """Of the BiLSTM, in each direction."""
+    """Hidden size of the BiLSTM in each direction."""
     layers: Count = 1
-    """Of the BiLSTM."""
+    """Number of layers of the BiLSTM."""
     dropout: Rate = 0.5
-    """Before, within and after the BiLSTM."""
+    """Dropout before, within and after the BiLSTM."""
 
 
 class TaskRecord(Settings, frozen=True):

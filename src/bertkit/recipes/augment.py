@@ -73,7 +73,7 @@ def augment(
         copies: Copies of each row, beside itself.
         share: How likely a word is replaced in a copy.
         candidates: How many of the likeliest words one is drawn from.
-        seed: Of the draws.
+        seed: Random seed of the copies.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     refuse_used(out)

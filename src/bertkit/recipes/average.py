@@ -26,7 +26,7 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
     Args:
         run: The folder of a pretraining, which keeps as many checkpoints as train.keep says.
         out: The folder of the averaged model, to be made.
-        last: So many checkpoints, from the newest back.
+        last: Number of checkpoints, the newest first.
     """
     refuse_used(out)
     loaded = load(run)

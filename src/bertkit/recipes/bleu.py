@@ -50,7 +50,7 @@ def evaluate_translation(
         model: A translation model's folder or hub id (Marian).
         source: Text to translate, a sentence a line.
         reference: Translations by people, line by line.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     metrics = _metrics()

@@ -103,33 +103,33 @@ class Compare(Settings, frozen=True):
     device: str = "auto"
     """Device that the models are fine-tuned on; auto is a GPU if PyTorch finds one."""
     precision: Precision = "auto"
-    """Of the encoders and the GPT; LSTMs compute in fp32."""
+    """Precision of the encoders and the GPT; LSTMs compute in fp32."""
     epochs: Count = 3
-    """Of the pretrained encoder."""
+    """Epochs of the pretrained encoder."""
     learning_rate: Positive | None = None
-    """Of the pretrained encoder; by default as `finetune` has it."""
+    """Learning rate of the pretrained encoder; by default as `finetune` has it."""
     random_epochs: Count = 10
-    """Of the encoder with random weights, which has farther to go."""
+    """Epochs of the encoder with random weights, which has farther to go."""
     random_learning_rate: Positive = 1e-4
-    """Of the encoder with random weights."""
+    """Learning rate of the encoder with random weights."""
     vector_epochs: Count = 10
-    """Of the network on word vectors, and of the same on ELMo's states."""
+    """Epochs of the network on word vectors, and of the same on ELMo's states."""
     vector_learning_rate: Positive = 1e-3
-    """Of these networks (Adam)."""
+    """Learning rate of these networks (Adam)."""
     tune_vectors: bool = False
     """Whether the word vectors learn, too."""
     width: Count = 128
-    """Of the BiLSTM on the word vectors or on ELMo's states, in each direction."""
+    """Hidden size of the BiLSTM on the word vectors or on ELMo's states, in each direction."""
     dropout: Rate = 0.3
     """Before and after that BiLSTM."""
     gpt_epochs: Count = 3
-    """Of the GPT."""
+    """Epochs of the GPT."""
     gpt_learning_rate: Positive = 6.25e-5
-    """Of the GPT."""
+    """Learning rate of the GPT."""
     lstm_epochs: Count = 10
-    """Of the language model of LSTMs."""
+    """Epochs of the language model of LSTMs."""
     lstm_learning_rate: Positive = 3e-3
-    """Of the language model of LSTMs."""
+    """Learning rate of the language model of LSTMs."""
     lstm_layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.38
     """How much slower each of its layers learns than the one above it (Howard & Ruder 2018: 1/2.6);
     1 as Dai & Le 2015."""
@@ -166,8 +166,8 @@ def compare(
     Args:
         model: A model folder or hub id.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by.
-        test: The same, to score. Without it dev is scored, whose rows chose the epoch: all scores
+        dev: Examples that select the best epoch.
+        test: Examples to score. Without it dev is scored, whose rows chose the epoch: all scores
             are then a little too high.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors: GloVe or word2vec text, also .gz.

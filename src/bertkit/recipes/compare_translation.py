@@ -52,7 +52,7 @@ class CompareTranslation(Settings, frozen=True):
     """Runs of each model, from `seed` on."""
     seed: Seed = 0
     steps: Count = 2_000
-    """Of training, of each model."""
+    """Training steps of each model."""
     batch_size: Count = 128
     """Pairs a step."""
     length: Count = 128
@@ -62,21 +62,21 @@ class CompareTranslation(Settings, frozen=True):
     vocab_size: Count = 8_000
     """Pieces of the vocabulary, which is learned from both sides."""
     attention: Literal["luong", "bahdanau"] = "luong"
-    """Of the LSTM that has it."""
+    """Attention of the LSTM with attention."""
     layers: Count = 2
-    """Of each encoder and of each decoder."""
+    """Number of layers of each encoder and of each decoder."""
     hidden: Count = 256
     """Width of each layer."""
     dropout: Rate = 0.1
     lstm_learning_rate: Positive = 2e-3
-    """Of both LSTMs."""
+    """Learning rate of both LSTMs."""
     transformer_learning_rate: Positive = 1e-3
     device: str = "auto"
     """Device that the models are trained on; auto is a GPU if PyTorch finds one."""
     precision: Precision = "fp32"
-    """Of the numbers that all of them learn with."""
+    """Precision of training."""
     beams: Count = 1
-    """Of beam search, when they translate; 1 is none."""
+    """Number of beams of beam search; 1 is greedy search."""
 
 
 class _Way(NamedTuple):
@@ -144,10 +144,10 @@ def compare_translation(
     Args:
         out: The folder of what is made; it must not exist yet.
         source: Text to translate, a sentence a line; also .gz.
-        target: Its translation, line by line.
+        target: Translation of the source, line by line.
         file: Instead of both: rows of .tsv, .csv or .jsonl.
         dev_source: Text to score on, as `source`.
-        dev_target: Its translation.
+        dev_target: Translation of the source.
         dev_file: Instead of both: rows to score on.
         source_column: With files of rows: column of the text to translate.
         target_column: With files of rows: column of its translation.

@@ -47,7 +47,7 @@ def contexts(
         out: The folder of what is made; it must not exist yet.
         layer: Which layer the picture shows, of models that have several; the last by default, 0
             is the embeddings. All are in contexts.json and on the page.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     out = Path(out)

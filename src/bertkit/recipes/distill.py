@@ -51,9 +51,9 @@ def distill(
     Args:
         teacher: A fine-tuned model folder; the task is its own.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score; or the share of train to hold out
-            for that, such as 0.1.
-        test: The same, or a share, to score once, by the chosen epoch: rows that chose nothing.
+        dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
+            hold out, such as 0.1.
+        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
         out: The folder of what is made; it must not exist yet.
         student: A model folder or hub id with the teacher's vocabulary.
         layers: Instead: as many layers of the teacher, evenly taken.

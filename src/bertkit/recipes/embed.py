@@ -49,13 +49,13 @@ def embed_texts(
 
     Args:
         model: A model folder or hub id, or a folder that `bertkit export` made.
-        texts: By default the lines of stdin; any number of them, as they come.
+        texts: Input texts; by default the lines of stdin, without a limit.
         prompt: What stands before each text: the name of one of the model's prompts, or a text
             such as "query: "; by default the model's default one, if any. It is said which.
         pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
             mean.
         long: What to do with texts longer than the model.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         invariant: Each text by itself, which is slower: its vector is then the same to the last
             bit, whatever it is embedded with.
         backend: What computes; by default what the folder is: a model, or what `bertkit export`

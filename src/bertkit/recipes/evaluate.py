@@ -49,7 +49,7 @@ def evaluate(
         examples: A file of labelled examples.
         task: module:Class, for a task from outside the package.
         errors: A folder, to be made, for the worst answers: errors.html and errors.jsonl.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if errors is not None:

@@ -46,8 +46,8 @@ def export(
         model: A model folder or hub id.
         out: The folder, to be made; `bertkit embed` opens it.
         format: What runs it: ONNX Runtime or OpenVINO.
-        operators: Of ONNX: those of ONNX Runtime, which are the fastest there, or the standard's,
-            which other programs read.
+        operators: ONNX operators: those of ONNX Runtime, which are the fastest there, or the
+            standard's, which other programs read.
         pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
             mean.
         task: What it was fine-tuned for, whose logits are to be an output too.

@@ -35,7 +35,7 @@ def extend(
         model: A model folder or hub id with a WordPiece vocabulary.
         texts: Files or folders of .txt, .jsonl or .parquet, also .gz, of your field.
         out: The folder of the larger model, to be made.
-        size: As many words: those that save most pieces on the text.
+        size: Number of words: those that save most tokens on the text.
         words: Instead: a file with a word a line.
         min_frequency: How often a word must occur to be chosen.
     """

@@ -65,41 +65,46 @@ class Finetune(Settings, frozen=True):
     RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens", "clip": "max_grad_norm"}
 
     epochs: Count = 3
+    """Number of passes over the training examples."""
     batch_size: Count = 32
     """Examples a step (windows, where a task reads long texts in windows)."""
     learning_rate: Positive | None = None
-    """By default as the model is wide, and mostly ten times that with adapters: `usual_rate`."""
+    """Peak learning rate; by default a value for the hidden size, and a larger one for LoRA."""
     warmup: Rate = 0.1
-    """Share of the steps."""
+    """Warmup of the learning rate, as a fraction of the steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    """Weight decay of AdamW."""
     layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """How much slower each layer learns than the one above it; 1 is no slower."""
+    """Layer-wise learning rate decay: factor from each layer to the one below it; 1 is none."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Layers from the bottom that do not learn, and the embeddings with them."""
+    """Number of frozen layers, from the bottom; the embeddings are frozen, too."""
     gradual_unfreezing: bool = False
-    """In the first epoch heads alone learn, and in each other one layer more, from the top; the
-    embeddings behind the last (Howard & Ruder 2018)."""
+    """Gradual unfreezing: train the heads in the first epoch and one more layer in each other
+    epoch, from the top; the embeddings with the last layer (Howard & Ruder 2018)."""
     lora: LoRA = LoRA()
     max_grad_norm: Positive = 1.0
-    """Largest norm of the gradient."""
+    """Gradient clipping: the largest norm of the gradient."""
     metric: str | None = None
     """Dev score by which the best epoch is chosen, such as f1; by default the task's."""
     patience: Count | None = None
-    """Stop after as many epochs without a better dev score."""
+    """Early stopping: number of epochs without a better dev score before training stops."""
     seed: Seed = 0
+    """Random seed."""
     length: Count | None = None
-    """Longest sequence in tokens; the model's own by default."""
+    """Maximum length (max_length) of a sequence in tokens; by default the model's."""
     max_batch_tokens: Count = 8192
-    """Tokens that go through the model at a time."""
+    """Tokens per forward pass. A larger batch uses gradient accumulation; results do not change."""
     precision: Precision = "auto"
+    """Mixed precision (bf16) or fp32; fp16 is not supported. Auto uses bf16 if it is faster."""
     device: str = "auto"
+    """Device, such as cpu or cuda; auto uses a GPU if there is one."""
     lm_weight: Annotated[float, Meta(ge=0.0)] | None = None
     """Weight of the loss of next words beside the task's, in a causal model that labels or scores
     texts (λ in Radford et al. 2018, equation 5); 0.5 by default, 0 learns none."""
     save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
     """Minutes between the checkpoints that --resume goes on from."""
     track: Track = "none"
-    """Who is told the losses and scores, too."""
+    """Experiment tracker that records losses and scores."""
 
 
 def usual_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:

@@ -44,7 +44,7 @@ class Learning(Settings, frozen=True):
     batch_size: Count = 32
     """Texts a step."""
     learning_rate: Positive = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     seed: Seed = 0
 
 
@@ -74,13 +74,13 @@ def finetune_elmo(
         model: The folder of an ELMo.
         task: tag: entities, or a tag for each word. classify: labels of texts, or a number.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score; or the share of train to hold out
-            for that, such as 0.1.
-        test: The same, or a share, to score once, by the chosen epoch: rows that chose nothing.
+        dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
+            hold out, such as 0.1.
+        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
         out: The folder of what is made; it must not exist yet.
         vectors: Word vectors (GloVe or word2vec text, also .gz) that the BiLSTM reads beside the
             layers, as in the paper.
-        crf: Of tag: whether a CRF scores whole sequences of tags.
+        crf: Whether a CRF scores whole sequences of tags.
     """
     settings, network, out = settings or Learning(), network or Network(), Path(out)
     refuse_used(out)

@@ -69,14 +69,14 @@ def index(
             default its own.
         store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
         length: Tokens of a passage; by default the most the model reads.
-        long: Of longer documents: passages cut at headings and paragraphs, the beginning, or an
-            error.
+        long: Documents longer than the model: passages cut at headings and paragraphs, the
+            beginning, or an error.
         prompt: What stands before each passage: a name of the model's prompts, or a text such as
             "passage: "; by default the model's for documents, if any.
-        query_prompt: The same before each query that will be asked; the store keeps it.
+        query_prompt: Text before each query; the store keeps it.
         sync: Take out what is in the store and not among these documents.
         skip_bad: Leave out files and rows that cannot be used, and name them.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     limit_onednn_cache()

@@ -32,7 +32,7 @@ def inspect(
         corpus: A prepared corpus.
         count: Samples to print.
         config: A run file whose sampling and masking to use, instead of length and pairs.
-        seed: Which samples.
+        seed: Random seed of the samples.
         length: Tokens of a sample.
         pairs: Next sentence, sentence order, or none.
     """

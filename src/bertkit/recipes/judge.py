@@ -53,7 +53,7 @@ def evaluate_retrieval(
         hybrid: Join what is found by meaning and by words.
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
@@ -80,7 +80,7 @@ def mine(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> dict[str, int]:
-    """Queries with right and almost right passages, to train a better search on.
+    """Mine hard negatives: write queries with relevant and similar passages, to train a search on.
 
     Negatives are the best documents for the query that are not judged to answer it, without the
     `skip` best, which may answer it too. For `respond` (a cross-encoder) these are candidates; for
@@ -95,12 +95,12 @@ def mine(
         judgments: Lines of query, document and grade, or TREC's query, 0, document and grade.
         out: The .jsonl file to be made.
         learner: The task that learns from it: a bi-encoder's, or a cross-encoder's.
-        negatives: How many in a row.
+        negatives: Number of hard negatives per query.
         skip: Leave out as many of the best, which may answer the query though nobody judged them.
         margins: By how much the re-ranker prefers the answer, for a bi-encoder to learn.
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)

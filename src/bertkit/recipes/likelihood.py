@@ -81,8 +81,8 @@ def evaluate_likelihood(
         model: A folder, GGUF file or hub id of a model that writes.
         examples: Questions with choices; with --train sentences with one of two labels.
         train: Labelled sentences on which the threshold is chosen.
-        rows: As many of the examples, evenly spaced; by default all.
-        precision: Of the numbers the model computes with.
+        rows: Number of examples, evenly spaced; by default all.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     writer = pipeline("generate", model, precision=precision, device=device)

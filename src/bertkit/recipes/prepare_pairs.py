@@ -33,7 +33,7 @@ def prepare_pairs(
 
     Args:
         source: Text to translate, a sentence a line; also .gz.
-        target: Its translation, line by line.
+        target: Translation of the source, line by line.
         file: Instead of both: rows of .tsv, .csv or .jsonl; also .gz.
         source_column: With a file: column of the text to translate; by default `source`, or the
             first of two.

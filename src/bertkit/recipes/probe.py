@@ -72,11 +72,11 @@ class Probe(Settings, frozen=True):
     batch_size: Count = 32
     """Sentences a step."""
     learning_rate: Positive = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     width: Count = 256
-    """Of the BiLSTM, in each direction; 768 in the paper."""
+    """Hidden size of the BiLSTM in each direction; 768 in the paper."""
     layers: Count = 2
-    """Of the BiLSTM."""
+    """Number of layers of the BiLSTM."""
     dropout: Rate = 0.5
     """Before, within and after the BiLSTM."""
     seeds: Count = 1
@@ -85,7 +85,7 @@ class Probe(Settings, frozen=True):
     limit: Count | None = None
     """Sentences of either file that are read, from its start; all by default."""
     precision: Precision = "fp32"
-    """Of the frozen encoder."""
+    """Precision of the frozen encoder."""
     device: str = "auto"
     """Device of the frozen encoder; auto is a GPU if PyTorch finds one."""
 
@@ -166,7 +166,7 @@ def probe(
     Args:
         model: A model folder or hub id, or the folder of an ELMo.
         train: Labelled examples to learn from.
-        dev: The same, to choose the best epoch by and to score.
+        dev: Examples that select the best epoch and are scored.
         out: The folder of what is made; it must not exist yet.
         combinations: embeddings, a layer (3, or -1 for the last), or sum:, mix: or concat: before
             -4 (the last four), all, or 0 (all, and the embeddings); once for each. By default those

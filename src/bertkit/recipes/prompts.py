@@ -77,8 +77,8 @@ def evaluate_prompts(
         draws: Draws of examples for each k above 0.
         rows: Rows of dev that are scored, evenly spaced; by default all.
         out: Folder for a chart of accuracy by k, and the numbers.
-        seed: Of the draws.
-        precision: Of the numbers the model computes with.
+        seed: Random seed of the examples.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if out is not None:

@@ -19,17 +19,17 @@ def push(
     private: bool = False,
     message: str = "Model by bertkit",
 ) -> str:
-    """Publish a model folder on the hub, and say where it is.
+    """Upload a model directory to the Hugging Face hub, and print its address.
 
     Its .safetensors, .json and .txt files and its card go, and are named. The run's records do not,
     as they name files of this disk, nor do its errors, which are texts of the data.
     Raises: CheckpointError where it is no model, or the hub refuses it.
 
     Args:
-        folder: Of a model; it is opened first.
-        name: On the hub, such as me/my-model; it is made if it is not there.
-        private: Only you can see it; of one that is made.
-        message: Of the commit.
+        folder: Model directory. It must load.
+        name: Repository on the hub, such as me/my-model. It is created if it does not exist.
+        private: Whether a new repository is private.
+        message: Commit message.
     """
     if not hub.ID.fullmatch(name) or "/" not in name:
         raise ConfigError(f"{name}: no name on the hub; it is like me/my-model")

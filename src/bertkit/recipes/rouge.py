@@ -59,9 +59,9 @@ def evaluate_summaries(
         model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
             summarize`.
         file: Documents with summaries by people, one or several each.
-        lead_words: So many are taken of each document; by default as many as a reference has on
-            average.
-        precision: Of the numbers the model computes with.
+        lead_words: Number of first words of each document to score; by default the
+            mean length of a reference.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     examples = read_examples(Seq2seq, file, reading)

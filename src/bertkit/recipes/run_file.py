@@ -63,28 +63,30 @@ class Train(Settings, frozen=True):
     batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps in which it grows, evenly."""
     parts: Count = 1
-    """Into which a step's samples are cut, to be dealt to processes (guide "More than one
-    process"): any number of them that divides it learns from the same samples, masks and draws of
-    dropout."""
+    """Number of parts of a step's samples for distributed training (guide "More than one
+    process"). Any number of processes that divides it gets the same samples, masks and dropout."""
     max_batch_tokens: Count = 8192
-    """Tokens that go through the model at a time; a step is cut into as many batches as that
-    takes, whose gradients add up in fp32. It changes memory and speed, and of the result only the
+    """Tokens per forward pass. A larger step uses gradient accumulation: it is split into several
+    batches, whose gradients add up in fp32. It changes memory and speed, and of the result only the
     last digits of the precision and the draws of dropout."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Muon moves the matrices of the layers, and AdamW all else."""
     learning_rate: Positive = 1e-4
     adamw_learning_rate: Positive | None = None
-    """With Muon, that of what AdamW moves; `learning_rate` by default."""
+    """Learning rate of the weights that AdamW updates next to Muon; by default
+    `learning_rate`."""
     embedding_learning_rate: Positive | None = None
-    """That of the tables of tokens, positions and segments; by default that of the rest of what
-    AdamW moves."""
+    """Learning rate of the token, position and segment embeddings; by default that of the other
+    weights that AdamW updates."""
     schedule: Literal["linear", "wsd", "constant"] = "linear"
+    """Learning rate scheduler."""
+    """Learning rate scheduler."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps of the final decay of `wsd`; 0 is two fifths of all."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None
-    """With Muon, that of what AdamW moves; `weight_decay` by default."""
+    """Weight decay of the weights that AdamW updates next to Muon; by default `weight_decay`."""
     momentum: Beta = MOMENTUM
     """How much Muon keeps at each step of the mean gradient."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -92,7 +94,7 @@ class Train(Settings, frozen=True):
     eps: Positive = 1e-6
     """What AdamW adds to the root of the mean square that it divides by."""
     max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
-    """Largest norm of the gradient; 0 bounds none."""
+    """Gradient clipping: the largest norm of the gradient; 0 is none."""
     first_window: Count | None = None
     """Tokens on each side that a token attends to at the start of a run, in every layer; by default
     as many as ever."""
@@ -103,8 +105,8 @@ class Train(Settings, frozen=True):
     adds nothing at first."""
     seed: Seed = 0
     precision: Precision = "auto"
-    """bf16 computes with bf16 weights and keeps fp32 masters; auto takes it where it is faster:
-    on GPUs, AMD and ARM that have the instructions, and Intel with AMX."""
+    """Mixed precision (bf16 with fp32 master weights) or fp32; fp16 is not supported. Auto uses
+    bf16 if it is faster: on GPUs, AMD and ARM that have the instructions, and Intel with AMX."""
     device: str = "auto"
     compile: bool = False
     """Compile the layers (torch.compile): minutes at the start, and fewer kernels on a GPU."""
@@ -128,7 +130,7 @@ class Train(Settings, frozen=True):
     keep: Count = 2
     """Checkpoints kept; the newest complete one always is."""
     track: Track = "none"
-    """Who is told the numbers of the journal, too."""
+    """Experiment tracker that records the numbers of the journal."""
     peak_flops: Positive | None = None
     """FLOP/s that the device can do at most, by which MFU is said; those of known GPUs in bf16 by
     default."""
@@ -195,7 +197,7 @@ class Teacher(Settings, frozen=True):
     """A pretrained model whose masked words, states and attention this one learns from."""
 
     model: str
-    """Its folder; it has a masked-LM head and the corpus's vocabulary."""
+    """Model directory of the teacher; it has a masked-LM head and the corpus's vocabulary."""
     start: bool = False
     """Whether this model begins with the teacher's embedding, head and layers, evenly taken."""
     follow: tuple[int, ...] = ()
@@ -215,7 +217,7 @@ class PretrainConfig(Settings, frozen=True):
     generator: Generator | None = None
     """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
     decoder: TransformerConfig | None = None
-    """Of families that translate; what it does not name is as in `model`."""
+    """Decoder settings of families that translate; others are those of `model`."""
     objective: Literal["masked", "next", "translate", Damage] = "masked"
     """What is predicted: masked words; the word that comes next, by a causal model (GPT); or the
     next word of a text, by a decoder that attends to another: to its translation, or to running

@@ -39,8 +39,8 @@ def runs(
     there already.
 
     Args:
-        folders: Of runs, or folders that hold runs.
-        format: Of the table.
+        folders: Run directories, or directories that contain runs.
+        format: Table format.
         out: A file for the table; else it is printed.
         picture: A file (.svg) for the curves of what was scored, or of the loss.
     """

@@ -106,12 +106,12 @@ def scale(
 
     Args:
         run: A pretraining's folder; a few dozen steps are enough.
-        gpus: How many, as 8,64,256.
+        gpus: Numbers of GPUs, such as 8,64,256.
         per_node: GPUs of a node.
         inside: GB/s between a GPU and the others of its node.
         between: GB/s between a GPU and other nodes.
         latency: Microseconds that a message takes.
-        price: Of a GPU hour.
+        price: Price of a GPU hour.
         json: Print JSON.
     """
     counts = _numbers(gpus)

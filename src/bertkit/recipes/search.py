@@ -46,11 +46,11 @@ def search(
         where: Only documents with such a field: year>=1960; all that are given.
         hybrid: Join what is found by meaning and by words.
         min_score: Only documents whose score, as it is printed, is as high at least.
-        long: Of a query longer than the model reads.
+        long: Queries longer than the model: truncate, or an error.
         json: Print a line of JSON for each.
         rerank: A cross-encoder, which reads queries with the best passages.
         model: The store's model, where it is not at its place any more.
-        precision: Of the numbers the models compute with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     searcher = Searcher(store, rerank=rerank, model=model, precision=precision, device=device)

@@ -46,7 +46,7 @@ def evaluate_words(
         file: Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1,
             sentence2, label} (WiC), or WiC's own .data.txt.
         train: Rows in context to choose the cosine by that tells them apart.
-        precision: Of the numbers the model computes with.
+        precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     frozen = open_words(model, precision, device)

@@ -91,11 +91,11 @@ class Options(Settings, frozen=True):
     """Read a pair in both orders and add what the head says of each: for pairs of which neither
     text comes first, such as similarity. Radford et al. 2018, section 3.3."""
     contrastive: bool = False
-    """For few rows: learn vectors from pairs of texts, near each other where the label is the same,
-    then a linear layer on them (SetFit, Tunstall et al. 2022)."""
+    """Few-shot training (SetFit): learn vectors from pairs of texts, near each other if the labels
+    are equal, then a linear layer on them (Tunstall et al. 2022)."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced weighs each class by the inverse of how often it occurs; with several labels, the
-    texts that have a label as much as those that do not."""
+    """Class weights for imbalanced data: balanced uses the inverse frequency of each class; with
+    several labels, texts with a label get as much weight as texts without it."""
 
 
 class LabelAnswer(msgspec.Struct, frozen=True):

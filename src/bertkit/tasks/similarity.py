@@ -72,9 +72,9 @@ class Options(Settings, frozen=True):
     scale: Positive = 20.0
     """What cosines are multiplied by in `ranking`, `cosent` and `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
-    """Of `triplet`: by how much nearer, in cosine."""
+    """Margin of `triplet`, in cosine."""
     highest: Positive | None = None
-    """Of scored pairs: the label of texts that mean the same; the highest in training if none."""
+    """Highest label of scored pairs (equal meaning); by default the highest in train."""
     pooling: Mode | None = None
     """What a vector is: the mean of all states, the first, or the largest of each number. By
     default as the folder has it that is started from, else the mean."""
@@ -83,14 +83,14 @@ class Options(Settings, frozen=True):
     activation: Activation = "tanh"
     """What follows that layer."""
     dimensions: tuple[Count, ...] = ()
-    """The same is learned of so many first numbers of a vector, which can then be cut there
+    """Dimensions of Matryoshka embeddings: vectors can be truncated to each of them
     (Kusupati et al. 2022)."""
     prompt: str | None = None
     """What stands before the first text of a row: a name of the folder's prompts, or a text such as
     "query: ". By default the folder's for queries; of scored pairs, its default one."""
     pair_prompt: str | None = None
-    """The same before the other texts. By default the folder's for documents; of scored pairs, what
-    stands before the first."""
+    """Prompt before the other texts. By default the model's for documents; for scored pairs,
+    `prompt`."""
 
 
 class SimilarityAnswer(msgspec.Struct, frozen=True):
