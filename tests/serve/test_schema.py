@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bertkit.serve.decoding import decode
 from bertkit.serve.refused import Refused
 from bertkit.serve.schema import (
     Ask,
@@ -14,7 +15,6 @@ from bertkit.serve.schema import (
     NextAsk,
     OpenAIAsk,
     PredictAsk,
-    decode,
     task_ask,
 )
 from bertkit.tasks.answer import Answer

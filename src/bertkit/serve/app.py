@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from bertkit.serve import schema
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.context import RequestContext, refusal, reply
+from bertkit.serve.decoding import decode
 from bertkit.serve.limits import Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.openapi import openapi
@@ -27,6 +29,9 @@ from bertkit.serve.pages import pages
 from bertkit.serve.refused import DEFECT, Refused, invalid
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.routes import ROUTES, Route, task_route
+
+STARTED = int(time.time())
+"""When this process started, in Unix seconds."""
 
 JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
 """The content types of a question."""
@@ -106,7 +111,7 @@ def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
             return await route.handler(context)
         if not JSON.match(request.headers.get("content-type", "")):
             raise invalid("send JSON, with the header content-type: application/json")
-        return await route.handler(schema.decode(route.ask, await request.body()), context)
+        return await route.handler(decode(route.ask, await request.body()), context)
 
     return endpoint
 
@@ -169,6 +174,28 @@ async def ready(context: RequestContext) -> Response:
     return reply({"status": "ready"})
 
 
+async def health(context: RequestContext) -> Response:
+    """The same as /health/ready, by TEI's name."""
+    return await ready(context)
+
+
+async def openai_models(context: RequestContext) -> Response:
+    """The models, as OpenAI's clients list them."""
+    return reply(schema.OpenAIModels(data=list(map(_openai_model, context.registry.models))))
+
+
+async def openai_model(context: RequestContext) -> Response:
+    """One model, as OpenAI's clients ask for it."""
+    name = context.path_params["name"]
+    if name not in context.registry.models:
+        raise Refused(404, f"no model {name[:80]!r}; /v1/models lists them", kind="not_found")
+    return reply(_openai_model(name))
+
+
+def _openai_model(name: str) -> schema.OpenAIModel:
+    return schema.OpenAIModel(id=name, created=STARTED)
+
+
 async def counters(context: RequestContext) -> Response:
     """Counters in Prometheus's text format."""
     text = context.app.state.metrics.text()
@@ -178,7 +205,10 @@ async def counters(context: RequestContext) -> Response:
 ADMIN = (
     Route("/info", info, schema.Info, method="GET"),
     Route("/models/{name}/reload", reload, schema.Model),
+    Route("/v1/models", openai_models, schema.OpenAIModels, method="GET"),
+    Route("/v1/models/{name}", openai_model, schema.OpenAIModel, method="GET"),
     Route("/health/ready", ready, dict[str, Literal["ready"]], method="GET"),
+    Route("/health", health, dict[str, Literal["ready"]], method="GET"),
     Route("/metrics", counters, str, method="GET", media_type="text/plain"),
 )
 """Questions about the server itself."""

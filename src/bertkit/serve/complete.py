@@ -34,7 +34,7 @@ async def completions(ask: schema.CompletionAsk, context: RequestContext) -> Res
 
     head = {"id": f"cmpl-{context.state['id']}", "object": "text_completion", "model": name}
     if ask.stream:
-        return await _stream(ask, context, texts, head, choice)
+        return await _stream(ask, context, texts, head, choice, [])
     return await _whole(context, texts, head, choice, schema.Completion)
 
 
@@ -50,10 +50,13 @@ async def chat_completions(ask: schema.ChatAsk, context: RequestContext) -> Resp
     def part(index: int, text: str, reason: str | None) -> Any:
         return {"index": index, "delta": {"content": text}, "finish_reason": reason}
 
+    role = {"role": "assistant", "content": ""}
+    roles = [{"index": index, "delta": role, "finish_reason": None} for index in range(len(texts))]
+
     head = {"id": f"chatcmpl-{context.state['id']}", "object": "chat.completion", "model": name}
     if ask.stream:
         chunk = {**head, "object": "chat.completion.chunk"}
-        return await _stream(ask, context, texts, chunk, part)
+        return await _stream(ask, context, texts, chunk, part, roles)
     return await _whole(context, texts, head, whole, schema.ChatCompletion)
 
 
@@ -140,10 +143,11 @@ async def _stream(
     texts: Sequence[LiveText],
     head: dict[str, Any],
     choice: Callable[[int, str, str | None], Any],
+    first_choices: Sequence[Any],
 ) -> Response:
-    """The texts, one after the other, as events of a server.
+    """The texts, one after the other, as events of a server, after the first choices.
 
-    The reply begins with the first of them, so that it can be a refusal until then.
+    The response starts when the model has generated something; until then it can be a refusal.
     """
     head = {**head, "created": int(time.time())}
 
@@ -171,6 +175,8 @@ async def _stream(
 
     async def body() -> AsyncIterator[bytes]:
         async with contextlib.aclosing(rest):
+            for one in first_choices:
+                yield event({"choices": [one]})
             yield first
             async for one in rest:
                 yield one

@@ -79,11 +79,12 @@ class RequestContext:
         *,
         field: str,
         truncate: bool | None = None,
+        direction: str = "right",
         **options: Any,
     ) -> tuple[list[Any], list[bool]]:
         """An answer for each item, and which of them were cut.
 
-        `truncate` None does as the server was told.
+        `truncate` None does as the server was told. Texts are not cut in another `direction`.
         Raises: Refused for what is too much, or too long and not to be cut; Full.
         """
         sizes = self.check(items, field)
@@ -107,6 +108,11 @@ class RequestContext:
                 f"longer than the {length} tokens that the model reads; shorten it, or ask for "
                 "truncate (bertkit serve --truncate does for all)",
                 f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
+            )
+        if any(cut) and direction.lower() != "right":
+            raise invalid(
+                "texts are truncated on the right only; shorten the text, or leave it out",
+                "truncation_direction",
             )
         tokens = sum(work.tokens for work in works)
         self.batcher.room(tokens, self.client)  # who has to come again is not charged

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from bertkit.data.corrupt import Damage
 from bertkit.errors import BertkitError
 from bertkit.serve.context import refusal
+from bertkit.serve.decoding import A, refused_by
 from bertkit.serve.refused import Refused, invalid
-from bertkit.serve.schema import A, Ask, Text, refused_by
+from bertkit.serve.schema import Ask, Text
 
 BEAMS = 8
 """Beams at most that a page shows."""

@@ -63,7 +63,12 @@ async def _vectors(
             "prompt_name",
         )
     vectors, cut = await context.answers(
-        pipeline, texts, field=field, truncate=ask.truncate, prompt=prompt
+        pipeline,
+        texts,
+        field=field,
+        truncate=ask.truncate,
+        direction=ask.truncation_direction,
+        prompt=prompt,
     )
     rows = require_finite(np.stack(vectors)[:, :dimensions])
     if normalize:
@@ -116,7 +121,13 @@ async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
     _, pipeline = context.pipeline("predict", ask.model)
     assert isinstance(pipeline, Answer)
     items, many = _texts_or_pairs(ask.inputs, getattr(pipeline.task.options, "pairs", None))
-    answers, cut = await context.answers(pipeline, items, field="inputs", truncate=ask.truncate)
+    answers, cut = await context.answers(
+        pipeline,
+        items,
+        field="inputs",
+        truncate=ask.truncate,
+        direction=ask.truncation_direction,
+    )
     rows = [
         [
             schema.Label(label, score, short)
@@ -131,7 +142,13 @@ async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
     """How well each text answers the query, best first."""
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
-    logits, cut = await context.answers(pipeline, pairs, field="texts", truncate=ask.truncate)
+    logits, cut = await context.answers(
+        pipeline,
+        pairs,
+        field="texts",
+        truncate=ask.truncate,
+        direction=ask.truncation_direction,
+    )
     scores = np.array(logits, dtype=np.float64)
     if not np.isfinite(scores).all():
         raise ArithmeticError("the model gives a score that is not finite")

@@ -1,33 +1,23 @@
 """Request and answer types, with the names of TEI and OpenAI where these have the route.
 
-TEI is Hugging Face's text-embeddings-inference, whose clients work here unchanged.
+TEI is Hugging Face's text-embeddings-inference. `bertkit.serve.decoding` removes fields of both
+specifications that change nothing before a request is converted to these types.
 """
 
 from __future__ import annotations
 
-import re
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from bertkit.config import Count, Settings
-from bertkit.errors import did_you_mean
 from bertkit.serve.limits import Limits
-from bertkit.serve.refused import Refused, invalid
+from bertkit.serve.refused import invalid
 from bertkit.tasks import Task
 from bertkit.text.chat import Message
 from bertkit.view.contexts import CHARACTERS, TEXTS
-
-MESSAGE = 200
-"""Characters of a message that may repeat what was sent."""
-
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair; msgspec's message for one without the other is about something else."""
-
-TOKEN_IDS = re.compile(r"Expected `str`, got `(int|array)` - at `\$\.input\[")
-"""What msgspec says of them; OpenAI's server takes [1, 2] and [[1, 2], [3]] in place of texts."""
 
 Text = Annotated[str, Meta(min_length=1)]
 TextList = Annotated[list[Text], Meta(min_length=1)]
@@ -49,7 +39,7 @@ class Ask(Body, frozen=True, kw_only=True):
     model: str | None = None
     """Name of the model; by default the first that can answer."""
     parameters: Annotated[dict[str, Any], Meta(max_length=0)] = msgspec.field(default_factory=dict)
-    """Sent by clients of the hub; must be empty."""
+    """Further fields of the request, which clients of the hub may put here."""
 
 
 class Cut(Ask, frozen=True, kw_only=True):
@@ -58,7 +48,12 @@ class Cut(Ask, frozen=True, kw_only=True):
     server was started with (--truncate)."""
 
 
-class VectorAsk(Cut, frozen=True, kw_only=True):
+class Directed(Cut, frozen=True, kw_only=True):
+    truncation_direction: Literal["right", "Right", "left", "Left"] = "right"
+    """Side from which texts are truncated. If left, a text that is too long is an error."""
+
+
+class VectorAsk(Directed, frozen=True, kw_only=True):
     prompt_name: str | None = None
     """Name of the model's prompt to put before each text; by default its default prompt, if any;
     "" for none."""
@@ -72,7 +67,6 @@ class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
     """Scale vectors to length 1."""
     dimensions: Count | None = None
     """Return the first dimensions only, for a Matryoshka model."""
-    truncation_direction: Literal["right", "Right"] = "right"
 
 
 class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
@@ -86,7 +80,9 @@ class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
 
 
 class StreamOptions(Body, frozen=True, kw_only=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    """Ignored."""
 
 
 class WriteAsk(Ask, frozen=True, kw_only=True):
@@ -134,7 +130,7 @@ class TranslateAsk(Ask, frozen=True, kw_only=True):
     """Beams of beam search; by default those of the model's folder."""
 
 
-class PredictAsk(Cut, frozen=True, kw_only=True):
+class PredictAsk(Directed, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"inputs": "a fine film"}
 
     inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
@@ -154,7 +150,7 @@ class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
     inputs: Sentences
 
 
-class RerankAsk(Cut, frozen=True, kw_only=True):
+class RerankAsk(Directed, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"query": "what purrs?", "texts": ["a cat", "a bridge"]}
 
     query: Text
@@ -162,7 +158,6 @@ class RerankAsk(Cut, frozen=True, kw_only=True):
     raw_scores: bool = False
     """Return logits in place of their sigmoid."""
     return_text: bool = False
-    truncation_direction: Literal["right", "Right"] = "right"
 
 
 class SearchAsk(Cut, frozen=True, kw_only=True):
@@ -255,49 +250,6 @@ def task_items(ask: Any, task: type[Task[Any, Any]]) -> list[Any]:
     if len(task.fields) == 1:
         return list(items)
     return [tuple(getattr(item, name) for name in task.fields) for item in items]
-
-
-A = TypeVar("A", bound=Ask)
-
-
-def decode(kind: type[A], body: bytes) -> A:
-    """A request from its body. Raises: Refused with the field of the first error."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        refused = refused_by(str(error), kind)
-        if kind is OpenAIAsk and TOKEN_IDS.match(str(error)):
-            refused = invalid(
-                "token ids are of another model's vocabulary, and would give wrong vectors; send "
-                "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))",
-                refused.field,
-            )
-        raise refused from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        half = SURROGATE.search(body) and "perhaps half of a surrogate pair, which is no character"
-        raise invalid(f"no JSON: {half or error}") from None
-
-
-def refused_by(error: str, kind: type[Body]) -> Refused:
-    """msgspec's message about a request of this kind as ours."""
-    text, _, path = error.partition(" - at `$")
-    path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))
-    if unknown := re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        name = unknown[1][:80]
-        known = _fields(Body) if path else kind.__struct_encode_fields__
-        hint = did_you_mean(name, known)
-        if path and not hint.endswith("?"):
-            hint = "/openapi.json lists them"
-        return invalid(f"no such field; {hint}", name)
-    if missing := re.match(r"Object missing required field `(.*)`", text):
-        text, path = "This field is required", f"{path}.{missing[1]}"
-    return invalid(f"{text[0].lower()}{text[1:MESSAGE]}", path.strip(".") or None)
-
-
-def _fields(kind: type[Body]) -> set[str]:
-    """The fields of a request type and its subclasses."""
-    inner = (name for sub in kind.__subclasses__() for name in _fields(sub))
-    return {*kind.__struct_fields__, *inner}
 
 
 # ---- answers, beside those that pipelines give
@@ -402,6 +354,20 @@ class Model(msgspec.Struct, frozen=True):
     dimension: int
     precision: str
     prompts: list[str]
+
+
+class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, as OpenAI's clients list them. `created` is the start of the server."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "bertkit"
+
+
+class OpenAIModels(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "list"
+    data: list[OpenAIModel]
 
 
 class Info(msgspec.Struct, frozen=True):
