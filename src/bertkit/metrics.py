@@ -44,6 +44,54 @@ def classification(
     }
 
 
+BINARY = ("balanced_accuracy", "roc_auc", "average_precision")
+
+
+def binary(
+    predicted: Sequence[str], probabilities: ArrayLike, actual: Sequence[str], positive: str
+) -> dict[str, float]:
+    """Compute balanced accuracy, and the ROC AUC and average precision of the positive label.
+
+    Args:
+        predicted: The predicted labels.
+        probabilities: Probability of the positive label in each row.
+        actual: The expected labels.
+        positive: Name of the positive label.
+
+    Returns:
+        The scores of scikit-learn. The ROC AUC of rows with one label is 0.5, and the average
+        precision of rows without a positive label is 0.
+    """
+    expected = np.array([label == positive for label in actual])
+    right = np.array([p == a for p, a in zip(predicted, actual, strict=True)])
+    recalls = [right[expected == side].mean() for side in (False, True) if (expected == side).any()]
+    return {
+        "balanced_accuracy": float(np.mean(recalls)),
+        "roc_auc": roc_auc(probabilities, expected),
+        "average_precision": average_precision(probabilities, expected),
+    }
+
+
+def roc_auc(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
+    """Compute the fraction of pairs in which the positive row has the higher score."""
+    count = int(positive.sum())
+    pairs = count * (len(positive) - count)
+    if not pairs:
+        return 0.5
+    ranks = _ranks(np.asarray(scores, dtype=np.float64))
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / pairs)
+
+
+def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
+    """Compute the mean precision at each positive row; rows with equal scores share a rank."""
+    values = np.asarray(scores, dtype=np.float64)
+    order = np.argsort(-values, kind="stable")
+    ordered, found = values[order], np.cumsum(positive[order])
+    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)  # of equal scores
+    gained = np.diff(found[last], prepend=0)
+    return float((gained * found[last] / (last + 1)).sum() / max(int(found[-1]), 1))
+
+
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
     """Pearson's and Spearman's correlation; 0 where either side is constant."""
     x, y = np.asarray(predicted, dtype=np.float64), np.asarray(actual, dtype=np.float64)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.questions import Question
 from bertkit.data.tags import TaggedText
 from bertkit.recipes.sanity import (
     check_answers,
@@ -16,7 +17,7 @@ from bertkit.recipes.sanity import (
     show_labels,
     unlearned,
 )
-from bertkit.tasks.answer import Answer, Question, QuestionAnswer
+from bertkit.tasks.answer import Answer, QuestionAnswer
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example, Options
 from bertkit.tasks.confusion import label_report
@@ -39,7 +40,7 @@ def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
 
 
 def labelled(*labels: str) -> list[Any]:
-    return examples(*((f"text {i}", label) for i, label in enumerate(labels))).examples
+    return [*examples(*((f"text {i}", label) for i, label in enumerate(labels))).examples]
 
 
 def tagged(*tags: str) -> list[Any]:

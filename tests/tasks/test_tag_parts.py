@@ -17,9 +17,10 @@ from tests.factories import tiny_config, tiny_tokenizer
 from tests.tasks.test_tag import CRF, IOB2, answered, fit, tagged
 
 from bertkit.data.schemes import BIOES, SCHEMES, spans
+from bertkit.data.tags import TaggedText as Example
 from bertkit.data.word_parts import split_words, words_of
 from bertkit.models.model import build
-from bertkit.tasks.tag import Example, Options, Tag
+from bertkit.tasks.tag import Options, Tag
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -94,7 +95,7 @@ def test_columns_and_joined_text_have_equal_features(
         pairs = [features(task, one, kind, length) for one in (columns, raw)]
         for one, other in zip(*pairs, strict=True):
             assert one.encoding.ids.tolist() == other.encoding.ids.tolist()
-            assert one.token_indices.tolist() == other.token_indices.tolist()  # type: ignore[union-attr]
+            assert one.token_indices.tolist() == other.token_indices.tolist()
             assert one.target.tolist() == other.target.tolist()
         predicted = []
         for example, windows in zip((columns, raw), pairs, strict=True):

@@ -24,7 +24,7 @@ from bertkit.data.labels import (
     without_fractions,
 )
 from bertkit.data.tables import rows
-from bertkit.errors import CheckpointError, DataError, did_you_mean
+from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
     best_threshold,
     calibration_error,
@@ -58,7 +58,8 @@ if TYPE_CHECKING:  # it answers without torch
 MEANT_FOR = {
     "calibrate": ("one label a text",),
     "temperature": ("one label a text",),
-    "threshold": ("several labels",),
+    "threshold": ("several labels", "two labels"),
+    "tune_threshold": ("two labels",),
     "thresholds": ("several labels",),
     "class_weights": ("one label a text", "several labels"),
 }
@@ -135,9 +136,16 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if regression and multi:
             raise DataError("a row cannot have several labels and a number; choose one of the two")
         kind = "numbers" if regression else "several labels" if multi else "one label a text"
+        present = {kind}
+        if kind == "one label a text" and len(without_fractions(written)) == 2:
+            present.add("two labels")
         for name, kinds in MEANT_FOR.items():
-            if kind not in kinds and getattr(options, name) != getattr(Options(), name):
+            if not present.intersection(kinds) and getattr(options, name) != getattr(
+                Options(), name
+            ):
                 raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
+        if options.tune_threshold and options.threshold is not None:
+            raise ConfigError("tune_threshold cannot be combined with threshold; set one of them")
         pairs = options.pairs if options.pairs is not None else train[0].pair is not None
         if options.both_orders and not pairs:
             raise DataError("both_orders: the rows have no second text; leave it out")
@@ -354,7 +362,20 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             given.sort(key=lambda label: -scores[label])
             return LabelsAnswer(given, scores, truncated)
         label = max(scores, key=scores.__getitem__)
+        if (least := self._least()) is not None:
+            label = self.labels[row[1] >= least]
         return LabelAnswer(label, scores[label], scores, truncated)
+
+    def _least(self) -> float | None:
+        """Return the threshold of the second of two labels, or None for the more probable label."""
+        if not self._is_binary:
+            return None
+        options = cast(Options, self.options)
+        return options.thresholds[1] if options.thresholds else options.threshold
+
+    @property
+    def _is_binary(self) -> bool:
+        return self.single_label and len(self.labels) == 2
 
     def uncalibrated(self) -> Settings:
         options: Settings = msgspec.structs.replace(self.options, thresholds=(), temperature=None)
@@ -363,8 +384,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     def calibrated(
         self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
     ) -> Self:
-        """With the threshold of each of several labels, or the temperature of one, unless chosen
-        before."""
+        """Return the task with thresholds or a temperature from dev, unless they are set."""
         options = self.options
         if options.multi_label and options.threshold is None and not options.thresholds:
             expected = np.array([self.target(example) for example in examples]) > 0
@@ -375,6 +395,13 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             targets = np.array([self.target(example) for example in examples])
             fitted = fit_temperature(self._probabilities(answers), targets)
             options = msgspec.structs.replace(options, temperature=fitted)
+        if self._is_binary and options.tune_threshold and not options.thresholds:
+            scores = self._probabilities(answers)
+            if options.temperature != self.options.temperature:
+                scores = tempered(scores, options.temperature)
+            expected = np.array([self.target(example) for example in examples]) == 1
+            least = best_threshold(scores[:, 1], expected)
+            options = msgspec.structs.replace(options, thresholds=(1.0 - least, least))
         return self if options is self.options else type(self)(self.labels, options)
 
     def chosen_on(self, before: Self) -> bool:
@@ -402,7 +429,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
     def score(
         self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
     ) -> dict[str, float]:
-        """accuracy, F1 and Matthews; F1s of several labels; or Pearson and Spearman."""
+        """Compute accuracy, F1 and Matthews correlation, and ranking scores of two labels; F1 of
+        several labels; or Pearson and Spearman correlations."""
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
             return metrics.regression(numbers, [float(label_of(e)) for e in examples])
@@ -410,7 +438,13 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if self.options.multi_label:
             return metrics.multi_label([cast(LabelsAnswer, a).labels for a in answers], actual)
         predicted = [cast(LabelAnswer, answer).label for answer in answers]
-        return metrics.classification(predicted, [names[0] for names in actual], self.labels)
+        expected = [names[0] for names in actual]
+        scores = metrics.classification(predicted, expected, self.labels)
+        if self._is_binary:
+            positive = self.labels[1]
+            probabilities = [answer.scores[positive] for answer in answers]
+            scores |= metrics.binary(predicted, probabilities, expected, positive)
+        return scores
 
     def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
         if len({label_of(example) for example in examples}) < 2:
@@ -430,7 +464,8 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             return "pearson", "spearman"
         if self.options.multi_label:
             return "f1_micro", "f1_macro", "exact"
-        return "accuracy", "f1", "matthews"
+        names = ("accuracy", "f1", "matthews")
+        return (*names, *metrics.BINARY) if self._is_binary else names
 
     @property
     def labels_compete(self) -> bool:

@@ -78,10 +78,13 @@ class Options(Settings, frozen=True):
     """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
     JSON lists otherwise."""
     threshold: Share | None = None
-    """With several labels: the probability from which one is given; by default each label has its
-    own, which dev teaches."""
+    """Probability from which a label is predicted. With two labels: of the second label; default:
+    0.5. With several labels per text: of each label; default: optimized on dev for each label."""
+    tune_threshold: bool = False
+    """With two labels: whether to use the threshold with the highest F1 of the second label on
+    dev."""
     thresholds: tuple[Share, ...] = ()
-    """With several labels: the probability for each, in their order; what dev taught."""
+    """Thresholds that were optimized on dev, in the order of the labels."""
     calibrate: bool = False
     """With one label a text: divide the head's outputs by a temperature that dev teaches, so that
     scores are as high as answers are right (Guo et al. 2017)."""
