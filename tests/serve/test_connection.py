@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -266,11 +267,8 @@ def test_body_that_was_refused_is_not_read_for_ever(
     assert asyncio.run(run()) is whole
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 @pytest.mark.parametrize(("hard", "files"), [(256, 256), (1024, 1024), (100_000, 4096)])
 def test_limit_of_open_files_is_raised_and_logged(hard: int, files: int) -> None:
-    import resource
-
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
         pytest.skip("the hard limit of this process is lower")
     code = (

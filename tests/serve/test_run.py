@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -82,10 +83,13 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
             client.embed("a")
 
 
-def test_what_was_accepted_is_answered(folders: Path) -> None:
-    """SIGTERM while many requests are under way: each is answered, or was never taken.
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, workers: int) -> None:
+    """A signal while many requests are under way: each is answered, or was never taken.
 
     The log says what was taken: a connection that is closed before its request is read is not.
+    SIGHUP replaces several workers, which is how they drain.
     """
     replies: list[int] = []
     logged: list[str] = []
@@ -96,20 +100,81 @@ def test_what_was_accepted_is_answered(folders: Path) -> None:
             while True:
                 replies.append(client.post(f"{address}/embed", json=asked).status_code)
 
-    with process(str(folders / "pretrained"), logged=logged) as (running, address):
+    arguments = str(folders / "pretrained"), "--workers", str(workers)
+    with process(*arguments, logged=logged) as (running, address):
         threads = [threading.Thread(target=one, args=(address,)) for _ in range(8)]
         for thread in threads:
             thread.start()
         while len(replies) < 12:
             time.sleep(0.01)
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 0
+        running.send_signal(number)
+        if number == signal.SIGHUP and workers > 1:
+            end = time.monotonic() + 60
+            while sum("served at" in line for line in logged) < 3:  # one is told of above
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            running.send_signal(signal.SIGTERM)
+        interrupted = number == signal.SIGINT and workers == 1
+        assert running.wait(60) == (130 if interrupted else 0)
         for thread in threads:
             thread.join()
     statuses = [json.loads(line)["status"] for line in logged if line.startswith("{")]
     assert statuses.count(200) > 12
     assert Counter(statuses) == Counter(replies)
     assert set(statuses) <= {200, 503}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, workers: str) -> None:
+    """The terminal sends SIGHUP to the parent and to all workers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    model = str(folders / "pretrained")
+    arguments = ["-m", "bertkit", "serve", model, "--port", port, "--workers", workers]
+    terminal, side = pty.openpty()
+    control = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    code = f"{control}os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, *arguments]
+    streams = {"stdin": side, "stdout": side, "stderr": side}
+    running = subprocess.Popen(command, start_new_session=True, **streams)
+    os.close(side)
+    reader = threading.Thread(target=_read_all, args=(terminal,), daemon=True)
+    reader.start()
+    try:
+        address, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        with Client(address, patience=60) as client:
+            while time.monotonic() < end:
+                with contextlib.suppress(ServeError):
+                    client.ask("/health/ready")
+                    break
+                time.sleep(0.2)
+        replies: list[int] = []
+        asked = {"inputs": ["a b c d e f g"] * 512}
+
+        def one() -> None:
+            replies.append(httpx.post(f"{address}/embed", json=asked, timeout=60).status_code)
+
+        threads = [threading.Thread(target=one) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        while not replies:
+            time.sleep(0.01)
+        os.close(terminal)
+        for thread in threads:
+            thread.join()
+        assert replies == [200] * 12
+        running.wait(60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait(10)
+
+
+def _read_all(terminal: int) -> None:
+    with contextlib.suppress(OSError):  # it is closed
+        while os.read(terminal, 4096):
+            pass
 
 
 def test_several_workers_are_replaced_under_way(folders: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 import time
 from typing import Any, ClassVar
 
@@ -40,10 +41,6 @@ TOO_LARGE = (
 
 def raise_file_limit() -> int:
     """Raise the limit of open files of this process, and return the limit of its connections."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return FILES * 3 // 4
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     raised = ""

@@ -94,7 +94,7 @@ def serve(plan: Plan) -> None:
     if plan.workers > 1:
         make = partial(loaded_app, plan, address)
         opened.listen()  # a worker says where it serves just before it accepts
-        workers = Multiprocess(uvicorn.Config(make, factory=True, **settings), [opened])
+        workers = Workers(uvicorn.Config(make, factory=True, **settings), [opened])
         with TemporaryDirectory(prefix="bertkit-") as counts:
             os.environ[TOGETHER] = counts
             workers.run()
@@ -116,6 +116,8 @@ def serve(plan: Plan) -> None:
     threading.Thread(target=load, name="loading", daemon=True).start()
     # uvicorn sends itself what it caught once more, after the last reply
     signal.signal(signal.SIGTERM, lambda *_: None)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which nohup sets
+        signal.signal(signal.SIGHUP, process.handle_exit)
     process.run([opened])
     batcher.close()
     if failed:
@@ -134,8 +136,24 @@ class Process(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+class Workers(Multiprocess):
+    """Worker processes. SIGHUP replaces them one by one, or stops them if the terminal is gone."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.in_terminal = sys.stderr.isatty()
+
+    def handle_hup(self) -> None:
+        if self.in_terminal and not sys.stderr.isatty():
+            self.should_exit.set()
+        else:
+            super().handle_hup()
+
+
 def loaded_app(plan: Plan, address: str) -> AdmissionMiddleware:
     """The application of a worker, once its models are open."""
+    # a terminal that closes sends it to all processes; the parent stops the workers
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     admission, batcher = _parts(plan)
     try:
         _open(admission, batcher, plan, address)
