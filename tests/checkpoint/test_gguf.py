@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,24 @@ gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[gguf]'")
 HIDDEN, LAYERS, HEADS, SHARED, INNER = 32, 2, 4, 2, 64
 
 
-def write(path: Path, kind: str = "Q8_0", *, tied: bool = True, **changed: Any) -> Path:
+def replace(writer: Any, name: str, value: Any) -> None:
+    """Replace a value of the metadata; None removes it."""
+    writer.kv_data[0].pop(name, None)
+    kinds = gguf.GGUFValueType
+    whole = kinds.UINT64 if isinstance(value, int) and value >= 0 else kinds.INT32
+    kind = {str: kinds.STRING, float: kinds.FLOAT32, list: kinds.ARRAY}.get(type(value), whole)
+    if value is not None:
+        writer.add_key_value(name, value, kind)
+
+
+def write(
+    path: Path,
+    kind: str = "Q8_0",
+    *,
+    tied: bool = True,
+    replaced: Mapping[str, Any] = {},
+    **changed: Any,
+) -> Path:
     """A tiny random model, as llama.cpp's converter lays one out."""
     pieces = [*SPECIALS["chatml"], *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "Ġa"]
     writer = gguf.GGUFWriter(path, changed.pop("architecture", "llama"))
@@ -74,6 +92,8 @@ def write(path: Path, kind: str = "Q8_0", *, tied: bool = True, **changed: Any) 
         else:
             packed = gguf.quants.quantize(values, stored)
             writer.add_tensor(f"{name}.weight", packed, raw_dtype=stored)
+    for name, value in replaced.items():
+        replace(writer, name, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -163,6 +183,62 @@ def test_another_model_is_refused(changed: dict[str, Any], said: str, tmp_path: 
     with pytest.raises(CheckpointError, match=said) as error:
         bertkit.load(path)
     assert str(path) in str(error.value)
+
+
+NUMBERS = [
+    *(
+        f"llama.{name}"
+        for name in (
+            "block_count", "context_length", "embedding_length", "feed_forward_length",
+            "attention.head_count", "attention.head_count_kv", "attention.key_length",
+            "attention.value_length", "rope.dimension_count", "rope.freq_base",
+            "attention.layer_norm_rms_epsilon", "expert_count", "rope.scale_linear",
+        )
+    ),
+    *(f"tokenizer.ggml.{role}_token_id" for role in ("bos", "eos", "unknown", "padding")),
+    "general.alignment",
+]  # fmt: skip
+LISTS = [f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "merges")]
+WRONG = [0, -1, 2**31, 2**62, float("nan"), float("inf"), -1.0, "text", [1, 2], ["a", "b"], None]
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *LISTS])
+def test_gguf_with_a_wrong_value_is_rejected_or_equal(name: str, tmp_path: Path) -> None:
+    right = bertkit.load(write(tmp_path / "right.gguf"))
+    ids, num_rejected = list(range(5, 20)), 0
+    for i, value in enumerate(WRONG):
+        path = write(tmp_path / f"{i}.gguf", replaced={name: value})
+        try:
+            found = bertkit.load(path)
+        except bertkit.BertkitError:
+            num_rejected += 1
+        else:
+            assert torch.isfinite(logits(found.model, ids)).all()
+            assert found.model.config.hidden == right.model.config.hidden
+    assert num_rejected > 4
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 12), (2, 2, 3), (0, 4), (64, 32)])
+@pytest.mark.parametrize("name", ["token_embd", "output_norm", "blk.0.attn_q", "blk.x.attn_q"])
+def test_gguf_with_a_wrong_shape_is_rejected(
+    name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for key in ("block_count", "attention.head_count", "attention.head_count_kv"):
+        writer.add_uint32(f"llama.{key}", 1)
+    for key in ("context_length", "embedding_length", "feed_forward_length"):
+        writer.add_uint32(f"llama.{key}", 4)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32))
+    if name != "token_embd":
+        writer.add_tensor("token_embd.weight", np.zeros((3, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=str(path)):
+        bertkit.load(path)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 10, 200, 3000, 20_000])

@@ -5,6 +5,8 @@ Source of the layout: the GGUF specification, version 3.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.published import Keys
 from bertkit.storage import check_file
 from bertkit.text.folder import usable
 from bertkit.text.limits import check_tokens
@@ -44,6 +47,18 @@ IN_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 """Their names of tensors -> those of transformers."""
+
+KEYS = Keys(
+    neutral={
+        "llama.attention.clamp_kqv": (0.0,),
+        "llama.expert_count": (0,),
+        "llama.expert_used_count": (0,),
+        "llama.logit_scale": (1.0,),
+        "llama.rope.scale_linear": (1.0,),
+        "llama.use_parallel_residual": (False,),
+    }
+)
+"""Metadata that changes the architecture."""
 
 SPLITS = {
     "gpt-2": (),
@@ -106,46 +121,92 @@ def _settings(said: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, A
     kind = said["general.architecture"]
     if kind != "llama":
         raise ValueError(f"general.architecture = {kind!r}: of GGUF files llama is read only")
-    heads = said["llama.attention.head_count"]
-    hidden = said["llama.embedding_length"]
-    shared = said.get("llama.attention.head_count_kv", heads)
-    if shared < 1 or heads % shared or hidden % heads:
+    heads, hidden = _size(said, "attention.head_count"), _size(said, "embedding_length")
+    shared = _size(said, "attention.head_count_kv", heads)
+    width = _size(said, "attention.key_length", hidden // heads)
+    if heads % shared or hidden % heads:
         raise ValueError(f"{heads} heads, {shared} of keys and values, and {hidden} hidden units")
-    width = said.get("llama.attention.key_length", hidden // heads)
-    if said.get("llama.rope.dimension_count", width) != width:
+    if said.get("llama.rope.dimension_count", width) != width or width % 2:
         raise ValueError("llama.rope.dimension_count: angles turn the whole of a head here")
+    if said.get("llama.attention.value_length", width) != width:
+        raise ValueError(f"llama.attention.value_length: must be the length of keys, {width}")
+    KEYS.check(said)
     if said.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in stored:
         raise ValueError("llama.rope.scaling: angles that are stretched are not read")
+    eps = _positive(said, "attention.layer_norm_rms_epsilon")
+    embedding = stored["token_embd.weight"].shape
+    if len(embedding) != 2:
+        raise ValueError(f"token_embd.weight has {len(embedding)} axes, and a matrix has 2")
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
-        "vocab_size": int(stored["token_embd.weight"].shape[1]),
+        "vocab_size": int(embedding[1]),
         "hidden_size": hidden,
-        "num_hidden_layers": said["llama.block_count"],
+        "num_hidden_layers": _size(said, "block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": shared,
         "head_dim": width,
-        "intermediate_size": said["llama.feed_forward_length"],
-        "max_position_embeddings": said["llama.context_length"],
-        "rms_norm_eps": float(f"{said['llama.attention.layer_norm_rms_epsilon']:.6g}"),
-        "rope_theta": said.get("llama.rope.freq_base", 10_000.0),
+        "intermediate_size": _size(said, "feed_forward_length"),
+        "max_position_embeddings": _size(said, "context_length"),
+        "rms_norm_eps": float(f"{eps:.6g}"),
+        "rope_theta": _positive(said, "rope.freq_base", 10_000.0),
         "tie_word_embeddings": "output.weight" not in stored,
+    }
+
+
+def _size(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a size or count of the model. Raises: ValueError, or KeyError if it is missing."""
+    key = f"llama.{name}"
+    value = said[key] if default is None else said.get(key, default)
+    if type(value) is not int or not 0 < value < 2**31:
+        raise ValueError(f"{key} must be a whole number from 1 to {2**31 - 1:,}, got {value!r}")
+    return value
+
+
+def _positive(said: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """Return a positive number. Raises: ValueError, or KeyError if it is missing."""
+    key = f"llama.{name}"
+    value = said[key] if default is None else said.get(key, default)
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{key} must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each kind of tensor."""
+    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
+    table = settings["vocab_size"], hidden
+    queries, keys = (
+        settings[f"num_{kind}_heads"] * settings["head_dim"] for kind in ("attention", "key_value")
+    )
+    return {
+        **dict.fromkeys(("token_embd", "output"), table),
+        **dict.fromkeys(("output_norm", "attn_norm", "ffn_norm"), (hidden,)),
+        **dict.fromkeys(("attn_k", "attn_v"), (keys, hidden)),
+        **dict.fromkeys(("ffn_gate", "ffn_up"), (inner, hidden)),
+        "attn_q": (queries, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_down": (hidden, inner),
     }
 
 
 def _name(name: str) -> str:
     if name in NAMES:
         return NAMES[name]
-    block, number, kind, *end = name.split(".")
-    if block != "blk" or end != ["weight"] or kind not in IN_LAYER:
+    match = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
+    if match is None or match[2] not in IN_LAYER:
         raise ValueError(f"{name}: no weight of a Llama model")
-    return f"model.layers.{number}.{IN_LAYER[kind]}.weight"
+    return f"model.layers.{match[1]}.{IN_LAYER[match[2]]}.weight"
 
 
 def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
     """As fp32, rows in transformers' order."""
     from gguf.quants import dequantize
 
+    expected = _shapes(settings)[name.split(".")[-2]]
+    if tuple(stored.shape[::-1]) != expected:
+        shape = list(map(int, stored.shape[::-1]))
+        raise ValueError(f"{name} must have the shape {list(expected)}, got {shape}")
     try:
         values = dequantize(stored.data, stored.tensor_type)
     except (NotImplementedError, KeyError):
@@ -181,6 +242,14 @@ def _add_ends(core: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
         )
 
 
+def _list(said: Mapping[str, Any], name: str, of: type) -> list[Any]:
+    """Return a list of the tokenizer. Raises: ValueError, or KeyError if it is missing."""
+    values = said[f"tokenizer.ggml.{name}"]
+    if not isinstance(values, list) or not all(type(value) is of for value in values):
+        raise ValueError(f"tokenizer.ggml.{name} must be a list of {of.__name__} values")
+    return values
+
+
 def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
     """Raises: ValueError for one that is no byte-level BPE."""
     kind, split = said["tokenizer.ggml.model"], said.get("tokenizer.ggml.pre", "default")
@@ -188,8 +257,12 @@ def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
         raise ValueError(
             f"its tokenizer, {kind} with {split}, is not read; take the model's folder from the hub"
         )
-    pieces, kinds = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in said["tokenizer.ggml.merges"]]
+    pieces, kinds = (_list(said, name, of) for name, of in (("tokens", str), ("token_type", int)))
+    merges = [tuple(merge.split(" ", 1)) for merge in _list(said, "merges", str)]
+    ids = {name: value for name, value in said.items() if name.endswith("_token_id")}
+    for name, value in ids.items():
+        if type(value) is not int or not 0 <= value < len(pieces):
+            raise ValueError(f"{name} must be from 0 to {len(pieces) - 1:,}, got {value!r}")
     with usable(str(path)):
         check_tokens(pieces, str(path))
         core = tokenizers.Tokenizer(

@@ -38,8 +38,8 @@ ELECTRA = Family(
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_activation": ("gelu",),
-        "summary_first_dropout": (0.0,),
-        "summary_proj_to_labels": (False, None),
+        "summary_first_dropout": (None, 0.0),
+        "summary_proj_to_labels": (None, False),
         **ENCODER,
     },
     body={

@@ -84,7 +84,8 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Keys of `config.json` that replace another key, as in transformers."""
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Keys that are rejected unless they have one of these values, the first of which is saved."""
+    """Keys that are rejected unless they have one of these values, the first of which is saved
+    unless it is None."""
     irrelevant: Mapping[str, str] = field(default_factory=dict)
     """Further keys that change no output of bertkit, with the reason."""
     special: Special | None = None
@@ -236,7 +237,7 @@ class Family:
             **written,
             **({self.activation: back[config.feedforward.activation]} if self.activation else {}),
             "initializer_range": 0.02,
-            **{name: values[0] for name, values in self.neutral.items()},
+            **{key: values[0] for key, values in self.neutral.items() if values[0] is not None},
         }
 
     # ---- weights

@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Count, Positive, Rate, Settings, at
+from bertkit.config import Positive, Rate, Settings, at
 
 Base = Annotated[float, Meta(gt=1.0)]
-Buckets = Annotated[int, Meta(ge=4, multiple_of=4)]
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
+Buckets = Annotated[int, Meta(ge=4, lt=2**31, multiple_of=4)]
 NamedRate = Rate | Literal["dropout", "head.dropout"]
 """A rate, or the setting that says it."""
 
