@@ -86,10 +86,10 @@ def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
     """Compute the mean precision at each positive row; rows with equal scores share a rank."""
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
-    ordered, found = values[order], np.cumsum(positive[order])
+    ordered, right = values[order], np.cumsum(positive[order])
     last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)  # of equal scores
-    gained = np.diff(found[last], prepend=0)
-    return float((gained * found[last] / (last + 1)).sum() / max(int(found[-1]), 1))
+    gained = np.diff(right[last], prepend=0)
+    return float((gained * right[last] / (last + 1)).sum() / max(int(right[-1]), 1))
 
 
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:

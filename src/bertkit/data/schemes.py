@@ -195,14 +195,14 @@ def standard_labels(labels: Sequence[str]) -> list[str] | None:
         A label for each label, or None if they mark no entities in one of these ways.
     """
     for form in (_PREFIXED, _SUFFIXED):
-        found = [None if label in ("O", "o") else form.fullmatch(label) for label in labels]
+        matches = [None if label in ("O", "o") else form.fullmatch(label) for label in labels]
         written = [
             "O"
             if match is None
             else f"{_MARKS.get(match['mark'].upper())}-{match['type'] or NO_TYPE}"
-            for match in found
+            for match in matches
         ]
-        fits = all(m or label in ("O", "o") for m, label in zip(found, labels, strict=True))
+        fits = all(m or label in ("O", "o") for m, label in zip(matches, labels, strict=True))
         marks = {tag[0] for tag in written}
         if fits and marks <= set("OBIES") and marks & set("BI") and len({*written}) == len(labels):
             return written

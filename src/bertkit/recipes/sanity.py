@@ -180,12 +180,12 @@ def unlearned(
 ) -> str | None:
     """Describe a score that is not above chance, or return None."""
     for score, chance in task.chance(examples).items():
-        found = scores.get(score, scores.get(BEST + score))
-        if found is not None and not found > chance:
+        value = scores.get(score, scores.get(BEST + score))
+        if value is not None and not value > chance:
             constant = task.constant_prediction(answers) if answers else None
             if constant is not None:
                 return f"all {len(answers):,} predictions are {constant!r}"
-            return f"{score} {found:.4f} is not above {chance:.4f}, the score of guessing"
+            return f"{score} {value:.4f} is not above {chance:.4f}, the score of guessing"
     return None
 
 

@@ -454,9 +454,10 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         if not self.options.multi_label:
             return {"matthews": 0.0}
         counts = Counter(label for example in examples for label in self.labels_of(example))
-        found = np.cumsum(sorted(counts.values(), reverse=True))  # by the same labels for all
-        predicted = np.arange(1, len(found) + 1) * len(examples)
-        return {"f1_micro": float((2 * found / (predicted + found[-1])).max())} if counts else {}
+        # Predicting the most frequent labels for all rows is right this often.
+        right = np.cumsum(sorted(counts.values(), reverse=True))
+        predicted = np.arange(1, len(right) + 1) * len(examples)
+        return {"f1_micro": float((2 * right / (predicted + right[-1])).max())} if counts else {}
 
     @property
     def score_names(self) -> tuple[str, ...]:
