@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -19,7 +21,7 @@ from torch import Tensor
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.adapter import write_adapter
+from bertkit.checkpoint.adapter import KEYS, write_adapter
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.data.messages import Conversation
@@ -208,6 +210,9 @@ def test_adapters_of_older_names_are_opened(tmp_path: Path, english: list[str]) 
     }
     assert any("new.encoder" in name for name in tensors)
     save_file(tensors, path / "adapter_model.safetensors", {"format": "pt"})
+    config = json.loads((path / "adapter_config.json").read_text())
+    config["target_modules"] = [re.sub(now, older, name) for name in config["target_modules"]]
+    (path / "adapter_config.json").write_text(json.dumps(config))
     again = load(path).model
     assert (ours(again, "classify") - ours(model, "classify")).abs().max() <= 1e-5
 
@@ -225,10 +230,10 @@ def folder(tmp_path: Path, english: list[str]) -> Path:
     [
         ({"base_model_name_or_path": None}, "names no model; write the one it adapts"),
         ({"base_model_name_or_path": "/no/where"}, "base_model_name_or_path: /no/where: no such"),
-        ({"peft_type": "IA3"}, "peft_type = 'IA3': read with 'LORA' only"),
-        ({"peft_type": None}, "peft_type = None: read with 'LORA' only"),
-        ({"use_dora": True}, "use_dora = True: read with False only"),
-        ({"alpha_pattern": {"query": 3}}, "alpha_pattern = {'query': 3}: read with {} only"),
+        ({"peft_type": "IA3"}, "peft_type = 'IA3' (only 'LORA'): not supported"),
+        ({"peft_type": None}, "peft_type = None (only 'LORA'): not supported"),
+        ({"use_dora": True}, "use_dora = True (only False or None): not"),
+        ({"alpha_pattern": {"query": 3}}, "alpha_pattern = {'query': 3} (only {} or None)"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa': it changed the model's own"),
         ({"lora_alpha": "much"}, "lora_alpha = 'much': is no number"),
     ],
@@ -240,6 +245,76 @@ def test_other_adapters_are_refused(folder: Path, changed: dict[str, Any], messa
         load(folder)
     assert message in str(error.value)
     assert "adapter_config.json" in str(error.value)
+
+
+def test_table_has_every_key_of_lora_config() -> None:
+    groups = [set(KEYS.applied), set(KEYS.irrelevant), set(KEYS.neutral)]
+    assert {field.name for field in dataclasses.fields(peft.LoraConfig)} == set().union(*groups)
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+LORA_VALUES: dict[str, list[Any]] = {
+    "base_model_name_or_path": [],  # another model
+    "bias": ["all", "lora_only"],
+    "exclude_modules": [["query"], ["nothing"]],
+    "layers_pattern": ["layer"],
+    "layers_to_transform": [[0], [0, 1]],
+    "lora_alpha": [12, 1.5],
+    "modules_to_save": [["classifier"]],
+    "peft_type": ["IA3", "LOHA"],
+    "rank_pattern": [{"query": 3}],
+    "target_modules": [["query"], ["query", "value", "key", "dense"], "all-linear"],
+    "task_type": ["SEQ_CLS"],
+}
+
+
+def test_each_key_of_lora_config_changes_the_output_as_in_peft(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The result equals peft's, or bertkit rejects the key."""
+    path, wrong, num_equal = folder / "adapter_config.json", {}, 0
+    right = json.loads(path.read_text())
+    base = their_base(tmp_path / "base", "bert")
+    for key in (field.name for field in dataclasses.fields(peft.LoraConfig)):
+        value = right.get(key)
+        other = [not value] if isinstance(value, bool) else [True, {"a": 1}]
+        for changed in LORA_VALUES.get(key, other):
+            path.write_text(json.dumps({**right, key: changed}))
+            try:
+                found = ours(load(folder).model, "classify")
+            except CheckpointError:
+                continue
+            try:
+                model = peft.PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
+            except Exception:  # peft cannot load it
+                continue
+            difference = float((found - theirs(model, "classify")).abs().max())
+            num_equal += difference <= 1e-5
+            if difference > 1e-5:
+                wrong[key, str(changed)] = difference
+    assert not wrong
+    assert num_equal > 10
+
+
+@pytest.mark.parametrize("bias", ["all", "lora_only"])
+def test_biases_of_peft_replace_those_of_the_model(
+    bias: str, tmp_path: Path, english: list[str]
+) -> None:
+    base = base_folder("bert", tmp_path / "base", english)
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "dense"], bias=bias)
+    model = peft.get_peft_model(their_base(base, "bert"), config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.2)
+    model.save_pretrained(tmp_path / "adapter")
+    found = ours(load(tmp_path / "adapter").model, "classify")
+    assert (found - theirs(model, "classify")).abs().max() <= 1e-4
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({n: t for n, t in load_file(file).items() if "base_layer" not in n}, file)
+    found = ours(load(tmp_path / "adapter").model, "classify")
+    assert (found - theirs(model, "classify")).abs().max() > 1e-3  # the control
 
 
 def test_a_base_of_other_shapes_is_refused(

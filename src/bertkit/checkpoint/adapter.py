@@ -19,6 +19,7 @@ from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
 from bertkit.models.model import Model
+from bertkit.published import Keys
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -37,14 +38,60 @@ KINDS = {
 OF_KIND = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "answer"}
 OF_KIND |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
 
-MUST_BE: Mapping[str, Any] = {
-    "peft_type": "LORA",
-    "use_dora": False,
-    "alpha_pattern": {},
-    "layer_replication": None,
-    "trainable_token_indices": None,
-}
-"""Settings that are read with one value only, which is also their default; but for the first."""
+STORED = "the names and shapes of the stored weights determine it"
+INITIAL = "initial values of the adapters"
+KEYS = Keys(
+    applied=(
+        "auto_mapping",
+        "base_model_name_or_path",
+        "exclude_modules",
+        "init_lora_weights",
+        "layers_to_transform",
+        "lora_alpha",
+        "revision",
+        "target_modules",
+        "task_type",
+        "use_rslora",
+    ),
+    irrelevant={
+        "bias": "the stored biases replace those of the model",
+        "corda_config": INITIAL,
+        "eva_config": INITIAL,
+        "fan_in_fan_out": "the family determines the layout of its weights",
+        "inference_mode": "whether the adapters can be trained",
+        "layers_pattern": STORED,
+        "loftq_config": INITIAL,
+        "lora_dropout": "changes training only",
+        "lora_ga_config": INITIAL,
+        "megatron_core": "module that megatron_config needs",
+        "modules_to_save": STORED,
+        "peft_version": "version of the library that wrote the file",
+        "qalora_group_size": "group size that use_qalora needs",
+        "r": STORED,
+        "rank_pattern": STORED,
+        "runtime_config": "changes speed or memory use only",
+    },
+    neutral={
+        "peft_type": ("LORA",),
+        "alora_invocation_tokens": (None,),
+        "alpha_pattern": ({}, None),
+        "arrow_config": (None,),
+        "ensure_weight_tying": (False, None),
+        "kasa_config": (None,),
+        "layer_replication": (None,),
+        "lora_bias": (False, None),
+        "megatron_config": (None,),
+        "monteclora_config": (None,),
+        "target_parameters": (None, []),
+        "trainable_token_indices": (None,),
+        "use_bdlora": (None, False),
+        "use_dora": (False, None),
+        "use_qalora": (False, None),
+        "velora_config": (None,),
+    },
+)
+"""Keys of `LoraConfig` in peft."""
+
 STARTS = (True, False, "gaussian", None)
 """How adapters may have begun: other ways change the model's own weights as well."""
 
@@ -121,13 +168,14 @@ def base_of(folder: Path) -> Path:
     """
     if not _holds_adapters(folder):
         return folder
-    place, name = folder / CONFIG, read_object(folder / CONFIG).get("base_model_name_or_path")
+    place, settings = folder / CONFIG, read_object(folder / CONFIG)
+    name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             f"{place}: names no model; write the one it adapts as base_model_name_or_path"
         )
     try:
-        base = resolve(name)
+        base = resolve(name, revision if isinstance(revision, str) else None)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: base_model_name_or_path: {error}") from None
     if _holds_adapters(base):
@@ -150,10 +198,10 @@ def read_adapter(folder: Path) -> Adapter | None:
     if base == folder:
         return None
     place, settings = folder / CONFIG, read_object(folder / CONFIG)
-    for name, only in MUST_BE.items():
-        value = settings.get(name, None if name == "peft_type" else only)
-        if value != only and not (only in (False, {}) and value is None):
-            raise CheckpointError(f"{place}: {name} = {value!r}: read with {only!r} only")
+    try:
+        KEYS.check({"peft_type": None, **settings})
+    except ValueError as error:
+        raise CheckpointError(f"{place}: {error}") from None
     if settings.get("init_lora_weights", True) not in STARTS:
         raise CheckpointError(
             f"{place}: init_lora_weights = {settings['init_lora_weights']!r}: it changed the "
@@ -166,9 +214,17 @@ def read_adapter(folder: Path) -> Adapter | None:
         raise CheckpointError(f"{folder}: no {FILE}; save it in peft as safetensors")
     tensors = {}
     for name, tensor in read_file(folder / FILE, "fetch or write it again")[0].items():
-        own = name.removeprefix(BEFORE)
+        if ".original_module." in name:  # peft stores them with bias = "all"
+            continue
+        own = name.removeprefix(BEFORE).replace(".base_layer.", ".")
+        own = own.replace(".modules_to_save.", ".")
         if "lora_" in own and not own.endswith((A, B)):
             raise CheckpointError(f"{folder / FILE}: {own}: no adapter of a linear layer")
+        if own.endswith(A) and not _is_selected(own.removesuffix(A), settings):
+            raise CheckpointError(
+                f"{folder / FILE}: {own}: not selected by target_modules, exclude_modules, or "
+                f"layers_to_transform of {CONFIG}; remove it"
+            )
         tensors[own] = tensor
     head = OF_KIND.get(str(settings.get("task_type")))
     if any(name.startswith("crf.") for name in tensors):  # in no adapters but ours
@@ -184,6 +240,26 @@ def read_adapter(folder: Path) -> Adapter | None:
         float(alpha),
         bool(settings.get("use_rslora")),
     )
+
+
+def _is_selected(module: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether peft gives a module adapters; a text selects by a pattern, which is not run.
+
+    Source: `check_target_module_exists` in peft.
+    """
+
+    def listed(names: Any) -> bool:
+        return any(f".{module}".endswith(f".{name}") for name in names)
+
+    targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
+    layers = settings.get("layers_to_transform")
+    layers = [layers] if isinstance(layers, int) else layers
+    numbers = [int(part) for part in module.split(".") if part.isdecimal()]
+    if isinstance(targets, list) and not listed(targets):
+        return False
+    if isinstance(excluded, list) and listed(excluded):
+        return False
+    return not isinstance(layers, list) or not layers or (bool(numbers) and numbers[0] in layers)
 
 
 def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> None:
