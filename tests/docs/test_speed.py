@@ -23,7 +23,8 @@ def test_ratio_is_that_of_its_figures() -> None:
     for row in rows():
         ours = row[1] or ours
         pair = [FIGURE.search(cell) for cell in (ours, row[2])]
-        assert pair[0] and pair[1], row
+        assert pair[0], row
+        assert pair[1], row
         mine, baseline = (float(match[1].replace(",", "")) for match in pair if match)
         ratio = baseline / mine if pair[0][2] in ("s", "ms", "minutes") else mine / baseline
         # the figures are rounded to one or two digits
