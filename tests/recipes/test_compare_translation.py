@@ -213,7 +213,10 @@ def test_letters_backwards_are_scored_up_to_twice_the_length(
     ]
     score = result["scores"][LSTM]["letters in place"]
     assert score["each"][1] == pytest.approx(sum(hits) / len(hits))
-    assert "±" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    assert "±" in page
+    assert "letters in the source" in page
+    assert "words in the source" not in page
 
 
 def test_captions_are_joined_in_both_parts(place: Path, tmp_path: Path) -> None:

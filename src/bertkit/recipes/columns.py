@@ -71,7 +71,7 @@ def write_columns(out: Path, result: Mapping[str, Any]) -> None:
             **result,
             "chart": chart,
             "table": Table("Models", models, heads),
-            "lengths": Table("By length", lengths, ("words", "pairs", *result["models"])),
+            "lengths": Table("By length", lengths, (_unit(result), "pairs", *result["models"])),
             "settings": Table("Settings", settings),
         },
     )
@@ -98,11 +98,16 @@ def _chart(result: Mapping[str, Any]) -> Markup:
     }
     return curves(
         lines,
-        x="words of the source, and how many pairs have so many",
+        x=f"{_unit(result)} in the source, and number of pairs below",
         y=metric,
         dotted=list(lines),
         marks=marks,
     )
+
+
+def _unit(result: Mapping[str, Any]) -> str:
+    """Return the unit of the length of a source."""
+    return "letters" if result["metric"] == "letters in place" else "words"
 
 
 def _name(group: Mapping[str, Any]) -> str:
