@@ -258,10 +258,10 @@ def test_a_cut_text_says_so(stepper: CausalStepper) -> None:
     [
         ({"top_p": 0}, "top_p"),
         ({"beams": 0}, "beams"),
-        ({"beams": 2, "temperature": 1.0}, "leave out one of the two"),
-        ({"best": 2}, "need as many beams, or a temperature"),
+        ({"beams": 2, "temperature": 1.0}, "beams = 2 cannot be combined with temperature"),
+        ({"best": 2}, "requires as many beams, or temperature > 0"),
         ({"min_p": 1.0}, "min_p"),
-        ({"beams": 2, "lookup": 4}, "beam search guesses nothing"),
+        ({"beams": 2, "lookup": 4}, "lookup cannot be combined with beams = 2"),
         ({"temperature": -1.0}, "temperature"),
     ],
 )

@@ -1,4 +1,5 @@
-"""How a folder's model writes: `generation_config.json`, read as data."""
+"""Generation settings of a model directory: `generation_config.json`, or the keys in older
+`config.json` files."""
 
 from __future__ import annotations
 
@@ -11,70 +12,220 @@ from bertkit.checkpoint.pooling import read_object
 from bertkit.config import decode
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
+from bertkit.published import Keys
 
 FILE = "generation_config.json"
 
 DECODING = {
     "num_beams": "beams",
+    "num_return_sequences": "best",
     "length_penalty": "length_penalty",
     "early_stopping": "early_stopping",
     "no_repeat_ngram_size": "no_repeat",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
 }
-"""Their settings of how words are chosen -> ours; 0 stands for none."""
+"""Settings of transformers and of `Decoding`; an n-gram size of 0 is None."""
+
+SAMPLING = {
+    "temperature": ("temperature", 1.0),
+    "top_k": ("top_k", 50),
+    "top_p": ("top_p", 1.0),
+    "min_p": ("min_p", 0.0),
+}
+"""Settings that transformers uses if do_sample is true, with its defaults; a top_k of 0 is None."""
+
+IDS = ("decoder_start_token_id", "eos_token_id", "bad_words_ids", "forced_bos_token_id")
+FIRST_AND_LAST = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+_NO_TEXT = "changes what generate() returns beside the text"
+_MEMORY = "changes time and memory, but no text"
+_ASSISTANT = "speculative decoding changes no text"
+
+KEYS = Keys(
+    applied=(
+        *DECODING, *SAMPLING, *IDS, *FIRST_AND_LAST, "do_sample", "max_length", "min_length",
+    ),
+    irrelevant={
+        "bos_token_id": "the tokenizer adds its BOS token to prompts",
+        "pad_token_id": "bertkit packs sequences and has no padding",
+        "remove_invalid_values": "it changes only NaN and infinite logits",
+        "transformers_version": "metadata",
+        "_from_model_config": "metadata",
+        **dict.fromkeys(
+            ("output_attentions", "output_hidden_states", "output_scores", "output_logits",
+             "return_dict_in_generate"), _NO_TEXT,
+        ),
+        **dict.fromkeys(
+            ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory",
+             "prefill_chunk_size", "compile_config", "disable_compile",
+             "continuous_batching_config"), _MEMORY,
+        ),
+        **dict.fromkeys(
+            ("use_mtp", "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+             "assistant_confidence_threshold", "prompt_lookup_num_tokens",
+             "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind",
+             "target_lookbehind", "assistant_ensemble_weight", "speculation_type"), _ASSISTANT,
+        ),
+    },
+    neutral={
+        "max_time": (None,),
+        "stop_strings": (None, []),
+        "encoder_repetition_penalty": (1.0, None),
+        "encoder_no_repeat_ngram_size": (0, None),
+        "renormalize_logits": (False, None),
+        "exponential_decay_length_penalty": (None,),
+        "sequence_bias": (None, []),
+        "token_healing": (False, None),
+        "guidance_scale": (None, 1.0),
+        "watermarking_config": (None,),
+        "penalty_alpha": (None, 0.0),
+        "dola_layers": (None,),
+        "diversity_penalty": (0.0, None),
+        "num_beam_groups": (1, None),
+        "constraints": (None, []),
+        "force_words_ids": (None, []),
+    },
+)  # fmt: skip
+"""Every field of transformers' GenerationConfig."""
+
+SAMPLED = {"typical_p": (1.0, None), "epsilon_cutoff": (0.0, None), "eta_cutoff": (0.0, None)}
+SAMPLED |= {"top_h": (None, 1.0)}
+"""Fields without effect unless do_sample is true."""
+
+FIELDS = (*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral, *SAMPLED)
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What a model's texts begin and end with, and how it was meant to write them."""
+    """Generation settings of a model directory."""
 
     start: int | None = None
     """The token that a decoder's text begins with, which is no part of it."""
     ends: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
     """Tokens that are never written."""
+    phrases: tuple[tuple[int, ...], ...] = ()
+    """Sequences of several tokens that are never written."""
+    begin_forbidden: tuple[int, ...] = ()
+    """Tokens that no text begins with."""
     first: int | None = None
     """The token that every text has first (BART)."""
+    last: int | None = None
+    """The token that a text of the greatest length has last (BART)."""
+    min_length: int = 0
+    """Minimum number of tokens, including the prompt or the decoder's first token."""
+    max_length: int | None = None
+    """Maximum number of tokens, including the prompt or the decoder's first token."""
     decoding: Decoding = field(default_factory=Decoding)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings by the names of transformers, without those that are null."""
+    unsupported: str = ""
+    """Message about settings that bertkit does not support, if any."""
 
 
 def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
-    """From its file, and from `config.json` in folders that have none.
+    """Read the generation settings of a model directory.
 
-    A longest text is not read from there: it cuts texts of many folders after 20 tokens.
-    Raises: CheckpointError for what is no setting of this kind.
+    Like transformers, `config.json` counts only if there is no `generation_config.json`, except for
+    the ids of the first and the last token. A `max_length` of 20, the default of transformers,
+    counts as none. Settings that bertkit does not support are no error until a text is generated.
+
+    Raises:
+        CheckpointError: If a value has the wrong type.
     """
     path = folder / FILE
-    said = {**config, **(read_object(path) if path.exists() else {})}
     place = path if path.exists() else folder / "config.json"
-    ends = said.get("eos_token_id")
-    words = said.get("bad_words_ids") or []
-    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
-        raise CheckpointError(f"{place}: bad_words_ids is no list of lists of ids")
-    chosen = {ours: said[theirs] for theirs, ours in DECODING.items() if said.get(theirs)}
-    try:
-        decoding = decode(Decoding, chosen)
-    except ConfigError as error:
-        raise CheckpointError(f"{place}: {error}") from None
+    content = read_object(path) if path.exists() else config
+    ids = {key: config.get(key) for key in IDS[:2]}
+    both = {**ids, **{key: content[key] for key in FIELDS if content.get(key) is not None}}
+    settings = {key: value for key, value in both.items() if value is not None}
+    words = [tuple(_ids(word, "bad_words_ids", place)) for word in _words(settings, place)]
+    ends = tuple(_ids(settings.get("eos_token_id"), "eos_token_id", place))
+    single = [word[0] for word in words if len(word) == 1 and word[0] not in ends]
+    suppressed = _ids(settings.get("suppress_tokens"), "suppress_tokens", place)
+    last = _ids(settings.get("forced_eos_token_id"), "forced_eos_token_id", place)
+    length = _number(settings, "max_length", place)
     return Generation(
-        start=_id(said, "decoder_start_token_id", place),
-        ends=tuple(
-            _number(one, "eos_token_id", place)
-            for one in (ends if isinstance(ends, list) else [] if ends is None else [ends])
+        start=_number(settings, "decoder_start_token_id", place),
+        ends=ends,
+        forbidden=tuple(dict.fromkeys([*single, *suppressed])),
+        phrases=tuple(word for word in words if len(word) > 1),
+        begin_forbidden=tuple(
+            _ids(settings.get("begin_suppress_tokens"), "begin_suppress_tokens", place)
         ),
-        forbidden=tuple(
-            _number(word[0], "bad_words_ids", place) for word in words if len(word) == 1
-        ),
-        first=_id(said, "forced_bos_token_id", place),
-        decoding=decoding,
+        first=_number(settings, "forced_bos_token_id", place),
+        last=min(last, default=None),
+        min_length=0
+        if "min_new_tokens" in settings
+        else _number(settings, "min_length", place) or 0,
+        max_length=None if length == DEFAULT_LENGTH else length,
+        decoding=_decoding(settings, place),
+        settings=settings,
+        unsupported=_unsupported(settings, place),
     )
 
 
-def _id(said: Mapping[str, Any], name: str, place: Path) -> int | None:
-    value = said.get(name)
-    return None if value is None else _number(value, name, place)
+DEFAULT_LENGTH = 20
 
 
-def _number(value: Any, name: str, place: Path) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CheckpointError(f"{place}: {name} = {value!r} is no id of a token")
-    return value
+def _decoding(settings: Mapping[str, Any], place: Path) -> Decoding:
+    names = dict(DECODING)
+    if settings.get("early_stopping") == "never":  # see `_unsupported`
+        del names["early_stopping"]
+    chosen = {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
+    if _samples(settings):
+        chosen |= {ours: settings.get(key, usual) for key, (ours, usual) in SAMPLING.items()}
+    for name in ("no_repeat", "top_k"):
+        if chosen.get(name) == 0:
+            del chosen[name]
+    try:
+        return decode(Decoding, chosen)
+    except ConfigError as error:
+        raise CheckpointError(f"{place}: {error}") from None
+
+
+def _samples(settings: Mapping[str, Any]) -> bool:
+    """Return whether texts are sampled. Beams with sampling are not supported."""
+    return bool(settings.get("do_sample")) and settings.get("num_beams", 1) == 1
+
+
+def _unsupported(settings: Mapping[str, Any], place: Path) -> str:
+    """Return a message about the settings that bertkit does not support, or an empty string."""
+    messages = []
+    neutral = dict(KEYS.neutral)
+    if settings.get("do_sample"):
+        neutral |= SAMPLED
+        if not _samples(settings):
+            messages.append(f"do_sample = true with num_beams = {settings['num_beams']}")
+    if settings.get("early_stopping") == "never":
+        messages.append("early_stopping = 'never'")
+    try:
+        Keys(neutral=neutral).check(settings)
+    except ValueError as error:
+        messages.append(str(error))
+    if not messages:
+        return ""
+    said = "; ".join(messages).removesuffix(": not supported by bertkit")
+    return f"{place}: {said}: not supported by bertkit; remove it from the file to generate texts"
+
+
+def _words(settings: Mapping[str, Any], place: Path) -> list[list[Any]]:
+    words = settings.get("bad_words_ids") or []
+    if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
+        raise CheckpointError(f"{place}: bad_words_ids must be a list of lists of token ids")
+    return words
+
+
+def _number(settings: Mapping[str, Any], name: str, place: Path) -> int | None:
+    value = settings.get(name)
+    return None if value is None else _ids([value], name, place)[0]
+
+
+def _ids(value: Any, name: str, place: Path) -> list[int]:
+    """Return a token id or a list of them as a list."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for one in values:
+        if not isinstance(one, int) or isinstance(one, bool) or one < 0:
+            raise CheckpointError(f"{place}: {name} must be an integer of at least 0, got {one!r}")
+    return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ def generate(
     prompt: list[str] | None = None,
     /,
     *,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     stops: list[str] | None = None,
     prefix: str = "",
     choices: list[str] | None = None,
@@ -92,7 +92,7 @@ def translate(
     file: Path | None = None,
     /,
     *,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     scores: bool = False,
     precision: Inference = "fp32",
     device: str = "auto",
@@ -138,7 +138,7 @@ def summarize(
     /,
     *,
     text_column: str | None = None,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
@@ -180,7 +180,7 @@ def chat(
     /,
     *,
     system: str | None = None,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -53,7 +53,10 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         for name, value in options.items():
             if name in groups:
                 given = {n: _said(v) for n, v in vars(value).items()}
-                options[name] = decode(groups[name], _given(groups[name], given))
+                if name in CHANGES:
+                    options[name] = {n: v for n, v in given.items() if v is not None}
+                else:
+                    options[name] = decode(groups[name], _given(groups[name], given))
             elif type(value) in (int, float):
                 _check_bounds(name, value, hints[name])
             elif not _takes_path(hints.get(name)):
@@ -66,7 +69,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         parameters=[*parameters.values(), *([_JSON_OPTION] if tabular else ())]
     )
     run.__annotations__ = {
-        name: _flat(groups[name], title=TITLES.get(name))
+        name: _flat(groups[name], title=TITLES.get(name), changes=name in CHANGES)
         if name in groups
         else _option(name, hints[name], parameter.kind, documented)
         for name, parameter in parameters.items()
@@ -84,6 +87,10 @@ TITLES = {
     "reading": "Columns of files",
 }
 """Under what --help has the settings of a parameter of this name, in this order."""
+
+CHANGES = ("decoding",)
+"""Parameters whose settings have the defaults of the model directory. The function gets a mapping
+of the options that are set."""
 
 PIPED = ("text", "texts", "prompt", "query")
 """Parameters that are by default the lines of stdin."""
@@ -138,16 +145,21 @@ def _settings(hint: Any) -> type[Settings] | None:
     return None
 
 
-def _flat(kind: type[Settings], name: str = "*", title: str | None = None) -> Any:
-    """Settings as a dataclass, which the parser reads: an option for each, under a title in --help.
+def _flat(
+    kind: type[Settings], name: str = "*", title: str | None = None, *, changes: bool = False
+) -> Any:
+    """Return settings as a dataclass for the parser: an option for each, under a title in --help.
 
-    Those of a group in it begin with its `name` and a dot.
+    Those of a group in it begin with its `name` and a dot. With `changes` the options have no
+    defaults.
     """
     meanings, groups = explained(kind), _groups(kind)
     fields: list[Any] = []
     for setting in msgspec.structs.fields(kind):
         field: Any = dataclasses.field(metadata={"help": meanings.get(setting.name, "")})
-        if setting.default is not msgspec.NODEFAULT:
+        if changes:
+            field.default = None
+        elif setting.default is not msgspec.NODEFAULT:
             field.default = setting.default
         elif setting.default_factory is not msgspec.NODEFAULT:
             field.default_factory = setting.default_factory
@@ -156,7 +168,8 @@ def _flat(kind: type[Settings], name: str = "*", title: str | None = None) -> An
             inner = _flat(type(groups[setting.name]), setting.name, title)
             fields.append((setting.name, inner, field))
         else:
-            fields.append((setting.encode_name, setting.type, field))
+            hint = Optional[setting.type] if changes else setting.type  # noqa: UP045 (a value)
+            fields.append((setting.encode_name, hint, field))
     for old in kind.RENAMED:
         fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}

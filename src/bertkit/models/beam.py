@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -83,7 +83,10 @@ def beam_steps(
     score can pass its worst result: with `early_stopping` when there are `beams` results. What each
     step weighs is told to `observe`.
     """
-    rooms = [stepper.room(request, decoding.max_tokens) for request in requests]
+    rooms = [
+        stepper.room(request, rules.max_tokens(len(request.prompt), decoding))
+        for request in requests
+    ]
     state, logits = stepper.start(requests)
     search = _Search(requests, rooms, decoding, rules, logits.device, observe)
     state = state.branch(search.beams)
@@ -96,7 +99,7 @@ def beam_steps(
         state.keep(rows)
         logits = stepper.step(state, search.ids[:, :, -1].reshape(-1, 1))[:, 0]
         state.advance(torch.ones(len(logits), dtype=torch.long, device=logits.device))
-    return [texts[: decoding.best] for texts in search.results]
+    return [[text for _, text in texts[: decoding.best]] for texts in search.results]
 
 
 class _Search:
@@ -124,27 +127,37 @@ class _Search:
         self.scores = first.repeat(len(requests), 1)
         self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(len(requests), self.beams, 0, device=device)
-        self.results: list[list[Written]] = [[] for _ in requests]
+        self.results: list[list[tuple[float, Written]]] = [[] for _ in requests]
+        """Results by the score that the search maximizes, which constraints change."""
+        self.changed = False
+        """Whether a constraint may have changed the score of a token that was not forbidden."""
 
     def step(self, logprobs: Tensor, length: int) -> Tensor:
         """Choose the tokens number `length`; the rows whose beams go on, in their new order.
 
         Shapes: (S · B, V) -> (S' · B,).
         """
-        if self.rules.bind(self.decoding):
-            constrain(logprobs, self._texts, self.decoding, self.rules)
-        totals, beam = self._candidates(logprobs)
+        free = logprobs
+        left = (self.rooms[self.live] - length + 1).repeat_interleave(self.beams).tolist()
+        closes = self.rules.last is not None and 1 in left
+        if closes or replace(self.rules, forbidden=()).bind(self.decoding, length - 1):
+            self.changed, free = True, logprobs.clone()
+        if closes or self.rules.bind(self.decoding, length - 1):
+            constrain(logprobs, self._texts, self.decoding, self.rules, left)
+        totals, beam = self._candidates(logprobs, free)
         tokens = self.ids[:, :, -1]
-        ended = torch.isin(tokens, self.ends)
-        stopped = self._stopped() & ~ended
         full = (self.rooms[self.live] == length)[:, None]
+        ended = torch.isin(tokens, self.ends)
+        if self.rules.last is not None:
+            ended &= ~(full & (tokens == self.rules.last))
+        stopped = self._stopped() & ~ended
         hit = ended | stopped | full
         penalty = length**self.decoding.length_penalty
         for place, number in hit[:, : self.beams].nonzero().tolist():
             kind = _kind(bool(ended[place, number]), bool(stopped[place, number]))
             self._collect(place, number, float(totals[place, number]), penalty, kind)
         for request in self.live:
-            self.results[request].sort(key=lambda one: -one.score)
+            self.results[request].sort(key=lambda one: -one[0])
             del self.results[request][self.beams :]
         self.scores, chosen = (totals + hit * LEAST).topk(self.beams)
         going = [
@@ -176,15 +189,27 @@ class _Search:
             kept = chosen[place].tolist() if place in going else []
             self.observe(BeamStep(request, beams, tokens, scores, ended, kept))
 
-    def _candidates(self, logprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Put the likeliest continuations in the place of the beams; their scores, and the beam
-        that each continues. Shapes: (S · B, V) -> (S, C) both."""
+    def _candidates(self, logprobs: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace the beams by their most probable continuations.
+
+        Args:
+            logprobs: Log-probabilities with constraints.
+            free: Log-probabilities of the model.
+
+        Returns:
+            The score of each candidate, and the beam that it continues.
+
+        Shapes:
+            (S · B, V) both; returns (S, C) both.
+        """
         vocab = logprobs.shape[-1]
         wanted = max(2, 1 + len(self.rules.ends)) * self.beams  # so many that some go on
         each, tokens = likeliest(logprobs, min(wanted, vocab))
         totals = each.view(*self.scores.shape, -1) + self.scores[:, :, None]
         totals, places = totals.flatten(1).topk(min(wanted, totals[0].numel()))
         beam = places // each.shape[1]
+        if free is not logprobs:
+            each = free.gather(1, tokens)
         each, tokens = (x.reshape(len(totals), -1).gather(1, places) for x in (each, tokens))
         self.ids = torch.cat([_rows(self.ids, beam), tokens[:, :, None]], 2)
         self.logprobs = torch.cat([_rows(self.logprobs, beam), each[:, :, None]], 2)
@@ -195,14 +220,15 @@ class _Search:
         if total <= LEAST / 2:
             return
         ids, logprobs = self.ids[place, number].tolist(), self.logprobs[place, number].tolist()
-        written = Written(ids[:-1] if kind == "end" else ids, logprobs, total / penalty, kind)
-        self.results[self.live[place]].append(written)
+        score = (sum(logprobs) if self.changed else total) / penalty
+        written = Written(ids[:-1] if kind == "end" else ids, logprobs, score, kind)
+        self.results[self.live[place]].append((total / penalty, written))
 
     def _may_improve(self, request: int, score: float) -> bool:
         results = self.results[request]
         if len(results) < self.beams:
             return True
-        return not self.decoding.early_stopping and score > results[-1].score
+        return not self.decoding.early_stopping and score > results[-1][0]
 
     def _keep(self, going: list[int], chosen: Tensor, beam: Tensor) -> Tensor:
         """Keep the chosen candidates of these requests."""

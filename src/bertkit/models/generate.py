@@ -33,7 +33,8 @@ class Row:
     @staticmethod
     def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> Row:
         """Raises: DataError for a prompt that leaves no room."""
-        room, key = stepper.room(request, decoding.max_tokens), _key(request, decoding.seed)
+        most = rules.max_tokens(len(request.prompt), decoding)
+        room, key = stepper.room(request, most), _key(request, decoding.seed)
         return Row(request, decoding, rules, room, key)
 
     ids: list[int] = field(default_factory=list)
@@ -164,7 +165,9 @@ class Writing:
         for place, (row, token, logprob) in enumerate(words):
             row.ids.append(token)
             row.logprobs.append(logprob)
-            if token in row.rules.ends:
+            if token == row.rules.last and len(row.ids) == row.room:
+                row.ended = "length"
+            elif token in row.rules.ends:
                 row.ended = "end"
             elif row.rules.stops is not None and row.rules.stops(row.ids):
                 row.ended = "stop"
@@ -198,13 +201,16 @@ GRAM = 3
 def _chosen(rows: Sequence[Row], logits: Tensor) -> Tensor:
     """The next token of rows that are written alike. Shapes: (R, V) -> (R,)."""
     decoding, rules = rows[0].decoding, rows[0].rules
-    if rules.bind(decoding):
+    left = [row.room - len(row.ids) for row in rows]
+    closes = rules.last is not None and 1 in left
+    if closes or rules.bind(decoding, min(len(row.ids) for row in rows)):
         logits = logits.clone()
         constrain(
             logits,
             lambda: [(row.request.prompt.tolist(), row.ids) for row in rows],
             decoding,
             rules,
+            left,
         )
     if not decoding.temperature:
         return logits.max(-1).indices  # a third of the time of argmax on CPUs

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
-from bertkit.config import with_keywords
+from bertkit.config import plain, with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.beam import finish
@@ -48,8 +48,20 @@ def _messages(prompt: Prompt) -> Sequence[Message]:
     return messages
 
 
-def _checked(decoding: Decoding | Mapping[str, Any]) -> Decoding:
-    """As an object or plain data. Raises: ConfigError for a value that a setting cannot have."""
+def merge_decoding(base: Decoding, decoding: Decoding | Mapping[str, Any] | None) -> Decoding:
+    """Return the settings of a call.
+
+    Args:
+        base: The settings of the model directory.
+        decoding: A mapping changes some settings of `base`; an object replaces all.
+
+    Raises:
+        ConfigError: If a setting is unknown, or has a value that it cannot have.
+    """
+    if decoding is None:
+        return base
+    if isinstance(decoding, Mapping):
+        decoding = {**plain(base), **decoding}
     (checked,) = with_keywords("generate", {Decoding: decoding}, {})
     return cast(Decoding, checked)
 
@@ -74,10 +86,11 @@ class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
 
     text: str
     score: float
-    """Log-probability, in beam search over the length to the power of the penalty."""
+    """Log-probability of the text, whatever the constraints; in beam search divided by the length
+    to the power of the penalty."""
     tokens: int
     ended: Ended
-    """By the model's end token, by a stop string, or cut as no room was left."""
+    """By the model's end token, by a stop string, or truncated at the maximum length."""
     each: list[WrittenToken] = []
     """Its tokens, where they are asked for."""
 
@@ -92,6 +105,8 @@ class Generate(ModelPipeline):
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
         self._needs("lm", "take a model that writes, such as GPT-2")
+        if loaded.generation.unsupported:
+            raise CheckpointError(loaded.generation.unsupported)
         self.reads = self.engine.model.decoder is not None
         self.target = loaded.target
         vocab = self.target.vocab_size
@@ -107,15 +122,26 @@ class Generate(ModelPipeline):
         prefix: str = "",
         choices: Sequence[str] = (),
     ) -> list[list[GeneratedText]]:
-        """The `best` texts for each prompt; one also ends before any of the strings `stop`.
+        """Generate the `best` texts for each prompt.
 
-        A text begins with `prefix`, behind which it is one of the `choices` if there are any.
-        Raises: DataError for a prompt that leaves no room, or what the vocabulary cannot write.
+        Args:
+            prompts: Texts or conversations.
+            decoding: How tokens are chosen. A mapping changes some settings of the model directory;
+                a `Decoding` replaces all.
+            stop: Strings before which a text ends, too.
+            prefix: String that each text begins with.
+            choices: Strings of which each text is one, after the prefix.
+
+        Raises:
+            ConfigError: If settings cannot be combined.
+            DataError: If a prompt leaves no room, or if the vocabulary cannot write a text.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
-        decoding = self.loaded.generation.decoding if decoding is None else _checked(decoding)
+        decoding = merge_decoding(self.loaded.generation.decoding, decoding)
         requests, rules = self.requests(prompts), self.rules(prompts, stop, prefix, choices)
+        if choices:
+            self._check_choices(requests, decoding, rules, choices)
         copies = max(decoding.beams, decoding.best)
         lengths = [copies * self.cost(one, decoding) for one in requests]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
@@ -137,8 +163,8 @@ class Generate(ModelPipeline):
 
         Raises: ConfigError for beam search, which knows its text at the end alone.
         """
-        usual = structs.replace(self.loaded.generation.decoding, beams=1)
-        decoding = usual if decoding is None else _checked(decoding)
+        base = structs.replace(self.loaded.generation.decoding, beams=1, best=1)
+        decoding = merge_decoding(base, decoding)
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
@@ -176,8 +202,9 @@ class Generate(ModelPipeline):
         max_tokens: int | None = None,
     ) -> list[Work]:
         """Raises: DataError for a text that is longer than the model reads."""
-        decoding = structs.replace(self.loaded.generation.decoding, max_tokens=max_tokens)
-        decoding = decoding if beams is None else structs.replace(decoding, beams=beams)
+        given = {"beams": beams, "max_tokens": max_tokens}
+        changes = {name: value for name, value in given.items() if value is not None}
+        decoding = merge_decoding(self.loaded.generation.decoding, changes)
         return [
             Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
             for item, request in zip(items, self.requests(items), strict=True)
@@ -275,8 +302,11 @@ class Generate(ModelPipeline):
         ends = said.ends or self.target.ends
         if not all(isinstance(prompt, str) for prompt in prompts):
             ends = tuple(dict.fromkeys([*ends, self.chat.end]))
-        first = [] if said.first is None else [said.first]
+        # transformers forces the first token only where nothing precedes it.
+        first = [said.first] if self.reads and said.first is not None else []
         allowed = None
+        if choices and stop:
+            raise ConfigError("choices cannot be combined with stop; remove stop")
         if choices and not ends:
             raise ConfigError(
                 "choices: the vocabulary has no token that ends a text; score the texts by "
@@ -285,7 +315,17 @@ class Generate(ModelPipeline):
         if choices:
             allowed = one_of([self._written(text, "choices") for text in choices], ends)
         begins = [*first, *self._written(prefix, "prefix")]
-        rules = Rules(ends, forbidden=said.forbidden, prefix=begins, allowed=allowed)
+        rules = Rules(
+            ends,
+            forbidden=said.forbidden,
+            prefix=begins,
+            allowed=allowed,
+            phrases=said.phrases,
+            begin_forbidden=said.begin_forbidden,
+            last=said.last,
+            min_length=said.min_length,
+            max_length=said.max_length,
+        )
         if not stop:
             return rules
         # a stop string has at most as many tokens as bytes, and may begin inside of one
@@ -296,6 +336,24 @@ class Generate(ModelPipeline):
             return any(one in text for one in stop)
 
         return replace(rules, stops=stops)
+
+    def _check_choices(
+        self,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        rules: Rules,
+        choices: Sequence[str],
+    ) -> None:
+        """Check that each choice fits. Raises: DataError if it does not."""
+        size = len(rules.prefix) + max(len(self._written(text, "choices")) for text in choices)
+        for request in requests:
+            most = rules.max_tokens(len(request.prompt), decoding)
+            room = self.stepper.room(request, most)
+            if size > room:
+                raise DataError(
+                    f"choices: the longest text has {size:,} tokens, and {room:,} are allowed; "
+                    "increase max_tokens, or shorten the prompt or the choice"
+                )
 
     def _written(self, text: str, name: str) -> list[int]:
         """The tokens that a model writes for a text."""

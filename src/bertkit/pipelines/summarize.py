@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded
@@ -12,7 +13,7 @@ from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, Work
-from bertkit.pipelines.generate import PLACES, Generate
+from bertkit.pipelines.generate import PLACES, Generate, merge_decoding
 from bertkit.pipelines.task import Answer
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
@@ -42,7 +43,11 @@ class WriteSummaries:
         self.prompt = self.writer.prompt or _published(loaded)
 
     def __call__(
-        self, documents: Sequence[str], decoding: Decoding | None = None, *, long: Long = "truncate"
+        self,
+        documents: Sequence[str],
+        decoding: Decoding | Mapping[str, Any] | None = None,
+        *,
+        long: Long = "truncate",
     ) -> list[SummaryAnswer]:
         """A summary of each. Raises: DataError for an empty document, or as `long` says."""
         answers: list[SummaryAnswer] = []
@@ -57,10 +62,14 @@ class WriteSummaries:
         return answers
 
     def prepare(
-        self, documents: Sequence[str], *, long: Long, decoding: Decoding | None = None
+        self,
+        documents: Sequence[str],
+        *,
+        long: Long,
+        decoding: Decoding | Mapping[str, Any] | None = None,
     ) -> list[Work]:
         """Raises: DataError as a call does."""
-        decoding = decoding or self.loaded.generation.decoding
+        decoding = merge_decoding(self.loaded.generation.decoding, decoding)
         for document in documents:
             Summarize.example(document, ())
         encodings, _ = encode(
@@ -94,7 +103,7 @@ class WriteSummaries:
 def summaries(
     pipeline: Answer[SummaryAnswer] | WriteSummaries,
     documents: Sequence[str],
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
 ) -> list[SummaryAnswer]:
     """A summary of each, written or made of its sentences.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def evaluate_translation(
     reference: Path,
     /,
     *,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> TranslationScore:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -47,7 +49,7 @@ def evaluate_summaries(
     file: Path,
     /,
     *,
-    decoding: Decoding | None = None,
+    decoding: Decoding | Mapping[str, Any] | None = None,
     lead_words: Count | None = None,
     precision: Inference = "fp32",
     device: str = "auto",

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import Generate
-from bertkit.pipelines.generate import Prompt
+from bertkit.pipelines.generate import Prompt, merge_decoding
 from bertkit.serve import schema
 from bertkit.serve.context import RequestContext, reply
 from bertkit.serve.live import LiveText
@@ -86,14 +86,7 @@ async def _begin(
     context.batcher.room(client=context.client)
     stop = [ask.stop] if isinstance(ask.stop, str) else ask.stop
     rules = pipeline.rules(prompts, stop)
-    decoding = Decoding(
-        max_tokens=ask.max_completion_tokens or ask.max_tokens or USUAL_TOKENS,
-        temperature=ask.temperature,
-        top_p=ask.top_p,
-        top_k=ask.top_k,
-        min_p=ask.min_p,
-        seed=ask.seed or 0,
-    )
+    decoding = _decoding(ask, pipeline)
     read = await context.read(prompts, sizes, pipeline.requests, lambda one: one.tokens)
     requests = [replace(request, number=number) for request in read for number in range(ask.n)]
     texts = [
@@ -104,6 +97,21 @@ async def _begin(
     context.charge(cost, len(texts))
     context.batcher.write(pipeline, texts)
     return name, texts
+
+
+def _decoding(ask: schema.WriteAsk, pipeline: Generate) -> Decoding:
+    """Return the settings of the model directory, changed by those of the request.
+
+    Raises: ConfigError for settings that cannot be combined.
+    """
+    base = pipeline.loaded.generation.decoding
+    base = msgspec.structs.replace(base, beams=1, best=1, temperature=base.temperature or 1.0)
+    given = {
+        "max_tokens": ask.max_completion_tokens or ask.max_tokens,
+        **{name: getattr(ask, name) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    return merge_decoding(base, {"max_tokens": base.max_tokens or USUAL_TOKENS, **changes})
 
 
 def _reason(ended: str) -> str:

@@ -92,11 +92,11 @@ class WriteAsk(Ask, frozen=True, kw_only=True):
     """Tokens after which a text is cut; 256 by default."""
     max_completion_tokens: Count | None = None
     """The same, by its newer name."""
-    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
-    """0 takes the likeliest token each time."""
-    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    """0 takes the most probable token. Default: the model's own, or 1."""
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Count | None = None
-    min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
     """The same request with the same seed gives the same text; 0 by default."""
     stop: Text | Annotated[list[Text], Meta(max_length=4)] = msgspec.field(default_factory=list)

@@ -1,0 +1,103 @@
+"""One generation option changes one setting of the model directory and keeps the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.tasks.test_seq2seq import write_model
+
+import bertkit
+from bertkit import cli
+from bertkit.errors import ConfigError
+from bertkit.models.decoding import Decoding
+from bertkit.pipelines.generate import Generate, merge_decoding
+from bertkit.pipelines.summarize import WriteSummaries
+from bertkit.serve import complete, schema
+
+Captured = pytest.CaptureFixture[str]
+SETTINGS = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0, "max_new_tokens": 9}
+OPTIONS: dict[str, Any] = {
+    "max_tokens": 4, "min_tokens": 3, "beams": 2, "length_penalty": 0.5, "early_stopping": True,
+    "no_repeat": 1, "repetition_penalty": 2.0, "best": 2, "seed": 3, "top_k": 5, "top_p": 0.5,
+    "min_p": 0.5,
+}  # fmt: skip
+PROMPT = "the cat"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_model(tmp_path_factory.mktemp("options") / "bart", "bart")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **SETTINGS}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def writer(folder: Path) -> Generate:
+    return Generate(bertkit.load(folder))
+
+
+def expected(writer: Generate, **changes: Any) -> Decoding:
+    return msgspec.structs.replace(writer.loaded.generation.decoding, **changes)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_one_option_keeps_the_settings_of_the_directory(
+    name: str, writer: Generate, capsys: Captured
+) -> None:
+    whole = expected(writer, **{name: OPTIONS[name]})
+    assert merge_decoding(writer.loaded.generation.decoding, {name: OPTIONS[name]}) == whole
+    texts = writer([PROMPT], whole)
+    assert writer([PROMPT], {name: OPTIONS[name]}) == texts
+    flag, value = f"--{name.replace('_', '-')}", OPTIONS[name]
+    words = [flag] if value is True else [flag, str(value)]
+    assert cli.run(["generate", str(writer.loaded.folder), PROMPT, *words]) == 0
+    (found,) = json.loads("[" + capsys.readouterr().out.strip().replace("\n", ",") + "]")
+    rows = found if isinstance(found, list) else [found]
+    assert [row["text"] for row in rows] == [one.text for one in texts[0]]
+
+
+def test_object_replaces_all_settings(writer: Generate) -> None:
+    greedy = writer([PROMPT], Decoding(max_tokens=5))
+    assert greedy == writer([PROMPT], {**OPTIONS, **msgspec.to_builtins(Decoding(max_tokens=5))})
+    assert greedy != writer([PROMPT], {"max_tokens": 5})
+
+
+def test_summaries_keep_the_settings_of_the_directory(folder: Path) -> None:
+    pipeline = WriteSummaries(bertkit.load(folder))
+    whole = expected(pipeline.writer, max_tokens=3)
+    assert pipeline([PROMPT], {"max_tokens": 3}) == pipeline([PROMPT], whole)
+    (work,) = pipeline.writer.prepare([PROMPT], long="error")
+    assert work.item[2] == pipeline.loaded.generation.decoding
+
+
+def test_options_that_exclude_settings_are_rejected(writer: Generate) -> None:
+    with pytest.raises(ConfigError, match="set beams to 1, or temperature to 0"):
+        writer([PROMPT], {"temperature": 1.0})
+    with pytest.raises(ConfigError, match="set beams to 1"):
+        writer([PROMPT], {"lookup": 2})
+    with pytest.raises(ConfigError, match="max_token: no such setting"):
+        writer([PROMPT], {"max_token": 2})
+
+
+@pytest.mark.parametrize("given", [{}, {"max_tokens": 4}, {"temperature": 0.5}, {"top_p": 0.3}])
+def test_request_keeps_the_settings_of_the_directory(given: dict[str, Any]) -> None:
+    base = Decoding(temperature=0.7, top_k=9, repetition_penalty=1.2, no_repeat=3, max_tokens=7)
+    pipeline: Any = SimpleNamespace(
+        loaded=SimpleNamespace(generation=SimpleNamespace(decoding=base))
+    )
+    ask = msgspec.convert({"prompt": "a", **given}, schema.CompletionAsk)
+    found = complete._decoding(ask, pipeline)
+    assert found == msgspec.structs.replace(base, **given)
+
+
+def test_request_samples_like_openai_by_default() -> None:
+    loaded = SimpleNamespace(generation=SimpleNamespace(decoding=Decoding()))
+    pipeline: Any = SimpleNamespace(loaded=loaded)
+    ask = msgspec.convert({"prompt": "a"}, schema.CompletionAsk)
+    assert complete._decoding(ask, pipeline) == Decoding(temperature=1.0, max_tokens=256)
