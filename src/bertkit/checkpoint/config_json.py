@@ -140,6 +140,10 @@ def config_of(
             for role in family.written_roles
             if tokenizer.knows(role)
         },
+        **{
+            key: getattr(tokenizer, role) if tokenizer.knows(role) else None
+            for key, role in family.token_ids.items()
+        },
         **({"decoder_start_token_id": getattr(tokenizer, family.start)} if family.start else {}),
         "dtype": "float32",
         **settings,

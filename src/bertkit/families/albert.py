@@ -19,6 +19,7 @@ from bertkit.families.family import (
     embeddings,
     module,
 )
+from bertkit.families.keys import TOKEN_IDS
 from bertkit.models.config import TransformerConfig
 
 
@@ -89,6 +90,7 @@ ALBERT = Family(
         "attention_dropout": 0.0,
         "head.dropout": 0.1,
     },
+    token_ids=TOKEN_IDS,
     neutral={"position_embedding_type": ("absolute",)},
     body={
         **embeddings("albert.embeddings."),

@@ -93,6 +93,9 @@ class Family:
     """Special tokens that its texts are framed and written with."""
     written_roles: tuple[str, ...] = ("pad",)
     """Those whose ids stand in `config.json`, where the vocabulary has them."""
+    token_ids: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `config.json` -> the special token whose id is saved, or null if there is none.
+    Transformers assumes the ids of its published vocabulary without them."""
     positions_after_pad: bool = False
     """Whether their positions count on from the padding piece's id: so many rows are unused, which
     their settings count."""

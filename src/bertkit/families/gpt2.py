@@ -92,6 +92,7 @@ GPT2 = Family(
     ),
     roles=("eos",),
     written_roles=("eos", "pad"),
+    token_ids={"bos_token_id": "bos"},
     body={
         "encoder.embedding.tokens.weight": "transformer.wte.weight",
         POSITIONS: "transformer.wpe.weight",

@@ -16,6 +16,9 @@ UNUSED_HEAD = "belongs to a head that bertkit does not load"
 APPLIED = ("architectures", "auto_map", "bertkit", "id2label", "model_type", "problem_type")
 """Keys that bertkit reads in every family."""
 
+TOKEN_IDS: Mapping[str, str] = {"bos_token_id": "cls", "eos_token_id": "sep"}
+"""Keys of encoders for which transformers has default ids -> special tokens."""
+
 GENERATION = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 """Keys that generation reads in families with a decoder."""
 

@@ -86,6 +86,7 @@ LLAMA = Family(
     ),
     roles=("eos",),
     written_roles=("eos", "pad"),
+    token_ids={"bos_token_id": "bos"},
     body={
         "encoder.embedding.tokens.weight": "model.embed_tokens.weight",
         "encoder.blocks.{}.attention_norm.weight": f"{_LAYER}input_layernorm.weight",

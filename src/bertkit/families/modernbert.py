@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.families.family import CRF, Family, Special, architectures
-from bertkit.families.keys import NEW_WEIGHTS, RUNTIME, SPECIAL_TOKENS, TRAINING
+from bertkit.families.keys import NEW_WEIGHTS, RUNTIME, SPECIAL_TOKENS, TOKEN_IDS, TRAINING
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig, WindowSettings
 
@@ -149,6 +149,7 @@ MODERNBERT = Family(
     },
     special=Special(("positions", "attention.window"), _read, _write, _KEYS),
     activation="hidden_activation",
+    token_ids={**TOKEN_IDS, "cls_token_id": "cls", "sep_token_id": "sep"},
     neutral={
         "classifier_activation": ("gelu",),
         "embedding_dropout": (0.0,),

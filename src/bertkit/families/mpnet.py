@@ -11,6 +11,7 @@ from bertkit.families.family import (
     roberta_derived,
     roberta_heads,
 )
+from bertkit.families.keys import TOKEN_IDS
 from bertkit.models.config import RelativePositions
 
 _LAYER = "mpnet.encoder.layer.{}."
@@ -27,6 +28,7 @@ MPNET = Family(
         "head.mlm_activation": "gelu",
     },
     defaults={"pad_id": 1},
+    token_ids=TOKEN_IDS,
     neutral={"relative_attention_num_buckets": (32,)},
     positions_after_pad=True,
     body={

@@ -44,6 +44,7 @@ OPENAI_GPT = replace(
     irrelevant={**DECODER, **SUMMARY, "pad_token_id": SPECIAL_TOKENS},
     special=Special(("intermediate", "dropout"), _read, _write, ("embd_pdrop", "resid_pdrop")),
     roles=(),
+    token_ids={},
     body={
         **{ours: theirs for ours, theirs in GPT2.body.items() if ".blocks." in ours},
         "encoder.embedding.tokens.weight": "transformer.tokens_embed.weight",

@@ -11,7 +11,7 @@ from bertkit.families.family import (
     roberta_derived,
     roberta_heads,
 )
-from bertkit.families.keys import ENCODER
+from bertkit.families.keys import ENCODER, TOKEN_IDS
 
 
 def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") -> Family:
@@ -25,6 +25,7 @@ def _family(name: str, architecture: str, vocab: int, prefix: str = "roberta.") 
             "head.mlm_activation": "gelu",
         },
         defaults={"pad_id": 1},
+        token_ids=TOKEN_IDS,
         neutral={"position_embedding_type": ("absolute",), **ENCODER},
         positions_after_pad=True,
         body={**embeddings(f"{prefix}embeddings."), **bert_layers(f"{prefix}encoder.layer.{{}}.")},
