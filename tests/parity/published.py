@@ -138,6 +138,19 @@ class Published:
         with torch.no_grad():
             return outputs_of(model(input_ids=ids, **more), self.heads)
 
+    def uses(self, name: str, stored: Mapping[str, Tensor]) -> bool:
+        """Return whether another value of a stored tensor changes the outputs of transformers."""
+        results = []
+        for tensors in (stored, {**stored, name: torch.randn(stored[name].shape)}):
+            config = transformers.CONFIG_MAPPING[self.family.name].from_dict(self.settings)
+            model = self.kind.from_pretrained(
+                None, config=config, state_dict=dict(tensors), dtype=torch.float32
+            )
+            results.append(self.outputs(model.eval()))
+        before, after = results
+        same = (torch.allclose(before[head], after[head], atol=1e-4) for head in before)
+        return not all(same)  # a bias of keys changes rounding only
+
     def load(self, settings: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the outputs of bertkit. Raises: BertkitError."""
         text = json.dumps(settings)
