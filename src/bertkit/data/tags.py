@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class TaggedText:
     def words(self) -> list[str]:
         return [self.text[start:end] for start, end in self.word_spans]
 
-    @property
+    @cached_property
     def parts(self) -> WordParts:
         """The words, split like raw text."""
         return split_words(self.text, self.word_spans)

@@ -80,19 +80,21 @@ class WordParts:
 
 def split_words(text: str, word_spans: Sequence[tuple[int, int]]) -> WordParts:
     """Split words at the places where `words_of` splits raw text."""
-    parts = WordParts([], [], [], [])
+    spans, words, chunks, first = list[tuple[int, int]](), list[int](), list[str](), list[int]()
     last, is_alone = -1, False
     for number, (start, end) in enumerate(word_spans):
         word = text[start:end]
-        simple = word.isascii() and word.isalnum()
-        inner = [(0, len(word))] if simple else words_of(word) or [(0, len(word))]
+        is_simple = (word.isascii() and word.isalnum()) or len(word) == 1
+        inner = [(0, len(word))] if is_simple else words_of(word) or [(0, len(word))]
         for low, high in inner:
-            was_alone, is_alone = is_alone, bool(_CHINESE.fullmatch(word[low:high]))
+            part = word[low:high]
+            was_alone, is_alone = is_alone, not part.isascii() and bool(_CHINESE.fullmatch(part))
             if start + low != last or was_alone or is_alone:
-                parts.first.append(len(parts.spans))
-                parts.chunks.append("")
-            parts.chunks[-1] += word[low:high]
+                first.append(len(spans))
+                chunks.append(part)
+            else:
+                chunks[-1] += part
             last = start + high
-            parts.spans.append((start + low, last))
-            parts.words.append(number)
-    return parts
+            spans.append((start + low, last))
+            words.append(number)
+    return WordParts(spans, words, chunks, first)
