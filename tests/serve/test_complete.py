@@ -240,7 +240,7 @@ def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
         ("completions", {"prompt": "a", "top_p": 0}, "0"),
         ("completions", {"prompt": "a", "stop": ""}, "length"),
         ("completions", {"prompt": "a", "n": 9}, "8"),
-        ("completions", {"prompt": "a", "logit_bias": {}}, "no such field"),
+        ("completions", {"prompt": "a", "logit_bias": {"5": 1}}, "not supported"),
         ("chat/completions", {"messages": []}, "length"),
         ("chat/completions", {"messages": [{"role": "bot", "content": "a"}]}, "bot"),
         ("chat/completions", {"messages": [{"role": "user", "content": " "}]}, "is empty"),

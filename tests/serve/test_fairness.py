@@ -81,10 +81,10 @@ def test_light_client_waits_for_few_batches_of_heavy_clients(light: Client, size
 
 
 def test_clients_with_equal_work_get_equal_parts_of_a_batch() -> None:
-    requests: list[Request] = [(("key", str(number)), [2] * 100) for number in range(4)]
-    counts = Counter(batches_of(requests, batcher())[0])
-    assert sum(counts.values()) == 50
-    assert set(counts.values()) <= {11, 12, 13, 14}
+    requests: list[Request] = [(("key", str(number)), [2] * 200) for number in range(4)]
+    counts = Counter(batches_of(requests, batcher(queue=10_000, batch=400))[0])
+    assert sum(counts.values()) == 50  # a quarter: all are larger than a turn
+    assert set(counts.values()) <= {10, 11, 12, 13, 14}
 
 
 def test_keys_share_evenly_whatever_the_number_of_their_connections() -> None:

@@ -26,6 +26,10 @@ from bertkit.serve.shares import ANYONE, Client, Shares
 TURN = 16
 """Clients that share a batch evenly: a turn has at most the batch's tokens divided by it."""
 
+BULK = 4
+"""Works of requests that take more than a turn get at most the batch's tokens divided by it, so
+that the next request does not wait long."""
+
 STEP = 64
 """Tokens that a model reads in about the time of a decoding step of one sequence."""
 
@@ -199,7 +203,7 @@ class Batcher:
         """The next batch: works of one pipeline, in turns of the clients that wait for it."""
         if self._urgent:
             job = self._urgent.popleft()
-            job.next = len(job.works)
+            job.next, job.waiting = len(job.works), 0
             return job.pipeline, [(job, index) for index in range(len(job.works))]
         heads = [head for client in self._jobs if (head := self._next(client))]
         if not heads:
@@ -212,7 +216,9 @@ class Batcher:
         tokens = 0
         while heap:
             job = heapq.heappop(heap)[-1]
-            more = self._turn(job, self.batch_tokens - tokens, bool(taken))
+            bulk = job.next > 0 or job.waiting > self.batch_tokens // TURN
+            room = self.batch_tokens // BULK if bulk else self.batch_tokens
+            more = self._turn(job, room - tokens, bool(taken))
             if not more:
                 break
             taken += more
@@ -239,6 +245,7 @@ class Batcher:
         if job.next > begin:
             self._shares.charge(job.client, tokens)
             self._wait(job.client, -tokens)
+            job.waiting -= tokens
         if job.next == len(job.works):
             self._remove(job)
         return [(job, index) for index in range(begin, job.next)]

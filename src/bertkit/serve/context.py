@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +24,10 @@ from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.schema import Ask
 from bertkit.serve.shares import Client
 from bertkit.text.chat import Message
+
+READERS = ThreadPoolExecutor(2, "reading")
+"""Threads that encode long texts. With more of them the event loop would wait for the lock of the
+interpreter."""
 
 INLINE = 1_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
@@ -162,7 +167,7 @@ class RequestContext:
             finally:
                 self.budget.give(taken)
         else:
-            reading = asyncio.ensure_future(asyncio.to_thread(parts))
+            reading = asyncio.get_running_loop().run_in_executor(READERS, parts)
             # a thread goes on when who asked is gone
             reading.add_done_callback(lambda _: self.budget.read(taken))
             try:

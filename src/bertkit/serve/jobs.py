@@ -18,15 +18,12 @@ class Job:
         self.number, self.client, self.pipeline, self.works = number, client, pipeline, works
         self.answers: list[Any] = [None] * len(works)
         self.next = self.done = 0
+        self.waiting = sum(work.tokens for work in works)
+        """Tokens that have not gone to the model."""
         self.gone = False
         """Whether its client has left."""
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[Any]] = self.loop.create_future()
-
-    @property
-    def waiting(self) -> int:
-        """Tokens that have not gone to the model."""
-        return sum(work.tokens for work in self.works[self.next :])
 
     def finish(self, error: Exception | None = None) -> None:
         """Tell the request, from the models' thread."""

@@ -73,6 +73,10 @@ class LiveText:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
 
+ROWS = 64
+"""Texts that are generated together; a client that has none at work may add one more."""
+
+
 class LiveWriting:
     """The texts that one model writes, as many at once as its cache has room for."""
 
@@ -106,8 +110,9 @@ class LiveWriting:
         while self.waiting:
             text = min(self.waiting, key=lambda one: working[one.client])  # the first of equals
             places, read = places + text.cost, read + text.tokens
-            room = PLACES * 3 // 4 if working[text.client] else PLACES
-            if (self._texts or taken) and (places > room or read > self.most):
+            bulk = working[text.client] > 0
+            full = places > PLACES * 3 // 4 or working.total() >= ROWS if bulk else places > PLACES
+            if (self._texts or taken) and (full or read > self.most):
                 break
             self.waiting.remove(text)
             working[text.client] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
+from bertkit.models.beam import finish
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
@@ -286,10 +287,19 @@ class ExplainPipeline:
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
         """What the model does with each."""
-        return [
-            explain(self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill)
-            for text, pair, off, hide in (work.item for work in works)
-        ]
+        return finish(self.steps(works))
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
+        """Run like `run`. Yields: 1 after each."""
+        answers: list[Explanation] = []
+        for text, pair, off, hide in (work.item for work in works):
+            yield 1
+            answers.append(
+                explain(
+                    self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill
+                )
+            )
+        return answers
 
 
 class ModelRegistry:

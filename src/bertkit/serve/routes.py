@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
@@ -212,18 +213,19 @@ async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response
     assert isinstance(pipeline, Embed)
     tokenizer = pipeline.tokenizer
 
-    def tokens(part: Sequence[str]) -> list[list[schema.Token]]:
-        return _tokens(tokenizer, part, special=ask.add_special_tokens)
+    def tokens(part: Sequence[str]) -> list[tuple[int, msgspec.Raw]]:
+        # encoded here, one by one: a long answer would block the event loop
+        rows = _tokens(tokenizer, part, special=ask.add_special_tokens)
+        return [(len(row), msgspec.Raw(msgspec.json.encode(row))) for row in rows]
 
-    rows = await context.read(texts, context.check(texts, "inputs"), tokens, len)
-    context.charge(sum(map(len, rows)), len(rows))
-    return reply(rows)
+    rows = await context.read(texts, context.check(texts, "inputs"), tokens, lambda row: row[0])
+    context.charge(sum(count for count, _ in rows), len(rows))
+    return reply([encoded for _, encoded in rows])
 
 
 def _tokens(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
-) -> list[list[schema.Token]]:
-    rows = []
+) -> Iterator[list[schema.Token]]:
     for encoding in tokenizer.encode_batch(texts, max_length=NO_LIMIT):
         pieces = tokenizer.pieces(encoding.ids)
         row = []
@@ -234,8 +236,7 @@ def _tokens(
                 row.append(schema.Token(id, piece, False, *span))
             elif special:
                 row.append(schema.Token(id, piece, True, None, None))
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _listed(inputs: str | list[str]) -> list[str]:

@@ -272,7 +272,7 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
     truncated: bool = False
 
 
-class Token(msgspec.Struct, frozen=True):
+class Token(msgspec.Struct, frozen=True, gc=False):
     """A piece. Units: [start, stop) characters of the text; none for what was added."""
 
     id: int
