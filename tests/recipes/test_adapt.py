@@ -101,7 +101,9 @@ def test_a_model_that_writes_learns_next_words(
     files = sorted(made[1].parent.glob("*.txt"))
     corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
     start = folder_of(tmp_path / "start", tokenizer, "lm", family=family)
+    (start / "generation_config.json").write_text('{"num_beams": 3, "suppress_tokens": [7]}')
     found = adapt(start, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    assert load(tmp_path / "run").generation == load(start).generation
     assert set(found["before"]) == {"lm"}
     assert found["after"]["lm"] < found["before"]["lm"]
     assert load(tmp_path / "run").model.config == load(start).model.config

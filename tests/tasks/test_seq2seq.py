@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from tests.pipelines.test_special_tokens import tokenizer_of
 
 import bertkit
 from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.generation import Generation
+from bertkit.checkpoint.weights import Report
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import FAMILIES
@@ -67,9 +71,23 @@ def task_for(folder: Path, options: Options | None = None) -> tuple[bertkit.Load
     return loaded, Seq2seq((), options).with_decoder(loaded.begin, loaded.target)
 
 
+@pytest.mark.parametrize("forced", [None, 0])
+@pytest.mark.parametrize("single", ["$A", "$A </s>", "<s> $A", "<s> $A </s>"])
+def test_target_has_the_special_tokens_of_the_tokenizer(single: str, forced: int | None) -> None:
+    tokenizer = tokenizer_of(single)
+    begin = bertkit.Loaded(
+        SimpleNamespace(decoder=True),  # type: ignore[arg-type]
+        tokenizer, FAMILIES["bart"], Report(), Path(), generation=Generation(start=7, first=forced),
+    ).begin  # fmt: skip
+    task = Seq2seq().with_decoder(begin, tokenizer)
+    examples = [Example("a", ("ab",), "a:1")]
+    (feature,) = task.features(examples, tokenizer, 64, long="error", labelled=True)
+    starts = [0] if "<s>" in single else []
+    assert feature.encoding.ids.tolist() == [7, *starts, *tokenizer.ids(["ab"])[0], 1]
+
+
 def test_its_loss_is_that_of_transformers(folder: Path) -> None:
-    """Of each row alone: the labels are the target and its end, the decoder's first token before
-    them."""
+    """The labels of a row are the target with the special tokens of the tokenizer."""
     loaded, task = task_for(folder)
     features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labelled=True)
     batch = task.batch(features)
@@ -79,7 +97,7 @@ def test_its_loss_is_that_of_transformers(folder: Path) -> None:
         ours = task.loss(loaded.model, batch, totals([batch])).total.item()
         for text, target in ROWS.items():
             source = torch.tensor(loaded.tokenizer.encode(text).ids)[None]
-            labels = torch.tensor([*loaded.tokenizer.ids([target])[0], loaded.tokenizer.eos])[None]
+            labels = torch.tensor(loaded.tokenizer.encode(target).ids)[None]
             losses.append(theirs(input_ids=source, labels=labels).loss.item())
             counts.append(labels.numel())
         other = theirs(input_ids=source.flip(1), labels=labels).loss.item()

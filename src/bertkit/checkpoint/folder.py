@@ -23,8 +23,8 @@ from bertkit.checkpoint.config_json import (
     length_of,
     read_config,
 )
-from bertkit.checkpoint.generation import DECODING, Generation, read_generation
 from bertkit.checkpoint.generation import FILE as GENERATION
+from bertkit.checkpoint.generation import MERGED, Generation, read_generation
 from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
@@ -93,11 +93,18 @@ class Loaded:
 
     @property
     def begin(self) -> list[int]:
-        """The tokens that every text of a decoder begins with; none where there is no decoder."""
+        """The token before the first one of a decoder's text; none where there is no decoder."""
         if self.model.decoder is None or self.generation.start is None:
             return []
-        first = self.generation.first
-        return [self.generation.start, *([] if first is None else [first])]
+        return [self.generation.start]
+
+    @property
+    def generation_settings(self) -> dict[str, Any]:
+        """The content of generation_config.json for a model that is derived from this one."""
+        if self.generation.settings.keys() - set(MERGED):
+            return dict(self.generation.settings)
+        path = (self.base or self.folder) / GENERATION
+        return read_object(path) if path.exists() else {}
 
     @cached_property
     def target(self) -> Tokenizer:
@@ -283,6 +290,7 @@ def save(
     length: int | None = None,
     weights: Mapping[str, Tensor] | None = None,
     pooling: Pooling | None = None,
+    generation: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a folder that `load` and `transformers` open; each file appears whole. What `load`
     opened is saved by `Loaded.save`.
@@ -290,14 +298,17 @@ def save(
     `settings` are more keys of config.json, such as a task's; `length` is the longest sequence the
     folder is meant for, by default what the model can read; `weights` replaces the model's own by
     others of the same names (fp32 masters). `pooling` is how vectors are made, by default as a
-    head of the model makes them; sentence-transformers reads it too.
+    head of the model makes them; sentence-transformers reads it too. `generation` are the
+    generation settings of the model that this one is derived from.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder, segments=model.config.token_types > 1)
     config = config_of(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
-    if family.start:
+    if generation:
+        write_json(folder / GENERATION, generation)
+    elif family.start:
         kept = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         ids = {name: config[name] for name in kept}
         write_json(folder / GENERATION, {**ids, "bad_words_ids": [[tokenizer.pad]]})
@@ -316,8 +327,8 @@ def save(
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
-KEPT = ("problem_type", "task_specific_params", "forced_bos_token_id", *DECODING)
-"""Settings in config.json, beside bertkit's own, of a task and of how a model writes."""
+KEPT = ("problem_type", "task_specific_params")
+"""Settings of a task in config.json, in addition to bertkit's own."""
 
 
 def resave(
@@ -343,10 +354,8 @@ def resave(
         settings=settings,
         length=length or loaded.length,
         pooling=loaded.pooling,
+        generation=loaded.generation_settings,
     )
-    writes = (loaded.base or loaded.folder) / GENERATION
-    if writes.exists():
-        write_json(out / GENERATION, read_object(writes))
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:

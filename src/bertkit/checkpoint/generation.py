@@ -36,15 +36,18 @@ SAMPLING = {
 }
 """Settings that transformers uses if do_sample is true, with its defaults; a top_k of 0 is None."""
 
-IDS = ("decoder_start_token_id", "eos_token_id", "bad_words_ids", "forced_bos_token_id")
-FIRST_AND_LAST = ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+MERGED = ("decoder_start_token_id", "eos_token_id")
+"""Settings that `config.json` may contain although there is a `generation_config.json`."""
+
+TOKENS = ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")
+TOKENS += ("begin_suppress_tokens",)
 _NO_TEXT = "changes what generate() returns beside the text"
 _MEMORY = "changes time and memory, but no text"
 _ASSISTANT = "speculative decoding changes no text"
 
 KEYS = Keys(
     applied=(
-        *DECODING, *SAMPLING, *IDS, *FIRST_AND_LAST, "do_sample", "max_length", "min_length",
+        *DECODING, *SAMPLING, *MERGED, *TOKENS, "do_sample", "max_length", "min_length",
     ),
     irrelevant={
         "bos_token_id": "the tokenizer adds its BOS token to prompts",
@@ -137,7 +140,7 @@ def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
     path = folder / FILE
     place = path if path.exists() else folder / "config.json"
     content = read_object(path) if path.exists() else config
-    ids = {key: config.get(key) for key in IDS[:2]}
+    ids = {key: config.get(key) for key in MERGED}
     both = {**ids, **{key: content[key] for key in FIELDS if content.get(key) is not None}}
     settings = {key: value for key, value in both.items() if value is not None}
     words = [tuple(_ids(word, "bad_words_ids", place)) for word in _words(settings, place)]

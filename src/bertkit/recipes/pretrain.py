@@ -303,7 +303,9 @@ class _Folder:
         Weights that are not in `learned` are written as they are.
         """
         masters, family = self.run.state.masters, self.family
-        pooling = length = None
+        pooling = length = generation = None
+        if self.start_from is not None and "lm" in self.learner.published.heads:
+            generation = self.start_from.generation_settings
         if self.start_from is not None and self.start_from.pooling is not None:
             pooling, length = self.start_from.pooling, self.start_from.length
         all_of_them = {**masters.weights, **learned}
@@ -321,6 +323,7 @@ class _Folder:
             weights=weights(model),
             pooling=pooling,
             length=length,
+            generation=generation,
         )
         if generator is not None:
             save(out / GENERATOR, generator, self.tokenizer, family, weights=weights(generator))

@@ -70,7 +70,10 @@ class Seq2seq(LanguageTask[Example]):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """Each text, and behind the decoder's first token what is to be written, with its end."""
+        """Return each text and its target, with the special tokens of the target's tokenizer.
+
+        The decoder's first token precedes the target. A target without an end token gets one.
+        """
         writer = self._writer
         assert writer is not None
         sources, _ = encode(
@@ -81,10 +84,12 @@ class Seq2seq(LanguageTask[Example]):
             where=[example.where for example in examples],
             prompts=[self.options.prompt] * len(examples),
         )
-        targets = writer.ids([(example.references or ("",))[0] for example in examples])
+        references = [(example.references or ("",))[0] for example in examples]
+        targets = writer.ids(references, special=True)
+        ends = () if writer.added[1] else (writer.eos,)
         features = []
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            ids = np.array([*self._begin, *target, writer.eos], dtype=np.int64)
+            ids = np.array([*self._begin, *target, *ends], dtype=np.int64)
             if long == "error" and len(ids) > length:
                 where = examples[number].where
                 raise DataError(f"{where}: {len(ids):,} tokens, the model writes {length:,}")

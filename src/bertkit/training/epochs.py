@@ -234,6 +234,7 @@ class Epochs:
             labels=task.labels,
             settings=with_columns(task.settings(), decode(Reading, self.run.record["reading"])),
             length=self.length,
+            generation=loaded.generation_settings if task.head == "lm" else None,
         )
         if adapters(model) and not grown(loaded):
             write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
