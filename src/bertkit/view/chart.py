@@ -15,7 +15,7 @@ from bertkit.storage import write_text
 
 STYLE = Path(__file__).parent / "pages" / "chart.css"
 
-WIDTH, HEIGHT = 720, 320
+WIDTH, HEIGHT = 480, 300
 LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
 """Room for axes, in pixels, as all here."""
 
@@ -196,7 +196,7 @@ def bars(rows: Sequence[Row], *, x: str, peer: float | None = None) -> Markup:
     """Horizontal bars from zero, the first on top; a dotted line at `peer`."""
     high = 44 if any(row.below for row in rows) else 32
     left = 16 + LETTER * max(len(text) for row in rows for text in (row.name, row.below))
-    width = max(320.0, WIDTH - left - (room := 16 + LETTER * max(len(row.note) for row in rows)))
+    width = max(160.0, WIDTH - left - (room := 16 + LETTER * max(len(row.note) for row in rows)))
     ends = [max(row.value, row.value + row.sd, *row.each, row.mark or 0.0) for row in rows]
     starts = [min(0.0, row.value - row.sd, *row.each) for row in rows]
     across = _Axis([0.0, *starts, *ends, peer or 0.0], left, left + width)
