@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -104,3 +106,15 @@ def test_refusals_are_the_servers_words() -> None:
     server, _ = answering((404, {"error": {"message": "no model 'x'", "type": "not_found"}}))
     with pytest.raises(ServeError, match=r": no model 'x'$"):
         Client("http://here", transport=server).ask("/v1/embeddings", input="a")
+
+
+def test_client_without_httpx_has_a_clear_message() -> None:
+    code = (
+        "import sys; sys.modules['httpx'] = None\n"
+        "from bertkit.errors import BertkitError\n"
+        "try:\n    from bertkit.client import Client\n"
+        "except BertkitError as error:\n    print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "needs httpx, which is not installed" in found.stdout
+    assert "pip install 'bertkit[serve]'" in found.stdout

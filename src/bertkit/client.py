@@ -7,11 +7,18 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import ConfigError, DataError, ServeError
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        f"bertkit.client: needs {error.name}, which is not installed; run pip install "
+        "'bertkit[serve]'"
+    ) from None
 
 BUSY = (429, 503)
 """Statuses that ask to come again."""

@@ -227,3 +227,9 @@ def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
     }
     gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
     assert {"explain", "contexts"} <= {*ServedModel(str(gpt), "fp32").pipelines}  # the control
+
+
+def test_exported_model_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is an exported model, which cannot be served"):
+        ModelRegistry([str(tmp_path)], None)
