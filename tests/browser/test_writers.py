@@ -154,13 +154,8 @@ def test_figures_are_saved_as_pictures(steps: Any) -> None:
     assert {"what-it-looks-at.png", "beams.png"} <= names
 
 
-def test_a_gap_and_a_damaged_text_by_clicks(tab: Any) -> None:
-    tab.get_by_role("link", name="A gap").click()
-    assert "bertkit view" in tab.get_by_role("alert").inner_text()  # no causal model is here
-    tab.get_by_label("A sentence with ___").fill("we sat on the ___ of the river")
-    tab.get_by_role("button", name="Ask").click()
-    tab.wait_for_selector("table")
-    assert tab.locator("mark").all_inner_texts() == ["we sat on the", "of the river"]
+def test_a_damaged_text_by_clicks(tab: Any) -> None:
+    assert tab.get_by_role("link", name="A gap").count() == 0  # only masked models are here
     tab.get_by_role("link", name="Damaged text").click()
     tab.get_by_label("Damage").select_option("Prefix: the first part")
     tab.get_by_role("button", name="Damage it").click()

@@ -66,7 +66,8 @@ class Window:
             "/ask": self.panels,
             "/word": registry.supporting("contexts"),
             "/steps": registry.supporting("decode"),
-            "/gap": any(map(registry.supporting, ("next-token", "fill-gap", "fill-mask"))),
+            # A masked model predicts the word on its own page, with its own mask.
+            "/gap": any(map(registry.supporting, ("next-token", "fill-gap"))),
             "/growing": registry.supporting("growing"),
             "/distance": registry.supporting("distance"),
             "/damage": registry.supporting("tokenize"),

@@ -37,9 +37,8 @@ DAMAGED = (
 FILLS = {
     "next-token": "goes on from the left; start it beside one that reads both sides",
     "fill-gap": "reads each side by itself; start it beside one that reads both at once",
-    "fill-mask": "reads both sides; start it beside one that goes on from the left",
 }
-"""What fills a gap, and what is said of a model that is alone."""
+"""What is said of a model that is alone on the page of gaps, by what it can do."""
 
 
 class WriterPages:
@@ -84,7 +83,7 @@ class WriterPages:
         if "/gap" not in self.window.links:
             return elsewhere()
         text, causal, elmo, masked = await values(request, "text", "causal", "elmo", "masked")
-        able = {kind: list(self.registry.supporting(kind)) for kind in FILLS}
+        able = {kind: list(self.registry.supporting(kind)) for kind in (*FILLS, "fill-mask")}
         fields = [
             Field("text", "A sentence with ___ for a word", text or EXAMPLE, required=True),
             Field("causal", "A model that sees the left", causal, options=able["next-token"]),
