@@ -195,9 +195,9 @@ def test_a_spec_is_read_or_refused() -> None:
     assert read_spec("x", msgspec.json.encode(first)) == msgspec.structs.replace(SPEC, version=1)
     with pytest.raises(SearchError, match="x: what it was made with cannot be read"):
         read_spec("x", b'{"model": 3}')
-    later: Spec = msgspec.structs.replace(SPEC, version=4)
+    later: Spec = msgspec.structs.replace(SPEC, version=5)
     with pytest.raises(
-        SearchError, match="x: a store of version 4, and this bertkit reads up to 3"
+        SearchError, match="x: a store of version 5, and this bertkit reads up to 4"
     ):
         read_spec("x", msgspec.json.encode(later))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -281,10 +282,19 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room
                 digest,
                 document.fields,
                 part.heading,
+                _modified(document.where),
             )
         )
     _refuse_unusable(vectors, passages, least=0.5 if store.spec.similarity == "cosine" else 0.0)
     store.replace(passages, vectors)
+
+
+def _modified(source: str) -> float:
+    """Return the time of the last change of a source, which is a file or a row of a file."""
+    for path in (source, source.rpartition(":")[0]):
+        with contextlib.suppress(OSError):
+            return Path(path).stat().st_mtime
+    return 0.0
 
 
 def _characters(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:

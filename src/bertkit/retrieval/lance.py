@@ -21,8 +21,8 @@ from lancedb.query import MatchQuery
 from numpy.typing import NDArray
 
 from bertkit.errors import SearchError
+from bertkit.retrieval.keywords import passage_keywords, query_keywords
 from bertkit.retrieval.store import (
-    ID,
     SHOWN,
     Condition,
     Hit,
@@ -31,6 +31,7 @@ from bertkit.retrieval.store import (
     Store,
     hit,
     read_spec,
+    source_suffix,
 )
 from bertkit.storage import read_bytes, sweep, write_json
 
@@ -39,6 +40,21 @@ SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
 
 Each write makes a version of the table; the tag moves when a run has ended well, so that one which
 was killed changes nothing that is found, and the next goes on from what it wrote."""
+
+WORDS = "words"
+"""Column of a passage's keywords, separated by spaces."""
+
+PLAIN = FTS(
+    base_tokenizer="whitespace",
+    lower_case=False,
+    stem=False,
+    remove_stop_words=False,
+    ascii_folding=False,
+)
+"""Index of the keywords, unchanged."""
+
+COLUMNS = {"passage": "number"}
+"""Columns of fields that have another name."""
 
 LOCK = ".writing"
 """A file that a run holds while it writes."""
@@ -104,6 +120,8 @@ class LanceStore(Store):
             kind = pa.float64() if self.spec.fields[name] == "number" else pa.string()
             columns[column] = pa.array([p.fields[name] for p in passages], kind)
         flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).ravel())
+        words = (" ".join(passage_keywords(p.text)) for p in passages)
+        columns[WORDS] = pa.array(list(words), pa.string())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.spec.dimension)
         ids = list(dict.fromkeys(p.id for p in passages))
         with readable(self.place):  # in one version: what is new, and without what is old
@@ -125,8 +143,10 @@ class LanceStore(Store):
         with readable(self.place):
             held = self.table.search().where(_among(list(sources)))
             rows = held.limit(max(1, self.table.count_rows())).to_arrow()
-            now = pa.array([sources[id] for id in rows["id"].to_pylist()], pa.string())
-            rows = rows.set_column(rows.schema.get_field_index("source"), "source", now)
+            now = [sources[id] for id in rows["id"].to_pylist()]
+            for name, values in (("source", now), ("suffix", list(map(source_suffix, now)))):
+                column = pa.array(values, pa.string())
+                rows = rows.set_column(rows.schema.get_field_index(name), name, column)
             self.table.merge_insert(["id", "number"]).when_matched_update_all().execute(rows)
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -136,7 +156,7 @@ class LanceStore(Store):
     def finish(self) -> None:
         with readable(self.place):
             if not self.table.list_indices():
-                self.table.create_index("text", config=FTS())
+                self.table.create_index(WORDS, config=PLAIN)
             # The words' index, too. Only then versions of a week ago go: none of them has the tag,
             # which LanceDB would not take out.
             self.table.optimize(cleanup_older_than=KEEP)
@@ -192,7 +212,13 @@ class LanceStore(Store):
         return [self._hit(by_id[int(ids[place])], float(scores[place])) for place in best]
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
-        match = MatchQuery(query, "text")  # type: ignore[call-arg]  # its defaults are pydantic's
+        if WORDS in self.table.schema.names:
+            words = " ".join(query_keywords(query))
+            match = MatchQuery(words, WORDS)  # type: ignore[call-arg]  # its defaults are pydantic's
+            if not words:
+                return []
+        else:  # an older store has an English index
+            match = MatchQuery(query, "text")  # type: ignore[call-arg]
 
         def found() -> list[Hit]:
             search = self.table.search(match, query_type="fts")
@@ -233,7 +259,9 @@ class LanceStore(Store):
     def _sql(self, condition: Condition) -> str:
         value = condition.value
         right = _quoted(value) if isinstance(value, str) else repr(value)
-        left = ID if condition.field == ID else self.columns[condition.field]
+        column = self.columns.get(condition.field) or COLUMNS.get(condition.field, condition.field)
+        # LanceDB compares no integers with other numbers.
+        left = f"CAST(`{column}` AS DOUBLE)" if isinstance(value, float) else f"`{column}`"
         return f"{left} {condition.operator} {right}"
 
     def __len__(self) -> int:
@@ -295,6 +323,8 @@ _COLUMNS = {
     "source": pa.string(),
     "digest": pa.string(),
     "heading": pa.string(),
+    "suffix": pa.string(),
+    "modified": pa.float64(),
 }
 
 
@@ -302,7 +332,7 @@ def _schema(spec: Spec) -> pa.Schema:
     kinds = {"number": pa.float64(), "text": pa.string()}
     fields = [(f"field{i}", kinds[kind]) for i, kind in enumerate(spec.fields.values())]
     vector = ("vector", pa.list_(pa.float32(), spec.dimension))
-    return pa.schema([*_COLUMNS.items(), *fields, vector])
+    return pa.schema([*_COLUMNS.items(), *fields, (WORDS, pa.string()), vector])
 
 
 def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import re
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from qdrant_client.http.exceptions import ApiException
 
 from bertkit.client import secret
 from bertkit.errors import SearchError
+from bertkit.retrieval.keywords import passage_keywords, query_keywords
 from bertkit.retrieval.store import (
     ID,
     SHOWN,
@@ -30,6 +31,7 @@ from bertkit.retrieval.store import (
     Store,
     hit,
     read_spec,
+    source_suffix,
 )
 
 SECONDS, SEARCH_SECONDS = 30, 10
@@ -115,7 +117,8 @@ class QdrantStore(Store):
             changes = [
                 models.SetPayloadOperation(
                     set_payload=models.SetPayload(
-                        payload={"source": source}, filter=models.Filter(must=[_among([id])])
+                        payload={"source": source, "suffix": source_suffix(source)},
+                        filter=models.Filter(must=[_among([id])]),
                     )
                 )
                 for id, source in sources.items()
@@ -131,7 +134,7 @@ class QdrantStore(Store):
         points = [
             models.PointStruct(
                 id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{p.number} {p.digest} {p.id}")),
-                vector={DENSE: vector.tolist(), WORDS: _weights(p.text)},
+                vector={DENSE: vector.tolist(), WORDS: _weights(p.text, self.spec.version)},
                 payload={
                     **{name: getattr(p, name) for name in SHOWN},
                     "digest": p.digest,
@@ -163,7 +166,7 @@ class QdrantStore(Store):
         return self._ask(vector.tolist(), DENSE, count, where)
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
-        words = _counts(query)
+        words = _counts(query, self.spec.version, query_keywords)
         if not words:
             return []
         sparse = models.SparseVector(indices=list(words), values=[1.0] * len(words))
@@ -176,7 +179,7 @@ class QdrantStore(Store):
                 query=query,
                 using=using,
                 limit=count,
-                query_filter=_filter(where),
+                query_filter=_filter(where, self.spec.fields),
                 with_payload=True,
             )
         payloads = ((point.payload or {}, point.score) for point in response.points)
@@ -196,29 +199,29 @@ def _create(client: QdrantClient, name: str, spec: Spec) -> None:
         sparse_vectors_config={WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
         metadata={"bertkit": msgspec.json.encode(spec).decode()},
     )
-    kinds = {ID: models.PayloadSchemaType.KEYWORD, "number": models.PayloadSchemaType.INTEGER}
+    keyword, number = models.PayloadSchemaType.KEYWORD, models.PayloadSchemaType.FLOAT
+    kinds = {ID: keyword, "source": keyword, "suffix": keyword, "modified": number}
+    kinds["number"] = models.PayloadSchemaType.INTEGER
     for field, kind in spec.fields.items():
-        number = kind == "number"
-        schema = models.PayloadSchemaType.FLOAT if number else models.PayloadSchemaType.KEYWORD
-        kinds[_key(field)] = schema
+        kinds[_key(field, spec.fields)] = number if kind == "number" else keyword
     for key, schema in kinds.items():
         client.create_payload_index(name, key, schema)
 
 
-def _key(field: str) -> str:
-    return ID if field == ID else f'fields."{field}"'
+def _key(field: str, kept: Collection[str]) -> str:
+    return f'fields."{field}"' if field in kept else "number" if field == "passage" else field
 
 
 def _among(ids: Sequence[str]) -> models.FieldCondition:
     return models.FieldCondition(key=ID, match=models.MatchAny(any=list(ids)))
 
 
-def _filter(where: Sequence[Condition]) -> models.Filter:
+def _filter(where: Sequence[Condition], kept: Collection[str]) -> models.Filter:
     must: list[models.Condition] = []
     must_not: list[models.Condition] = []
     ranges = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
     for condition in where:
-        key, value = _key(condition.field), condition.value
+        key, value = _key(condition.field, kept), condition.value
         if condition.operator in ranges:
             limits = models.Range.model_validate({ranges[condition.operator]: value})
             must.append(models.FieldCondition(key=key, range=limits))
@@ -236,13 +239,17 @@ def _filter(where: Sequence[Condition]) -> models.Filter:
     return models.Filter(must=must, must_not=must_not)
 
 
-def _counts(text: str) -> Counter[int]:
-    return Counter(zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower()))
+def _counts(
+    text: str, version: int, keywords: Callable[[str], list[str]] = passage_keywords
+) -> Counter[int]:
+    """Count the keywords of a text by their hash, as a store of this version has them."""
+    words = keywords(text) if version >= 4 else re.findall(r"\w+", text.lower())
+    return Counter(zlib.crc32(word.encode()) for word in words)
 
 
-def _weights(text: str) -> models.SparseVector:
-    """BM25's part of the passage; the server knows how rare each word is."""
-    counts = _counts(text)
+def _weights(text: str, version: int) -> models.SparseVector:
+    """Return the part of BM25 that depends on the passage; the server has the rest."""
+    counts = _counts(text, version)
     values = [n * (SATURATION + 1) / (n + SATURATION) for n in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
 

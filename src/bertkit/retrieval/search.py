@@ -17,7 +17,7 @@ from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.store import Hit, Similarity, Store, conditions
+from bertkit.retrieval.store import Hit, Similarity, Store, check_version, conditions
 from bertkit.text.long import Long, encode
 
 if TYPE_CHECKING:  # an exported model needs no torch
@@ -200,6 +200,7 @@ class Searcher:
         if not all(query.strip() for query in queries):
             raise DataError("the query is empty; say what to look for")
         met = conditions(where, self.store.spec.fields)
+        check_version(self.store, met)
         vectors = self.embed(queries, long=long)
 
         def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:
@@ -237,10 +238,7 @@ class Searcher:
         vectors = self.embed.vectors(encodings)
         scores = iter((vectors @ vector).tolist())
         best = [max(own, key=lambda _: next(scores)) for own in by_hit]
-        return [
-            msgspec.structs.replace(hit, sentence=sentence)
-            for hit, sentence in zip(hits, best, strict=True)
-        ]
+        return [_with_sentence(hit, text) for hit, text in zip(hits, best, strict=True)]
 
 
 _OWN_LINE = re.compile(r"^(?=[^\S\n]*(?:[-*+#>]|\d+[.)])\s|.*\|)", re.MULTILINE)
@@ -253,6 +251,15 @@ def _sentences(hit: Hit) -> list[str]:
     titles = hit.heading.split(BETWEEN)
     body = [sentence for sentence in sentences if sentence.strip("#=- ") not in titles]
     return (body or sentences)[:SENTENCES]
+
+
+def _with_sentence(hit: Hit, sentence: str) -> Hit:
+    """Return the hit with a sentence of its passage and its position in the document."""
+    words = re.search(r"\s+".join(map(re.escape, sentence.split())), hit.text)
+    start, end = words.span() if words else (0, len(hit.text))
+    return msgspec.structs.replace(
+        hit, sentence=sentence, sentence_start=hit.start + start, sentence_end=hit.start + end
+    )
 
 
 def best_documents(ask: Callable[[int], list[Hit]], top: int, least: int = 0) -> list[Hit]:

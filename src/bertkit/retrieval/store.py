@@ -7,6 +7,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
@@ -14,18 +16,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.documents import Kind, Value
+from bertkit.data.paths import suffix
 from bertkit.errors import ConfigError, SearchError, did_you_mean
 from bertkit.storage import from_json
 from bertkit.text.long import Long
 
-VERSION, READ = 3, (1, 2, 3)
-"""What is written, and what is read; in the first there were no prompts, and cosines alone, and up
-to the second no headings."""
+VERSION, READ = 4, (1, 2, 3, 4)
+"""Version that is written, and versions that are read.
+
+Version 1 has no prompts and only cosines, versions 1 and 2 have no headings, and versions 1 to 3
+have neither keywords of all languages nor the fields `suffix` and `modified`.
+"""
 
 Similarity = Literal["cosine", "dot"]
 
 ID = "id"
-"""A document's id, among the fields that conditions name."""
+"""Name of the field of a document's id."""
+
+STORED: Mapping[str, Kind] = {
+    ID: "text",
+    "source": "text",
+    "suffix": "text",
+    "modified": "number",
+    "heading": "text",
+    "text": "text",
+    "passage": "number",
+    "start": "number",
+    "end": "number",
+}
+"""Fields that every store has for conditions, in addition to the kept columns."""
+
+SINCE = {"suffix": 4, "modified": 4, "heading": 3}
+"""First version of a store that has a field."""
+
+COMPUTED = {
+    "score": "--min-score",
+    "sentence": "text",
+    "sentence_start": "start",
+    "sentence_end": "end",
+}
+"""Values of a hit that depend on the query, and what to use instead in a condition."""
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
@@ -55,7 +85,8 @@ class Passage:
     """A part of a document: `text` is its characters [start, end).
 
     `number` counts the passages of a document from 0; `digest` is a hash of the whole document;
-    `heading` is what it stands below.
+    `heading` is what it stands below; `modified` is the time of the file's last change in seconds
+    since 1970.
     """
 
     id: str
@@ -67,6 +98,17 @@ class Passage:
     digest: str
     fields: Mapping[str, Value]
     heading: str = ""
+    modified: float = 0.0
+
+    @property
+    def suffix(self) -> str:
+        """Type of the source file, such as .md."""
+        return source_suffix(self.source)
+
+
+def source_suffix(source: str) -> str:
+    """Return the type of a source, which is a file or a row of a file."""
+    return suffix(Path(re.sub(r":\d+$", "", source)))
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,7 +116,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `text` is characters [start, end) of the document `id`, which was read from `source`; `passage`
     is its number in it, `heading` what it stands below. `sentence` is the one that answers the
-    query best, where it was asked for.
+    query best, where it was asked for: characters [sentence_start, sentence_end) of the document.
     """
 
     id: str
@@ -87,16 +129,21 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     fields: dict[str, Value]
     heading: str = ""
     sentence: str = ""
+    suffix: str = ""
+    modified: float = 0.0
+    sentence_start: int = -1
+    sentence_end: int = -1
 
 
-SHOWN = ("id", "number", "text", "start", "end", "source", "heading")
+SHOWN = ("id", "number", "text", "start", "end", "source", "heading", "suffix", "modified")
 """Columns of a passage that a hit shows, beside the fields."""
 
 
 def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
     """A hit from the row that a store holds of a passage; older ones have no headings."""
-    id, number, text, start, end, source, heading = (row.get(name, "") for name in SHOWN)
-    return Hit(id, score, text, start, end, number, source, dict(fields), heading)
+    held = {name: row[name] for name in SHOWN if name in row}
+    number = held.pop("number")
+    return Hit(score=score, passage=number, fields=dict(fields), **held)
 
 
 @dataclass(frozen=True)
@@ -204,29 +251,54 @@ _CONDITION = re.compile(r"(.+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 
 
 def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Condition]:
-    """`year>=1960` and the like; `id` is a field always. Raises: ConfigError for an unknown one."""
-    fields = {**fields, ID: "text"}
+    """Parse conditions such as `year>=1960` on kept columns and on the fields `STORED`.
+
+    Raises:
+        ConfigError: If a condition cannot be parsed, or its field does not exist.
+    """
+    kept, fields = fields, {**STORED, **fields}
     parsed = []
     for text in where:
         parts = _CONDITION.fullmatch(text.strip())
         if parts is None:
             raise ConfigError(f"where: {text!r}; write FIELD=VALUE, or with !=, <, <=, >, >=")
         name, operator, value = cast("tuple[str, Operator, str]", parts.groups())
+        if name in COMPUTED and name not in fields:
+            raise ConfigError(f"where: {name} depends on the query; use {COMPUTED[name]} instead")
         if name not in fields:
             raise ConfigError(
                 f"where: no field {name!r} in this store; {did_you_mean(name, fields)}"
             )
         number = fields[name] == "number"
         if not number and operator not in ("=", "!="):
+            remedy = f"index it as a number (--keep {name}:number)"
             raise ConfigError(
-                f"where: {name} is text, which {operator} does not compare; index it as a number "
-                f"(--keep {name}:number)"
+                f"where: {name} is text, which {operator} does not compare; "
+                + (remedy if name in kept else "use = or !=")
             )
         try:
-            given = float(value) if number else value
+            given = _number(name, value) if number else value
             if isinstance(given, float) and not math.isfinite(given):
                 raise ValueError
         except ValueError:
             raise ConfigError(f"where: {name} is a number, and {value!r} is none") from None
         parsed.append(Condition(name, operator, given))
     return parsed
+
+
+def _number(name: str, value: str) -> float:
+    """Parse a number, or the date and time in ISO 8601 of `modified`."""
+    if name == "modified" and "-" in value[1:]:
+        return datetime.fromisoformat(value).timestamp()
+    return float(value)
+
+
+def check_version(store: Store, where: Sequence[Condition]) -> None:
+    """Raise SearchError if a store is too old to have the field of a condition."""
+    for condition in where:
+        name = condition.field
+        if name not in store.spec.fields and store.spec.version < SINCE.get(name, 0):
+            raise SearchError(
+                f"{store.place}: was made by an older bertkit, which did not store {name!r}; "
+                "index again into a new store"
+            )
