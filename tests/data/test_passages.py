@@ -67,6 +67,24 @@ def test_pages_are_told() -> None:
     assert [part.heading for _, part in parts(extracted, 2)] == ["page 1", "page 3", "page 4"]
 
 
+def test_part_ends_at_page_break() -> None:
+    extracted = Extracted("a b\n\nc d\n\ne f", (), (0, 5, 5, 10))
+    found = [(text.strip(), part.heading) for text, part in parts(extracted, 30)]
+    assert found == [("a b", "page 1"), ("c d", "page 3"), ("e f", "page 4")]
+
+
+def test_section_over_a_page_break_has_both_pages() -> None:
+    text = "# a\n\nb c\n\nd e\n\n# f\n\ng h"
+    headings = markdown(text).headings
+    for page in (text.index("d"), text.index("g")):  # within the text, and after a heading
+        found = parts(Extracted(text, headings, (0, page)), 30)
+        assert "".join(own for own, _ in found) == text
+        for own, part in found:
+            number = 1 if part.start < page else 2
+            assert part.end <= page or number == 2
+            assert part.heading == f"{'f' if 'f' in own or 'g' in own else 'a'} > page {number}"
+
+
 WORDS = st.sampled_from(["a", "b .", "c\n", "\n\n", "# d\n", "## e\n\n", "\n---\n", " "])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +43,9 @@ class Part:
 def cut(documents: Sequence[Document], tokenizer: Tokenizer, room: int) -> list[list[Part]]:
     """The parts of each document, of at most `room` tokens each where its sentences allow.
 
-    Parts lie beside each other and together are the document. One begins at each heading that has
-    text below it; between headings as many paragraphs go into a part as there is room for, and of
-    a paragraph that is longer as many sentences.
+    Parts are adjacent and cover the document. A part begins at each page, and at each heading that
+    is followed by text. Between them, a part contains as many paragraphs as there is room for, or
+    sentences if a paragraph is longer.
     """
     texts = [document.text for document in documents]
     encodings = tokenizer.encode_batch(texts, max_length=NO_LIMIT)
@@ -69,10 +69,20 @@ def _parts(document: Document, starts: NDArray[np.int64], room: int) -> Iterator
         body = max([begin, *(heading.end for heading in path)])
         body = end - len(document.text[body:end].lstrip())
         rooms = room - first[1], room - later[1]
-        for start, stop in _packed(document.text, begin, body, end, rooms, tokens):
-            context, _ = first if start == begin else later
-            page = [f"page {bisect_right(document.pages, start)}"] if document.pages else []
-            yield Part(start, stop, _joined(titles + page), context)
+        for top, bottom in _pages(document, begin, end):
+            page = [f"page {bisect_right(document.pages, top)}"] if document.pages else []
+            heading, inside = _joined(titles + page), min(max(top, body), bottom)
+            # Headings at the end of a page are a part, so that no part has two pages.
+            for start, stop in _packed(document.text, top, inside, bottom, rooms, tokens):
+                context, _ = first if start == begin else later
+                yield Part(start, stop, heading, context)
+            rooms = rooms[1], rooms[1]
+
+
+def _pages(document: Document, begin: int, end: int) -> Iterable[tuple[int, int]]:
+    """Return the start and end of the part of each page in characters [begin, end)."""
+    starts = sorted({page for page in document.pages if begin < page < end})
+    return zip([begin, *starts], [*starts, end], strict=True)
 
 
 def _context(above: Sequence[Heading], tokens: Tokens, room: int) -> tuple[str, int]:
