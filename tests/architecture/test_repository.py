@@ -28,7 +28,6 @@ HOMES: dict[str, str] = {
     "pipelines/fill_gap.py": "recipes/test_pretrain_elmo.py",
     "text/gap.py": "view/test_gap.py",
     "text/words.py": "data/test_whole_words.py",
-    "checkpoint/generation.py": "pipelines/test_translate.py",
     "checkpoint/int8.py": "recipes/test_quantize.py",
     "data/choices.py": "tasks/test_choose.py",
     "data/labels.py": "tasks/test_classify.py",

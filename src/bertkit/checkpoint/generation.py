@@ -39,8 +39,10 @@ SAMPLING = {
 MERGED = ("decoder_start_token_id", "eos_token_id")
 """Settings that `config.json` may contain although there is a `generation_config.json`."""
 
-TOKENS = ("bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens")
-TOKENS += ("begin_suppress_tokens",)
+TOKENS = (
+    "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
+    "begin_suppress_tokens",
+)  # fmt: skip
 _NO_TEXT = "changes what generate() returns beside the text"
 _MEMORY = "changes time and memory, but no text"
 _ASSISTANT = "speculative decoding changes no text"
@@ -92,8 +94,12 @@ KEYS = Keys(
 )  # fmt: skip
 """Every field of transformers' GenerationConfig."""
 
-SAMPLED = {"typical_p": (1.0, None), "epsilon_cutoff": (0.0, None), "eta_cutoff": (0.0, None)}
-SAMPLED |= {"top_h": (None, 1.0)}
+SAMPLED: dict[str, tuple[Any, ...]] = {
+    "typical_p": (1.0, None),
+    "epsilon_cutoff": (0.0, None),
+    "eta_cutoff": (0.0, None),
+    "top_h": (None, 1.0),
+}
 """Fields without effect unless do_sample is true."""
 
 FIELDS = (*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral, *SAMPLED)
