@@ -63,6 +63,7 @@ HOMES: dict[str, str] = {
     "recipes/samples.py": "recipes/test_learn.py",
     "recipes/vectors.py": "training/test_skipgram.py",
     "data/workers.py": "recipes/test_prepare.py",
+    "serve/jobs.py": "serve/test_batcher.py",
     "serve/live.py": "serve/test_complete.py",
     "serve/context.py": "serve/test_app.py",
     "serve/pages.py": "serve/test_writers.py",
