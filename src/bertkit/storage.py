@@ -303,7 +303,9 @@ def _no_number(name: str) -> float:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's content, in hexadecimal."""
+    """Return the hash of a regular file, in hexadecimal."""
+    if path.exists() and not path.is_file():  # a pipe may never end
+        raise OSError(errno.EINVAL, "not a file", str(path))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

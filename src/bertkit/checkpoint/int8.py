@@ -11,11 +11,10 @@ import msgspec
 from msgspec import Meta
 from safetensors.torch import save_file
 
-from bertkit import memory
 from bertkit.checkpoint.weights import read_file
 from bertkit.engine.quantize import Inputs
 from bertkit.errors import CheckpointError
-from bertkit.storage import check_file, from_json, writing
+from bertkit.storage import from_json, writing
 
 FILE = "int8.safetensors"
 
@@ -58,7 +57,6 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
         raise CheckpointError(
             f"{folder}: was not made to compute in integers; do that with `bertkit quantize`"
         )
-    check_file(path, CheckpointError, most=memory.installed())
     factors, notes = read_file(path, "quantize the model again")
     try:
         record = msgspec.convert(from_json(notes.get("bertkit", "").encode()), type=_Record)

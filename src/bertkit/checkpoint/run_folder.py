@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
-from bertkit.errors import spoken
+from bertkit.errors import CheckpointError, spoken
+from bertkit.storage import read_bytes
 
 RUN, JOURNAL = "run.json", "journal.jsonl"
 """What the run was asked to do, and what happened."""
@@ -18,6 +19,9 @@ SCORES, SEEDS, GRID, TEST = "scores.json", "seeds.json", "grid.json", "test.json
 
 TUNED = "tuned.json"
 """What `bertkit tune` found."""
+
+MOST = 512 << 20
+"""Largest size in bytes of a journal; a step takes about 150 bytes."""
 
 CHECKPOINTS = "checkpoints"
 """A folder for each kept step; the newest has the weights of a pretraining's model."""
@@ -53,12 +57,17 @@ def _last(folder: Path, counted: str, beside: str) -> int:
 
 
 def _records(path: Path, having: bytes = b"") -> Iterator[dict[str, Any]]:
-    """What the lines with these bytes hold; none of a file that is not there or not to be read."""
-    try:
-        lines = path.read_bytes().splitlines() if having else [path.read_bytes()]
-    except OSError:
+    """Yield the JSON objects of the lines that contain `having`, or the one of the whole file.
+
+    A file that does not exist has none.
+
+    Raises:
+        CheckpointError: If the path is not a regular file, or too large.
+    """
+    if not path.exists():  # also if the model is a file, as in .gguf
         return
-    for line in lines:
+    content = read_bytes(path, CheckpointError, most=MOST)
+    for line in content.splitlines() if having else [content]:
         if having in line:
             try:
                 record = json.loads(line)

@@ -52,22 +52,19 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         files = _shards(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        try:
-            check_file(file, CheckpointError, most=memory.installed())
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{file}: named in {INDEX} but missing; fetch the folder again"
-            ) from None
         tensors |= read_file(file, "fetch or write it again")[0]
     return tensors
 
 
 def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of one file, of which nothing is copied yet, and its notes.
+    """Return the tensors of a safetensors file, which are not copied yet, and its metadata.
 
-    Raises: CheckpointError with the `remedy` for one that is truncated or damaged.
+    Raises:
+        CheckpointError: If the file is missing, not a regular file, truncated, or damaged; the
+            message ends with `remedy`.
     """
     try:
+        check_file(path, CheckpointError, most=memory.installed())
         with safe_open(path, framework="pt") as opened:
             names = opened.keys()
             if len(names) > MOST_TENSORS:

@@ -386,7 +386,8 @@ def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a corpus manifest ({error}); prepare it again") from None
     if manifest.format != FORMAT:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.errors import CheckpointError
 from bertkit.recipes.metadata import file_name, front_matter, model_name
 from bertkit.recipes.testing import read_test
-from bertkit.storage import write_text
+from bertkit.storage import read_bytes, write_text
 from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
 from bertkit.training.epochs import ADAPTER
 
@@ -219,7 +220,7 @@ def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]
             f"`bertkit embed` makes vectors with it. In sentence-transformers, `{AUTO[name]}` "
             "opens this folder and makes the same ones."
         ]
-    said = config.read_text(encoding="utf-8") if config.exists() else ""
+    said = read_bytes(config, CheckpointError).decode() if config.exists() else ""
     if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in said:  # a causal model
         lines = [
             f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bertkit.checkpoint.run_folder import JOURNAL
+from bertkit.checkpoint.run_folder import JOURNAL, MOST
 from bertkit.errors import TrainingError
-from bertkit.storage import append_text, write_text
+from bertkit.storage import append_text, read_bytes, write_text
 
 LARGEST = 1e12
 """A number beyond it is no loss, rate or score, and is not drawn."""
@@ -59,13 +59,9 @@ class Journal:
         Raises: TrainingError for a file that cannot be read.
         """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            lines = read_bytes(self.path, TrainingError, most=MOST).split(b"\n")
         except FileNotFoundError:
             return [], 0
-        except OSError as error:
-            raise TrainingError(
-                f"{self.path}: cannot be read ({error.strerror}); move it away to go on without it"
-            ) from None
         records, damaged = [], 0
         for place, line in enumerate(lines, 1):
             try:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
-from bertkit.checkpoint.weights import FILE, write_tensors
+from bertkit import memory
+from bertkit.checkpoint.weights import FILE, read_file, write_tensors
 from bertkit.errors import CheckpointError, StorageError
-from bertkit.storage import read_json, sha256, write_json
+from bertkit.storage import check_file, read_json, sha256, write_json
 from bertkit.training.average import TailAverage
 from bertkit.training.masters import Masters
 from bertkit.training.optim import Optimizer, Sharded
@@ -162,7 +162,7 @@ class State:
         """
         masters = self.masters
         try:
-            file = load_file(folder / FILE)
+            file = read_file(folder / FILE, "resume from another checkpoint")[0]
             weights = self.names.read(masters.weights, file, masters.model.config)
             optimizer = self._read_optimizer(folder)
         except (SafetensorError, OSError) as error:
@@ -201,6 +201,7 @@ class State:
             wanted |= {f"average.{name}" for name in self.learned}
         optimizer = {}
         for path in sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]:
+            check_file(path, CheckpointError, most=memory.installed())
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 (it is no mapping)
                     if name in wanted or name == "step":
@@ -239,6 +240,7 @@ def damage(folder: Path) -> str | None:
                 if not _complete(written):
                     return f"{MANIFEST} is damaged"
                 for name, expected in written.items():
+                    check_file(folder / name, CheckpointError, most=memory.installed())
                     if sha256(folder / name) != expected:
                         return f"{name} is damaged (its hash differs from the manifest's)"
                 return None

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from bertkit.checkpoint.run_folder import JOURNAL, RUN
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
+from bertkit.storage import read_bytes
 from bertkit.training.journal import LARGEST, Journal, drawable, left_out
 from bertkit.view.chart import Point, curves, line_key, write_svg
 from bertkit.view.figures import Beside, Figure, Lines, Table
@@ -116,7 +117,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     Raises: CheckpointError for a folder that no run has written to.
     """
     try:
-        written = (folder / RUN).read_bytes()
+        written = read_bytes(folder / RUN, CheckpointError)
         age = time.time() - (folder / JOURNAL).stat().st_mtime
     except OSError:
         raise CheckpointError(
