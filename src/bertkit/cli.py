@@ -7,7 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from bertkit import __version__
 from bertkit.commands.table import register
@@ -56,6 +62,8 @@ def _run(arguments: Sequence[str]) -> int:
                 said = _missing(error)
             case UnknownOptionError():
                 said = _unknown(error)
+            case UnusedCliTokensError() if words[:1] == ["search"]:
+                said = f"search: more than one query ({error}); put the query in quotation marks"
             case _:
                 said = str(error)
         write_line(f"bertkit: {' '.join(said.split())}")

@@ -154,3 +154,11 @@ def test_an_exported_model_searches_without_torch(
     assert cli.run(["export", str(tiny), "--out", other, "--pooling", "cls"]) == 0
     assert cli.run(["search", store, "b c", "--model", other]) == 2
     assert "has other weights" in capsys.readouterr().err
+
+
+def test_search_reports_an_unquoted_query(capsys: Captured) -> None:
+    for words in (["cats", "and", "dogs"], ["two", "words"], ["a", "b", "--top", "2", "c"]):
+        assert cli.run(["search", "notes", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("bertkit: search: more than one query")
+        assert error.endswith("; put the query in quotation marks\n")
