@@ -21,6 +21,12 @@ PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "she
 EXECUTES = {"eval", "exec", "__import__"}
 
 HOMES: dict[str, str] = {
+    "checkpoint/pooling_keys.py": "parity/test_sentence_transformers.py",
+    "families/keys.py": "families/test_family.py",
+    "published.py": "parity/test_sentence_transformers.py",
+    "text/classes.py": "parity/test_tokenizer_class.py",
+    "text/limits.py": "text/test_tokenizer.py",
+    "text/settings.py": "text/test_tokenizer.py",
     "models/features.py": "recipes/test_finetune_elmo.py",
     "objectives/both_ways.py": "models/test_bilm.py",
     "pipelines/answering.py": "recipes/test_finetune_elmo.py",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from torch import Tensor
@@ -257,7 +257,7 @@ def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
         if not chosen and any(key in config for key in older):
             modes = ["mean"]
     if len(modes) == 1 and modes[0] in POOLINGS:
-        return modes[0]
+        return cast("Mode", modes[0])
     raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by {', '.join(POOLINGS)}")
 
 

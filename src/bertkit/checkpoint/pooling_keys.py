@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertkit.nn.pool import Mode
 from bertkit.published import Keys
 
@@ -13,7 +15,7 @@ OTHER_MODES = ("mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 _SHAPE = "the weights determine it"
 _VECTOR = ("sentence_embedding", None)
-_ARGUMENTS = {
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     f"{part}_{name}": (None, {}, {"trust_remote_code": False}, {"trust_remote_code": True})
     for part in ("model", "tokenizer", "processor", "config")
     for name in ("args", "kwargs")

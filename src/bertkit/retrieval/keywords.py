@@ -43,12 +43,12 @@ def query_keywords(text: str) -> list[str]:
 def _keywords(text: str, *, characters: bool) -> list[str]:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
     plain = unicodedata.normalize("NFKC", plain).casefold()
-    found: list[str] = []
+    keywords: list[str] = []
     for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(plain):
         for place, part in enumerate(_PARTS.split(word)):
             if place % 2 == 0:
-                found += [part] if _HAS_LETTER.search(part) else []
+                keywords += [part] if _HAS_LETTER.search(part) else []
                 continue
-            found += part if characters or len(part) == 1 else []
-            found += map("".join, itertools.pairwise(part))
-    return found
+            keywords += part if characters or len(part) == 1 else []
+            keywords += map("".join, itertools.pairwise(part))
+    return keywords

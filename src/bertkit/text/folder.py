@@ -163,8 +163,8 @@ def _roberta_processor(
     core: tokenizers.Tokenizer, cls: str, sep: str, *, trim: bool, prefix: bool
 ) -> processors.RobertaProcessing:
     """Return RoBERTa's special tokens: <s> text </s>, and <s> text </s></s> pair </s>."""
-    ends = [(token, core.token_to_id(token)) for token in (sep, cls)]
-    return processors.RobertaProcessing(*ends, trim, prefix)  # type: ignore[arg-type]
+    first, last = ((token, core.token_to_id(token)) for token in (cls, sep))
+    return processors.RobertaProcessing(last, first, trim, prefix)  # type: ignore[arg-type]
 
 
 def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
@@ -293,7 +293,9 @@ def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
         strip = was.lowercase if was.strip_accents is None else was.strip_accents
         was.strip_accents, was.lowercase = strip, True
         return {"do_lower_case": True, "strip_accents": strip}
-    steps = [] if was is None else list(was) if isinstance(was, normalizers.Sequence) else [was]
+    steps: list[Any] = [] if was is None else [was]
+    if isinstance(was, normalizers.Sequence):
+        steps = list(was)  # type: ignore[call-overload]
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         core.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     # The classes of transformers would build the normalizer anew.

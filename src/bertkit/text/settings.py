@@ -153,8 +153,10 @@ def _check_agreement(
     Raises:
         TokenizerError: If one of them contradicts the file.
     """
-    found = {key: values for key, values in _behavior(core, settings).items() if key in named.reads}
-    for key, values in found.items():
+    expected = {
+        key: values for key, values in _behavior(core, settings).items() if key in named.reads
+    }
+    for key, values in expected.items():
         if settings.get(key) is not None and settings[key] not in values:
             raise _contradiction(folder, key, settings[key], f"{values[0]!r}")
     tokens = core.encode("").tokens
