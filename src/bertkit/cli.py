@@ -11,6 +11,7 @@ from cyclopts import (
     App,
     CycloptsError,
     MissingArgumentError,
+    Parameter,
     UnknownOptionError,
     UnusedCliTokensError,
 )
@@ -29,6 +30,7 @@ app = App(
     help="From raw text to a BERT in service. Results go to stdout, messages to stderr.",
     version=__version__,
     help_on_error=False,
+    default_parameter=Parameter(negative_iterable=()),
     suppress_keyboard_interrupt=False,  # `run` says how to go on
 )
 register(app)

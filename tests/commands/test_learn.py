@@ -24,6 +24,7 @@ def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
         for field in msgspec.structs.fields(kind):
             assert f"--{field.name.replace('_', '-')}" in text
     assert "Examples a step" in text  # a setting's docstring
+    assert "empty-" not in text  # cyclopts adds such an option for each list by default
 
 
 def test_settings_stand_under_titles(capsys: Captured) -> None:

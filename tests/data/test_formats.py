@@ -53,6 +53,7 @@ def test_a_page_is_its_visible_text() -> None:
         "One bold line.\n\ntwo\nlines"
     )
     assert html("<p>a\ue003b \ue000c").text == "a b c"
+    assert html("<nav><a>Home</a><a>Shop</a></nav><p>a").text == "a"
 
 
 def test_headings_and_tables_of_a_page() -> None:

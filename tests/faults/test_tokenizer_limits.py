@@ -14,6 +14,7 @@ import pytest
 
 from bertkit.errors import TokenizerError
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.limits import MAX_TOKEN
 from bertkit.text.train import train
 
 CODE = """import resource, sys
@@ -94,7 +95,7 @@ def template(count: int) -> Change:
 
 CHANGES: dict[str, tuple[str, Change]] = {
     **{f"{kind} token {n}": (kind, token(n)) for kind in ("unigram", "wordpiece", "bpe") for n in
-       (1_001, 150_000, 1_000_000)},
+       (MAX_TOKEN + 1, 150_000, 1_000_000)},
     "added token": ("wordpiece", added(100_000)),
     "added tokens": ("wordpiece", added(900, 3_000)),
     "normalizer": ("unigram", replace("normalizer", 5_000)),
@@ -109,7 +110,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "word": ("wordpiece", lambda spec: spec["model"].update(max_input_chars_per_word=10**9)),
 }  # fmt: skip
 HARMLESS: dict[str, tuple[str, Change]] = {
-    **{f"{kind} token": (kind, token(1_000)) for kind in ("unigram", "wordpiece", "bpe")},
+    **{f"{kind} token": (kind, token(MAX_TOKEN)) for kind in ("unigram", "wordpiece", "bpe")},
     "normalizer": ("unigram", replace("normalizer", 9, depth=3)),
     "replacements": ("bpe", step("normalizer", type="Sequence", normalizers=[
         {"type": "Replace", "pattern": {"String": letter}, "content": "ab"} for letter in "mnopqrst"
@@ -164,7 +165,7 @@ def test_tokenizer_json_within_limits_is_loaded(specs: dict[str, str], tmp_path:
     assert {name: said for name, said in found.items() if said != "loaded"} == {}
 
 
-@pytest.mark.parametrize("size", [1_001, 200_000])
+@pytest.mark.parametrize("size", [MAX_TOKEN + 1, 200_000])
 @pytest.mark.parametrize(
     "name",
     ["vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json"],

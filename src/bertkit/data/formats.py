@@ -121,7 +121,7 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
 
 # ---- HTML
 
-UNSEEN = ("script", "style", "noscript", "template")
+UNSEEN = ("script", "style", "noscript", "template", "nav")
 LEVELS = {"title": 0, "h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
 PARAGRAPHS = (
     *LEVELS,

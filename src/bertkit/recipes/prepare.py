@@ -234,9 +234,9 @@ def _weigh(
     total = sum(u.characters for u in units)
     place = next(p for p in (work, *work.absolute().parents) if p.exists())
     needed, free = int(todo * rate) + (1 << 20), shutil.disk_usage(place).free
-    millions = total * tokens / max(characters, 1) / 1e6
+    expected = total * tokens / max(characters, 1)
     say(
-        f"{total / 1e6:,.1f} M characters: about {millions:,.1f} M tokens, {_size(total * rate)}"
+        f"{total:,} characters: about {expected:,.0f} tokens, {_size(total * rate)}"
         + (f", of which {_size(todo * rate)} are left to do" if todo < total else "")
     )
     if needed > free:

@@ -59,7 +59,7 @@ KEYS = Keys(
         **dict.fromkeys(("files_loaded", "is_local", "local_files_only"), _METADATA),
         **dict.fromkeys(("padding_side", "pad_to_multiple_of", "pad_token_type_id"), _PADDING),
         **dict.fromkeys(("max_length", "stride", "truncation_strategy"), _CALL),
-        **dict.fromkeys(("vocab_file", "merges_file", "tokenizer_file"), _FILES),
+        **dict.fromkeys(("vocab_file", "merges_file", "tokenizer_file", "gguf_file"), _FILES),
         **dict.fromkeys(("source_spm", "target_spm", "target_vocab_file"), _FILES),
         **dict.fromkeys(("response_template", "response_schema"), _CHAT),
         "chat_control_tokens": "bertkit encodes special tokens in messages as ordinary text",

@@ -13,9 +13,17 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from bertkit.errors import TokenizerError
 from bertkit.storage import SETTINGS as MOST
 from bertkit.storage import VOCABULARY, read_bytes, read_json
-from bertkit.text.classes import CLASSES, CONFIG, KEYS, OTHER, TokenizerClass, find_class
+from bertkit.text.classes import CLASSES, CONFIG, KEYS, TokenizerClass, find_class
 from bertkit.text.limits import check_added
 from bertkit.text.specials import ROLES, named_token
+
+SPECIAL_TOKENS = (
+    *(f"{role}_token" for role in ROLES),
+    "additional_special_tokens",
+    "extra_special_tokens",
+    "model_specific_special_tokens",
+)
+"""Keys of special_tokens_map.json; other keys that end with `_token` name further tokens."""
 
 MAX_SENTINELS = 10_000
 """Sentinel tokens of a T5."""
@@ -33,7 +41,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path, names = folder / CONFIG, folder / "special_tokens_map.json"
     settings = read_dict(path) if path.is_file() else {}
     if "added_tokens_decoder" not in settings and names.is_file():
-        settings |= read_dict(names)
+        settings |= _read_special_tokens(names)
     if (folder / "chat_template.jinja").is_file():  # where transformers 5 writes it
         settings["chat_template"] = read_text(folder / "chat_template.jinja")
     if settings.get("tokenizer_class") is None and (folder / "config.json").is_file():
@@ -56,6 +64,20 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if side not in ("left", "right", None):
         raise TokenizerError(f"{path}: truncation_side is {side!r}; write 'left' or 'right'")
     return settings
+
+
+def _read_special_tokens(path: Path) -> dict[str, Any]:
+    """Read special_tokens_map.json.
+
+    Raises:
+        TokenizerError: If it contains a setting of tokenizer_config.json, which would have an
+            effect in transformers.
+    """
+    content = read_dict(path)
+    known = {*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral} - {*SPECIAL_TOKENS}
+    if settings := known & {*content}:
+        raise TokenizerError(f"{path}: {min(settings)} is not a special token; move it to {CONFIG}")
+    return content
 
 
 def read_text(path: Path) -> str:
@@ -108,6 +130,8 @@ def apply_settings(
     named = find_class(settings)
     if named.rebuilds:
         _apply_normalizer(settings, core, named, folder)
+    if named.rebuilds:
+        _check_roles(settings, core, folder)
     if named.rebuilds and not built:
         _apply_byte_level(settings, core, named, folder)
         _check_agreement(settings, core, named, folder)
@@ -157,24 +181,48 @@ def _check_agreement(
         key: values for key, values in _behavior(core, settings).items() if key in named.reads
     }
     for key, values in expected.items():
-        if settings.get(key) is not None and settings[key] not in values:
+        is_null = settings.get(key, values[0]) is None
+        if (not is_null and settings.get(key, values[0]) not in values) or (
+            is_null and key == "add_prefix_space" and None not in values
+        ):
             raise _contradiction(folder, key, settings[key], f"{values[0]!r}")
     tokens = core.encode("").tokens
     for role, place in zip(named.adds, (0, -1), strict=True):
         token = None if role is None else named_token(settings, role)
-        if token is not None and (not tokens or tokens[place] != token):
+        missing = settings.get(f"{role}_token", "") is None
+        if missing or (token is not None and (not tokens or tokens[place] != token)):
             raise _contradiction(folder, f"{role}_token", token, "another token")
     unknown = named_token(settings, "unk")
+    is_unigram = isinstance(core.model, models.Unigram)
+    if is_unigram and settings.get("unk_token", "") is None:
+        raise _contradiction(folder, "unk_token", None, "an unknown token")
     if unknown is None or isinstance(core.model, models.WordLevel):
         return
     if isinstance(core.model, models.Unigram):
-        if "split_by_punct" not in named.reads or named is OTHER:
+        if named not in (CLASSES["DebertaV2Tokenizer"], CLASSES["CamembertTokenizer"]):
             return  # the other classes have a fixed unknown token
         actual = core.id_to_token(core.model.tokenize("\U0010ffff")[0].id)
     else:
         actual = core.model.unk_token
     if actual not in (None, unknown):
         raise _contradiction(folder, "unk_token", unknown, repr(actual))
+
+
+def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
+    """Check that BOS, EOS and mask tokens are added tokens of Unigram or of GPT's BPE.
+
+    The classes of transformers would add them, and split texts at them.
+    """
+    model = core.model
+    if isinstance(model, models.BPE) and not model.end_of_word_suffix:
+        return
+    if not isinstance(model, models.Unigram | models.BPE):
+        return
+    added = {token.content for token in core.get_added_tokens_decoder().values()}
+    for role in ("bos", "eos", "mask"):
+        token = named_token(settings, role)
+        if token is not None and token not in added:
+            raise _contradiction(folder, f"{role}_token", token, "no such added token")
 
 
 def _contradiction(folder: Path, key: str, value: object, actual: str) -> TokenizerError:
@@ -196,7 +244,7 @@ def _behavior(
         values["keep_accents"] = (plain != "e",)
     values["split_by_punct"] = ("Punctuation" in steps,)
     if "ByteLevel" in steps:
-        values["add_prefix_space"] = (steps["ByteLevel"]["add_prefix_space"],)
+        values["add_prefix_space"] = (steps["ByteLevel"]["add_prefix_space"], None)
     elif "Metaspace" in steps:
         scheme = steps["Metaspace"]["prepend_scheme"]
         deberta = "split_by_punct" in find_class(settings).reads
