@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bertkit.errors import TokenizerError
-from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.limits import MAX_TOKEN
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
 CODE = """import resource, sys
