@@ -86,7 +86,7 @@ def test_shards_with_an_index(folder: Path) -> None:
     index.write_text(json.dumps({"metadata": {}, "weight_map": place}), encoding="utf-8")
     assert same(weights(folder), before)
     (folder / place[names[0]]).unlink()
-    with pytest.raises(CheckpointError, match=r"named in .* but missing"):
+    with pytest.raises(CheckpointError, match=r"-of-00002.safetensors: missing"):
         load(folder)
 
 
@@ -236,7 +236,7 @@ def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> N
     source = saved(tokenizer, tmp_path / "source", ("pooler",))
     pooling = {"pooling_mode_weightedmean_tokens": True}
     place = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
-    with pytest.raises(CheckpointError, match=r"pooling by \['weightedmean_tokens'\]"):
+    with pytest.raises(CheckpointError, match="pooling_mode_weightedmean_tokens"):
         load(place)
 
 

@@ -370,7 +370,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "modules of no kind": (write("modules.json", b"{}"), "not a list of modules"),
     "unknown module": (
         write("modules.json", b'[{"path": "", "type": "mine.Code"}]'),
-        "a module 'Code', which bertkit has not",
+        "a module 'mine.Code', which bertkit has not",
     ),
     "module that leaves the folder": (
         write("modules.json", b'[{"path": "../x", "type": "Transformer"}]'),

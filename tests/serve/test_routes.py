@@ -322,7 +322,7 @@ def test_too_much_is_413(server: Server) -> None:
 def test_a_search_costs_what_it_is_to_find(store: str | None) -> None:
     if store is None:
         pytest.skip("LanceDB is not installed: pip install 'bertkit[search]'")
-    pipeline = SearchPipeline(store, "fp32")
+    pipeline = SearchPipeline(store, "fp32", "cpu")
     (few,), (many,) = (pipeline.prepare(["c d"], long="error", top=top) for top in (10, 1000))
     assert many.tokens > few.tokens + 3000  # a batch by itself, and not one of hundreds in it
     assert many.answer_bytes > 100 * few.answer_bytes // 2

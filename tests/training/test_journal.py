@@ -40,5 +40,5 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
-    with pytest.raises(TrainingError, match=r"journal\.jsonl: cannot be read"):
+    with pytest.raises(TrainingError, match=r"journal\.jsonl: not a file"):
         Journal(tmp_path).rewind(0)

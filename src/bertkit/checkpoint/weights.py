@@ -70,6 +70,8 @@ def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str
             if len(names) > MOST_TENSORS:
                 raise ValueError(f"{len(names):,} tensors, and at most {MOST_TENSORS:,} are read")
             return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; {remedy}") from None
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path}: truncated or damaged ({error}); {remedy}") from None
 
