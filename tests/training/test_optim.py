@@ -151,13 +151,18 @@ DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 
 NORM = NormSettings(place="pre", final=True)
 
 
-def test_the_norm_above_all_layers_learns_as_fast_as_the_head() -> None:
+def test_final_norm_has_the_learning_rate_of_the_last_layer() -> None:
     model = tiny_model(20, "classify", labels=("a", "b"), layers=2, norm=NORM)
     weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
     rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
-    for name in ("encoder.norm.weight", "encoder.norm.bias", "heads.classify.out.weight"):
-        assert rates[id(weights[name])] == 0.1, name
+    assert rates[id(weights["heads.classify.out.weight"])] == 0.1
+    for name in (
+        "encoder.norm.weight",
+        "encoder.norm.bias",
+        "encoder.blocks.1.attention.out.weight",
+    ):
+        assert rates[id(weights[name])] == pytest.approx(0.1 * 0.5), name
     below = weights["encoder.embedding.norm.weight"]  # the control: the norm at the bottom
     assert rates[id(below)] == pytest.approx(0.1 * 0.5**3)
 
