@@ -187,7 +187,7 @@ def test_the_page_has_every_option_with_its_meaning(capsys: Captured) -> None:
     page = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "SHOP Where." in page
     assert "--loaves INT How many. [default: 1]" in page
-    assert "--oven INT... --empty-oven In these; once for each." in page
+    assert "--oven INT... In these; once for each." in page
 
 
 def test_results_are_printed_as_they_come(capsys: Captured) -> None:
