@@ -70,9 +70,15 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+def _is_scaled(theirs: Mapping[str, Any]) -> Any:
+    """Return whether states are scaled before the output matrix: by default if it is tied."""
+    scaled = theirs.get(SCALED)
+    return theirs.get("tie_word_embeddings", True) if scaled is None else scaled
+
+
 def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
     layers = theirs.get("num_decoder_layers") or theirs.get("num_layers", 6)
-    return {**_read(theirs), "layers": layers, "head.lm_scaled": theirs.get(SCALED)}
+    return {**_read(theirs), "layers": layers, "head.lm_scaled": _is_scaled(theirs)}
 
 
 def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
@@ -195,7 +201,7 @@ T5 = Family(
             "attention.causal": True,
             "attention.cross": True,
         },
-        defaults={**_DEFAULTS, "head.lm_scaled": None},
+        defaults={**_DEFAULTS, "head.lm_scaled": True},
         activation="dense_act_fn",
         aliases=ALIASES,
         special=Special(
