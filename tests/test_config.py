@@ -196,7 +196,7 @@ def test_there_is_a_run_file_for_each_size() -> None:
 def test_a_settings_meaning_is_the_docstring_below_it() -> None:
     meant = explained(Train)
     assert meant["batch_size"] == "Samples a step."
-    assert meant["precision"].startswith("bf16 computes with bf16 weights")
+    assert meant["precision"].startswith("Mixed precision (bf16")
     assert "log_every" not in meant
     assert set(meant) <= set(Train.__struct_fields__)
 

@@ -25,6 +25,18 @@ class Keys:
     irrelevant: Mapping[str, str] = field(default_factory=dict)
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    def unsupported(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the unsupported keys whose values change the output, with their values.
+
+        Args:
+            settings: The content of the file.
+        """
+        return [
+            f"{key} = {settings[key]!r} (only {' or '.join(map(repr, values))})"
+            for key, values in self.neutral.items()
+            if key in settings and settings[key] not in values
+        ]
+
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check that no unsupported key changes the output.
 
@@ -35,10 +47,5 @@ class Keys:
             ValueError: If an unsupported key has a value that is not neutral. The message names all
                 such keys.
         """
-        wrong = [
-            f"{key} = {settings[key]!r} (only {' or '.join(map(repr, values))})"
-            for key, values in self.neutral.items()
-            if key in settings and settings[key] not in values
-        ]
-        if wrong:
+        if wrong := self.unsupported(settings):
             raise ValueError(f"{', '.join(wrong)}: not supported by bertkit")

@@ -209,14 +209,13 @@ def _unsupported(settings: Mapping[str, Any], place: Path) -> str:
             messages.append(f"do_sample = true with num_beams = {settings['num_beams']}")
     if settings.get("early_stopping") == "never":
         messages.append("early_stopping = 'never'")
-    try:
-        Keys(neutral=neutral).check(settings)
-    except ValueError as error:
-        messages.append(str(error))
+    messages += Keys(neutral=neutral).unsupported(settings)
     if not messages:
         return ""
-    said = "; ".join(messages).removesuffix(": not supported by bertkit")
-    return f"{place}: {said}: not supported by bertkit; remove it from the file to generate texts"
+    return (
+        f"{place}: {', '.join(messages)}: not supported by bertkit; remove it from the file to "
+        "generate texts"
+    )
 
 
 def _words(settings: Mapping[str, Any], place: Path) -> list[list[Any]]:

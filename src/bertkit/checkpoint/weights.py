@@ -140,9 +140,7 @@ def untie(
         return config
     if torch.equal(output, embedding):
         return config
-    scaled = config.head.has_scaled_states
-    head = structs.replace(config.head, lm_tied=False, lm_scaled=scaled)
-    return structs.replace(config, head=head)
+    return structs.replace(config, head=structs.replace(config.head, lm_tied=False))
 
 
 def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:

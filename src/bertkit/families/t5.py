@@ -83,8 +83,7 @@ def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
     scaled = config.head.lm_scaled
-    written = {**_write(config), "num_decoder_layers": config.layers}
-    return written if scaled is None else {**written, SCALED: scaled}
+    return {**_write(config), "num_decoder_layers": config.layers, SCALED: scaled}
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:

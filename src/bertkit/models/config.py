@@ -207,13 +207,9 @@ class HeadSettings(Settings, frozen=True):
     lm_tied: bool = True
     """Whether next words are found by the token embedding itself; many a Llama has a matrix of its
     own."""
-    lm_scaled: bool | None = False
-    """Whether to divide states by √D before the output matrix; T5 does so if it is tied."""
-
-    @property
-    def has_scaled_states(self) -> bool:
-        """Whether states are divided by √D before the output matrix."""
-        return self.lm_tied if self.lm_scaled is None else self.lm_scaled
+    lm_scaled: bool = False
+    """Whether to divide states by √D before the output matrix (`true` in T5; T5 v1.1 has `false`,
+    and `lm_tied = false`)."""
 
 
 class TransformerConfig(Settings, frozen=True):

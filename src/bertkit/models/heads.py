@@ -84,7 +84,7 @@ class CausalLM(LanguageModelHead):
         self.bias = nn.Parameter(torch.zeros(config.vocab)) if config.head.lm_bias else None
         shape = config.vocab, config.width
         self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
-        self.scale = config.hidden**-0.5 if config.head.has_scaled_states else None
+        self.scale = config.hidden**-0.5 if config.head.lm_scaled else None
         self.product: nn.Module | None = None
         """The output matrix as an engine runs it."""
 

@@ -156,7 +156,7 @@ def build(
     encoder, top = _stacks(config, decoder)
     model = Model(encoder, _heads(heads, top or encoder, labels), top)
     initialize(model)
-    if (top or encoder).config.head.lm_scaled is not False:
+    if (top or encoder).config.head.lm_scaled:
         # T5's states are divided by √D before they meet the embedding: a smaller one would make
         # all words alike for long. Source: google-research/text-to-text-transfer-transformer
         nn.init.normal_(encoder.embedding.tokens.weight)
