@@ -113,7 +113,7 @@ def test_collection_of_an_older_version_keeps_its_words(
     opened: Opened, request: pytest.FixtureRequest
 ) -> None:
     if request.node.callspec.params["opened"] == "lance":
-        pytest.skip("test_older_store_is_searched_with_its_own_index")
+        pytest.skip("for Qdrant; test_older_store_is_searched_with_its_own_index covers LanceDB")
     with contextlib.suppress(SearchError):  # which is raised after the collection is made
         opened(msgspec.structs.replace(SPEC, version=3))
     old = opened()
