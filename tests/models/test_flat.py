@@ -94,7 +94,11 @@ def test_the_record_of_an_old_run_is_the_same_model(family: Family) -> None:
     training |= {"dense_dropout": "dropout"} if family is MPNET else {}
     training |= {"answer_dropout": "head_dropout"} if family is MODERNBERT else {}
     record = {"config": {"model": {**old, **training}}}
-    assert renamed(record) == {"config": {"model": plain(config)}}
+    expected = plain(config)
+    expected["head"].pop("mlm_activation", None)  # newer than flat names
+    found = renamed(record)["config"]["model"]
+    found["head"].pop("mlm_activation", None)
+    assert found == expected
     other = {"config": {"model": {**old, **training, "norm_eps": 0.5}}}
     assert renamed(other) != renamed(record)
     assert renamed({"step": 1}) == {"step": 1}

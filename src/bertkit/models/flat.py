@@ -42,9 +42,9 @@ MOVED: Mapping[str, tuple[str, ...]] = {
 
 OF_TRAINING = frozenset(
     {"attention.output_dropout", "head.dense_dropout", "head.tag_dropout"}
-    | {"head.choose_dropout", "head.answer_dropout", "head.sop_dropout"}
+    | {"head.choose_dropout", "head.answer_dropout", "head.sop_dropout", "head.mlm_activation"}
 )
-"""Settings that decide no vector, and which fingerprints leave out."""
+"""Settings of training and of heads that change no embedding; fingerprints do not include them."""
 
 WINDOW_BASE, GLOBAL_EVERY = 10_000.0, 3
 """What `window_rotary` and `global_every` were by default."""
