@@ -78,9 +78,7 @@ class Encoding:
 
     def span(self, which: int) -> slice:
         """The indices of the text's tokens (0), or of the pair's (1): they stand together."""
-        count = self.sequence.count(which)
-        start = self.sequence.index(which) if count else 0
-        return slice(start, start + count)
+        return _span_in(self.sequence, which)
 
     def covering(self, start: int, end: int, which: int = 0) -> NDArray[np.int64]:
         """The indices of the tokens that hold any of the characters [start, end) of a text."""
@@ -97,13 +95,9 @@ class Encoding:
 
         `truncated` None says whether any token was left out.
         """
-        keep = np.ones(len(self), dtype=np.bool_)
-        for which, (start, end) in kept.items():
-            span = self.span(which)
-            keep[span.start : span.start + start] = False
-            keep[span.start + end : span.stop] = False
-        lost = not keep.all() if truncated is None else truncated
-        return self.only(np.flatnonzero(keep), truncated=lost)
+        indices = np.array(tokens_in(kept, self.sequence), dtype=np.intp)
+        lost = len(indices) < len(self) if truncated is None else truncated
+        return self.only(indices, truncated=lost)
 
     def windows(self, which: int, max_length: int, overlap: int) -> list[Encoding]:
         """Windows over one text's tokens; each has the special tokens and the other text.
@@ -117,7 +111,30 @@ class Encoding:
         spans = strides(length, max_length - len(self) + length, overlap)
         if len(spans) == 1:
             return [self]
-        return [self.cut({which: each}, truncated=self.truncated) for each in spans]
+        before, after = np.arange(span.start), np.arange(span.stop, len(self))
+        return [
+            self.only(
+                np.concatenate([before, np.arange(span.start + start, span.start + end), after]),
+                truncated=self.truncated,
+            )
+            for start, end in spans
+        ]
+
+
+def _span_in(sequence: Sequence[int | None], which: int) -> slice:
+    count = sequence.count(which)
+    start = sequence.index(which) if count else 0
+    return slice(start, start + count)
+
+
+def tokens_in(kept: Mapping[int, tuple[int, int]], sequence: Sequence[int | None]) -> list[int]:
+    """Return the indices of the tokens [start, end) of some texts, and of all other tokens."""
+    keep = np.ones(len(sequence), dtype=np.bool_)
+    for which, (start, end) in kept.items():
+        span = _span_in(sequence, which)
+        keep[span.start : span.start + start] = False
+        keep[span.start + end : span.stop] = False
+    return np.flatnonzero(keep).tolist()
 
 
 def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
@@ -306,13 +323,24 @@ def _span(length: int, kept: int, side: Side) -> tuple[int, int]:
     return (0, kept) if side == "right" else (length - kept, length)
 
 
-def from_raw(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | None) -> Encoding:
-    """`prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
-    neither is part of the text."""
+def from_raw(
+    raw: tokenizers.Encoding,
+    prompt: int,
+    spaced: Sequence[Text] | None,
+    kept: Sequence[int] | None = None,
+) -> Encoding:
+    """Convert the tokens of the library.
+
+    `prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
+    neither is part of the text. Of a truncated text, only the tokens at the indices `kept` are
+    converted if possible, for lists of all tokens of a long text take long.
+    """
+    if kept is not None and not prompt and spaced is None:
+        return _kept_of(raw, kept)
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
-    words, sequence = raw.word_ids, _sequence(raw, prompt)
+    words, sequence = raw.word_ids, sequence_of(raw, prompt)
     if prompt:
         offsets = np.maximum(offsets - prompt, 0)
         words = [None if s is None else w for s, w in zip(sequence, words, strict=True)]
@@ -325,11 +353,25 @@ def from_raw(raw: tokenizers.Encoding, prompt: int, spaced: Sequence[Text] | Non
             for w, s in zip(words, sequence, strict=True)
         ]
         offsets[later] = np.maximum(offsets[later] - 1, 0)
-    return Encoding(ids, types, offsets, words, sequence, False)
+    encoding = Encoding(ids, types, offsets, words, sequence, False)
+    return encoding if kept is None else encoding.only(np.array(kept))
 
 
-def _sequence(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
-    """The text of each token; None for special tokens, and for those of the prompt."""
+def _kept_of(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:
+    ids, types = raw.ids, raw.type_ids
+    offsets = [raw.token_to_chars(i) or (0, 0) for i in kept]  # none of a special token
+    return Encoding(
+        np.array([ids[i] for i in kept], dtype=np.int64),
+        np.array([types[i] for i in kept], dtype=np.int64),
+        np.array(offsets, dtype=np.int64).reshape(-1, 2),
+        [raw.token_to_word(i) for i in kept],
+        [raw.token_to_sequence(i) for i in kept],
+        True,
+    )
+
+
+def sequence_of(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
+    """Return the text of each token; None for special tokens, and for those of the prompt."""
     if not prompt:
         return raw.sequence_ids
     owners = zip(raw.sequence_ids, raw.offsets, strict=True)

@@ -30,7 +30,9 @@ from bertkit.text.encoding import (
     encode_raw,
     from_raw,
     is_words,
+    sequence_of,
     spans_to_keep,
+    tokens_in,
     with_prompts,
     words_lose_their_space,
 )
@@ -367,37 +369,54 @@ class Tokenizer:
             raise DataError('truncate="second" needs a pair; use "first" for a single text')
         before = prompts or [""] * len(texts)
         encodings = []
-        for i, whole in enumerate(self._whole(texts, pairs, before)):
-            if limit is None or len(whole) <= limit:
-                encodings.append(whole)
-                continue
-            lengths = whole.sequence.count(0), whole.sequence.count(1)
-            room = limit - len(whole) + sum(lengths)
-            where = f"text {i}: " if len(texts) > 1 else ""
-            side = self.truncation_side
-            if side == "left" and before[i] and truncate != "error":
-                raise DataError(
-                    f"{where}{len(whole)} tokens, but the limit is {limit}; truncation_side = "
-                    "'left' would remove the prompt; use windows(), or omit the prompt"
-                )
-            spans = spans_to_keep(lengths, room, limit, truncate, side, where)
-            encodings.append(whole.cut(spans, truncated=True))
+        for i, (raw, words) in enumerate(self._raw(texts, pairs, before)):
+            prompt, kept = len(before[i]), None
+            if limit is not None and len(raw) > limit:
+                sequence = sequence_of(raw, prompt)
+                lengths = sequence.count(0), sequence.count(1)
+                room = limit - len(raw) + sum(lengths)
+                where = f"text {i}: " if len(texts) > 1 else ""
+                side = self.truncation_side
+                if side == "left" and prompt and truncate != "error":
+                    raise DataError(
+                        f"{where}{len(raw)} tokens, but the limit is {limit}; truncation_side = "
+                        "'left' would remove the prompt; use windows(), or omit the prompt"
+                    )
+                spans = spans_to_keep(lengths, room, limit, truncate, side, where)
+                kept = tokens_in(spans, sequence)
+            encodings.append(self._encoding(raw, prompt, words, kept))
         return encodings
+
+    def _raw(
+        self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
+    ) -> Iterator[tuple[tokenizers.Encoding, Sequence[Text] | None]]:
+        """Yield tokens as the library gives them, and the words that were given a space."""
+        spaced = len(texts) > 0 and is_words(texts[0]) and self._words_lose_their_space
+        columns = [texts] if pairs is None else [texts, pairs]
+        each = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
+        for raw, *row in zip(each, *columns, strict=True):
+            yield raw, row if spaced else None
+
+    def _encoding(
+        self,
+        raw: tokenizers.Encoding,
+        prompt: int,
+        words: Sequence[Text] | None,
+        kept: Sequence[int] | None = None,
+    ) -> Encoding:
+        encoding = from_raw(raw, prompt, words, kept)
+        if self._numbering is not None:
+            ids = self._numbered(raw)
+            encoding = replace(encoding, ids=ids if kept is None else ids[kept])
+        if not self._has_types:
+            encoding = replace(encoding, types=np.zeros_like(encoding.types))
+        return encoding
 
     def _whole(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None, prompts: Sequence[str]
     ) -> Iterator[Encoding]:
-        split = len(texts) > 0 and is_words(texts[0])
-        spaced = split and self._words_lose_their_space
-        columns = [texts] if pairs is None else [texts, pairs]
-        each = encode_raw(self.core, with_prompts(prompts, texts), pairs, spaced=spaced)
-        for raw, prompt, *row in zip(each, prompts, *columns, strict=True):
-            encoding = from_raw(raw, len(prompt), row if spaced else None)
-            if self._numbering is not None:
-                encoding = replace(encoding, ids=self._numbered(raw))
-            if not self._has_types:
-                encoding = replace(encoding, types=np.zeros_like(encoding.types))
-            yield encoding
+        each = zip(self._raw(texts, pairs, prompts), prompts, strict=True)
+        return (self._encoding(raw, len(prompt), words) for (raw, words), prompt in each)
 
     def _numbered(self, raw: tokenizers.Encoding) -> NDArray[np.int64]:
         if self._numbering is None:
