@@ -8,6 +8,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,15 @@ def render(
     )
 
 
-def environment(folder: Path, *, autoescape: bool = True) -> Environment:
-    """Where templates are found, and what they can ask of the parts of a page."""
+@cache
+def environment(folder: Path) -> Environment:
+    """Return the templates of a directory and of bertkit, with tests for the parts of a page.
+
+    Cached, for an environment keeps the templates that it has compiled.
+    """
     made = Environment(
         loader=FileSystemLoader([folder, FILES]),
-        autoescape=autoescape,
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -169,6 +174,7 @@ def _data(document: Explanation | DecoderSteps) -> dict[str, Any]:
     return {"title": " ".join(document.text.split())[:60], "data": Markup(data)}
 
 
+@cache
 def source(function: Callable[..., Any]) -> Source:
     """Where in the repository something is computed, and how."""
     function = inspect.unwrap(function)
