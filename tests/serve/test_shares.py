@@ -6,6 +6,7 @@ The figures are batches and decoding steps, not seconds.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -136,26 +137,47 @@ def test_light_client_is_served_between_decoding_steps() -> None:
     assert log.index(["light"]) <= 2
 
 
-def test_decoding_goes_on_between_the_batches_of_others() -> None:
-    """A run gets steps for about as many tokens as the batches read."""
+class Slow(Logged):
+    """A pipeline whose batches take 40 ms."""
+
+    def run(self, works: Sequence[Work]) -> list[Any]:
+        time.sleep(0.04)
+        return super().run(works)
+
+
+class SlowDecoder(Decoder):
+    """A pipeline whose steps take 2 ms."""
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
+        steps = super().steps(works)
+        while True:
+            time.sleep(0.002)
+            try:
+                yield next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+
+def test_batches_and_decoding_steps_take_the_same_time() -> None:
     log: list[Any] = []
-    queue, decoder = batcher(queue=1_000_000, batch=4096), Decoder(log)
-    other = Logged(log, held=True)
+    queue, decoder = batcher(queue=1_000_000, batch=4096), SlowDecoder(log)
+    other = Slow(log, held=True)
 
     async def run() -> None:
         first = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
-        await asyncio.to_thread(other.began.wait)
-        works = [Sized(4096, number) for number in range(8)]
+        await asyncio.sleep(0.1)
+        works = [Sized(4096, number) for number in range(9)]
         heavy = asyncio.ensure_future(queue.answers(other, works, client=("key", "0")))
-        run = asyncio.ensure_future(queue.answers(decoder, [Sized(100, "text")], client=LIGHT))
+        run = asyncio.ensure_future(queue.answers(decoder, [Sized(200, "text")], client=LIGHT))
         await asyncio.sleep(0)
         other.go.set()
         await asyncio.gather(first, heavy, run)
 
     asyncio.run(run())
     queue.close()
-    steps = [log[:index].count("step") for index, entry in enumerate(log) if entry != "step"]
-    assert steps[3] >= 60  # after two batches of 4,096 tokens
+    places = [place for place, entry in enumerate(log) if entry not in ("step", ["first"])]
+    between = log[places[1] : places[7]].count("step")  # 6 batches of 40 ms, and steps of 2 ms
+    assert 30 <= between <= 130
 
 
 @pytest.mark.parametrize("decoded", [True, False])

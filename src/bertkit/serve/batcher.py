@@ -2,7 +2,7 @@
 
 The requests of one pipeline go through the model together, in turns of their clients, as soon as
 the model is free; none waits for a fuller batch. Texts are generated between the batches, step by
-step, for about the same time.
+step, and take about as much time as the batches.
 """
 
 from __future__ import annotations
@@ -253,6 +253,8 @@ class Batcher:
     # ---- the models' thread
 
     def _loop(self) -> None:
+        """Alternate batches and decoding steps, so that both take the same time if both wait."""
+        ahead = 0.0  # seconds that decoding has taken more than batches
         while True:
             with self._changed:
                 self._live = {one: live for one, live in self._live.items() if live}
@@ -260,10 +262,19 @@ class Batcher:
                     if self._closed:
                         return
                     self._changed.wait()
-                batch = self._take()
-                new = {live: self._taken(live) for live in self._live.values()}
-            tokens = 0 if batch is None else self._answer(*batch)
-            self._decode(new, tokens)
+                decodes = bool(self._live or self._runs)
+                batch = self._take() if self._urgent or ahead >= 0 or not decodes else None
+                new = {} if batch else {one: self._taken(one) for one in self._live.values()}
+            start = time.perf_counter()
+            if batch is not None:
+                self._answer(*batch)
+            else:
+                self._decode(new)
+            seconds = time.perf_counter() - start
+            if not (decodes and self._jobs):
+                ahead = 0.0
+            else:
+                ahead += seconds if batch is None else -seconds
 
     def _taken(self, live: LiveWriting) -> list[LiveText]:
         before = Counter[Client]()
@@ -276,18 +287,13 @@ class Batcher:
             self._wait(client, -cost)
         return taken
 
-    def _decode(self, new: dict[LiveWriting, list[LiveText]], tokens: float) -> None:
-        """Decode for about the time in which a model reads these tokens, one step at least.
-
-        The texts and runs with the lowest cost so far are next.
-        """
+    def _decode(self, new: dict[LiveWriting, list[LiveText]]) -> None:
+        """Read new prompts, or do a step of the texts or run with the lowest cost so far."""
         for live, texts in new.items():
             if texts:
-                tokens -= self._step(live, texts)
-        while decoders := self._decoders():
-            tokens -= self._step(min(decoders, key=lambda one: one.cost), [])
-            if tokens <= 0 or self._urgent:
-                return
+                self._step(live, texts)
+        if not any(new.values()) and (decoders := self._decoders()):
+            self._step(min(decoders, key=lambda one: one.cost), [])
 
     def _least(self) -> float:
         """The lowest cost of all that is decoded, with which others begin."""
@@ -296,12 +302,10 @@ class Batcher:
     def _decoders(self) -> list[LiveWriting | Run]:
         return [*(live for live in list(self._live.values()) if live.at_work), *self._runs]
 
-    def _step(self, one: LiveWriting | Run, new: list[LiveText]) -> float:
-        """One step; what it cost."""
+    def _step(self, one: LiveWriting | Run, new: list[LiveText]) -> None:
+        """Do one step, and charge its cost."""
         rows = one.step(new) if isinstance(one, LiveWriting) else self._step_run(one)
-        cost = STEP + rows
-        one.cost += cost
-        return cost
+        one.cost += STEP + rows
 
     def _step_run(self, run: Run) -> int:
         """One step of a run, which ends if all its clients have left."""
@@ -316,18 +320,17 @@ class Batcher:
         self._runs.remove(run)
         return 0
 
-    def _answer(self, pipeline: Pipeline, taken: Taken) -> int:
-        """Answer a batch, or begin to decode it; the tokens that were read for others to wait."""
+    def _answer(self, pipeline: Pipeline, taken: Taken) -> None:
+        """Answer a batch, or begin to decode it."""
         tokens = sum(job.works[index].tokens for job, index in taken)
         self.metrics.batch.observe(tokens)  # before: who has an answer finds its batch counted
         if hasattr(pipeline, "steps"):
             self._runs.append(Run(pipeline, taken, self._least()))
-            return 0
+            return
         start = time.perf_counter()
         self._run(pipeline, taken)
         seconds = time.perf_counter() - start
         self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
-        return tokens
 
     def _run(self, pipeline: Pipeline, taken: Taken) -> None:
         """Answer the works together or, if that fails, job by job."""
