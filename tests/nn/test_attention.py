@@ -79,7 +79,7 @@ def test_states_of_another_width_may_be_read() -> None:
     torch.testing.assert_close(layer(x[1:], memory[4:], one), whole[1:])
 
 
-@pytest.mark.parametrize("order", [{"causal": True}, {"window": 3}])
+@pytest.mark.parametrize("order", [{"causal": True}, {"window": 3}, {"window": 0}])
 def test_cross_attention_has_no_order(order: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="knows no such order"):
         AttentionContext(Packed.of([2]), cross=Packed.of([3]), **order)  # type: ignore[arg-type]

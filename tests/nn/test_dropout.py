@@ -37,3 +37,12 @@ def test_nothing_happens_in_evaluation_or_at_rate_zero() -> None:
     x = torch.randn(50)
     assert Dropout(0.5).eval()(x) is x
     assert dropout(x, 0.0) is x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_of_one_returns_zeros_without_gradient(dtype: torch.dtype) -> None:
+    x = torch.randn(10, dtype=dtype, requires_grad=True)
+    out = dropout(x, 1.0)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert not out.any()
+    assert not gradient.any()

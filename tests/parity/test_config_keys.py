@@ -152,6 +152,43 @@ def test_each_key_changes_the_output_as_in_transformers(
     assert not failures(published)
 
 
+LIMITS: list[tuple[str, str, float]] = [
+    ("modernbert-classify", "local_attention", 1),
+    ("modernbert-mlm", "local_attention", 0),
+    ("bert-classify", "hidden_dropout_prob", 1.0),
+    ("roberta-mlm", "attention_probs_dropout_prob", 1.0),
+    ("electra-choose", "summary_last_dropout", 1.0),
+    ("bart-lm", "activation_dropout", 1.0),
+    ("t5-lm", "dropout_rate", 1.0),
+]
+"""Smallest windows and largest dropout probabilities that transformers accepts."""
+
+
+@pytest.mark.parametrize(("name", "key", "value"), LIMITS)
+def test_key_at_its_limit_is_supported(
+    name: str,
+    key: str,
+    value: float,
+    tokenizer: bertkit.Tokenizer,
+    bpe: bertkit.Tokenizer,
+    tmp_path: Path,
+) -> None:
+    family, heads = CASES[NAMES.index(name)]
+    published = Published(family, heads, bpe if "lm" in family.heads else tokenizer, tmp_path)
+    assert published.verdict({**published.settings, key: value}) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("modernbert-mlm", "local_attention", -1), ("bert-classify", "hidden_dropout_prob", 1.01)],
+)
+def test_key_beyond_its_limit_is_rejected(
+    name: str, key: str, value: float, tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    published = Published(*CASES[NAMES.index(name)], tokenizer, tmp_path)
+    assert published.verdict({**published.settings, key: value}) == "rejected"
+
+
 def test_control_an_ignored_key_fails(
     tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

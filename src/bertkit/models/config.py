@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bertkit.config import Positive, Rate, Settings, at
+from bertkit.config import Positive, Settings, Share, at
 
 Base = Annotated[float, Meta(gt=1.0)]
 Count = Annotated[int, Meta(ge=1, lt=2**31)]
 Buckets = Annotated[int, Meta(ge=4, lt=2**31, multiple_of=4)]
-NamedRate = Rate | Literal["dropout", "head.dropout"]
-"""A rate, or the setting that says it."""
+Tokens = Annotated[int, Meta(ge=0, lt=2**31)]
+NamedRate = Share | Literal["dropout", "head.dropout"]
+"""A dropout probability, or the setting that contains it."""
 
 
 class LearnedPositions(Settings, frozen=True, tag_field="kind", tag="learned"):
@@ -104,8 +105,8 @@ class NormSettings(Settings, frozen=True):
 class WindowSettings(Settings, frozen=True):
     """Local attention in some of the layers."""
 
-    tokens: Count
-    """Local layers attend to so many tokens on each side."""
+    tokens: Tokens
+    """Number of tokens on each side that local layers attend to."""
     global_every: Count = 3
     """Layers 0, n, 2n, … use global attention, the others are local."""
     base: Base | None = None
@@ -129,7 +130,7 @@ class AttentionSettings(Settings, frozen=True):
     """Whether a token attends to itself and earlier ones alone (GPT, decoders)."""
     cross: bool = False
     """Whether each layer also attends to the states of an encoder (decoders)."""
-    output_dropout: Rate | None = None
+    output_dropout: Share | None = None
     """Before its residual sum; `dropout` by default, 0 in DistilBERT."""
 
 
@@ -190,7 +191,7 @@ class HeadSettings(Settings, frozen=True):
     """Whether every head begins with a dense layer, the pooler's activation and a norm."""
     bias: bool = True
     """Whether the dense layers of heads have biases."""
-    dropout: Rate | None = None
+    dropout: Share | None = None
     """Before the last layer of a classifier; `dropout` of the model by default."""
     dense_dropout: NamedRate = 0.0
     """Before a classifier's dense layer."""
@@ -238,9 +239,9 @@ class TransformerConfig(Settings, frozen=True):
     pad_id: Annotated[int, Meta(ge=0)] = 0
     """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
     at pad + 1."""
-    dropout: Rate = 0.1
+    dropout: Share = 0.1
     """Dropout of embeddings and before residual sums."""
-    attention_dropout: Rate = 0.1
+    attention_dropout: Share = 0.1
     """Dropout of attention weights."""
     positions: Positions = LearnedPositions()
     """How a model knows the order of its tokens."""

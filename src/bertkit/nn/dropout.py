@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each number with probability `rate` and scale the others to keep the mean."""
+    """Set each value to zero with probability `rate`, and scale the others to keep the mean."""
     if rate == 0.0:
         return x
     if x.device.type != "cpu":
@@ -27,6 +27,8 @@ def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     """
     if like.device.type != "cpu":
         return F.dropout(like.new_ones(shape), rate)
+    if rate == 1.0:
+        return like.new_zeros(shape)
     count, scale = math.prod(shape), 1.0 / (1.0 - rate)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = words.view(torch.int16)[:count].ge_(round(rate * 65536) - 32768)  # ones and zeros
