@@ -26,16 +26,18 @@ ENCODERS = {name: family for name, family in FAMILIES.items() if "mlm" in family
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def write_vocab(folder: Path, words: Iterable[str]) -> Path:
-    """The file of a WordPiece vocabulary: BERT's special tokens, then these words."""
-    path = folder / "vocab.txt"
-    path.write_text("\n".join([*SPECIALS, *words]), encoding="utf-8")
+def write_vocab(folder: Path, words: Iterable[str], *, pad: int = 0) -> Path:
+    """Write a WordPiece vocabulary: BERT's special tokens, with `[PAD]` at `pad`, then `words`."""
+    path, specials = folder / "vocab.txt", list(SPECIALS[1:])
+    specials.insert(pad, SPECIALS[0])
+    path.write_text("\n".join([*specials, *words]), encoding="utf-8")
     return path
 
 
-def tiny_tokenizer(words: Iterable[str]) -> Tokenizer:
+def tiny_tokenizer(words: Iterable[str], *, family: Family = BERT) -> Tokenizer:
+    """Return a WordPiece tokenizer with the padding id that the family requires."""
     with tempfile.TemporaryDirectory() as folder:
-        return Tokenizer.load(write_vocab(Path(folder), words))
+        return Tokenizer.load(write_vocab(Path(folder), words, pad=family.fixed.get("pad_id", 0)))
 
 
 def tiny_config(

@@ -28,6 +28,8 @@ def test_saved_token_ids_are_those_of_the_tokenizer(
     family = FAMILIES[name]
     if "lm" in family.heads and kind == "wordpiece":
         pytest.skip("models that generate have byte-level vocabularies")
+    if name == "mpnet" and kind == "wordpiece":
+        pytest.skip("bertkit trains WordPiece vocabularies with padding id 0, MPNet requires 1")
     tokenizer = train(english[:20], kind=kind, size=300)
     head = "lm" if "lm" in family.heads else "mlm"
     tiny_folder(tmp_path, tokenizer, head, family=family)

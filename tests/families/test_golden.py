@@ -40,7 +40,8 @@ SHAPE: dict[str, dict[str, Any]] = {
 
 def model_of(family: Family, heads: frozenset[str]) -> Model:
     """A model whose weights are computed from their names, the same on every machine."""
-    settings = {"hidden": 16, "layers": 2, "heads": 2, "max_positions": 24, "pad_id": 0}
+    settings = {"hidden": 16, "layers": 2, "heads": 2, "max_positions": 24}
+    settings["pad_id"] = family.fixed.get("pad_id", 0)
     config = tiny_config(12, family=family, **settings | SHAPE.get(family.name, {}))
     model = build(config, sorted(heads), labels=LABELS if heads & {*LABELLED} else ())
     with torch.no_grad():
@@ -70,7 +71,7 @@ def numbers(model: Model) -> dict[str, list[float]]:
 
 def witnessed(family: Family, folder: Path) -> dict[str, Any]:
     """What a file holds of a family: its config, and for each set of heads names and numbers."""
-    tokenizer = tiny_tokenizer(map(str, range(7)))
+    tokenizer = tiny_tokenizer(map(str, range(7)), family=family)
     record: dict[str, Any] = {"config": {}, "heads": {}}
     body: set[str] = set()
     for heads in sorted(family.architectures, key=sorted):

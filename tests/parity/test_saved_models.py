@@ -13,7 +13,9 @@ from tests.factories import ENCODERS, tiny_model
 import bertkit
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import load, save
+from bertkit.errors import BertkitError, CheckpointError, ConfigError
 from bertkit.families import FAMILIES
+from bertkit.recipes.run_file import read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
@@ -44,9 +46,7 @@ def test_saved_model_has_the_same_logits_in_transformers(
     if head not in family.heads:
         pytest.skip(f"{name} has no {head} head")
     if name == "mpnet" and tokenizer.pad != 1:
-        pytest.skip(
-            "transformers counts positions of MPNet from the constant 1, not from its pad id"
-        )
+        pytest.skip("transformers counts positions of MPNet from id 1, and save() rejects others")
     labels = ("a", "b") if head != "mlm" else ()
     model = tiny_model(tokenizer, head, labels=labels, family=family, spread=0.3, length=64).eval()
     save(tmp_path, model, tokenizer, family, labels=labels)
@@ -61,6 +61,35 @@ def test_saved_model_has_the_same_logits_in_transformers(
             expected = peer(**inputs).logits[0]
             (found,) = ours.model(Batch.of([encoding])).values()
         assert (found.reshape(expected.shape) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_mpnet_with_another_padding_id_is_rejected(
+    kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    tokenizer, family = tokenizers_of_kinds[kind], FAMILIES["mpnet"]
+    assert tokenizer.pad == 0
+    with pytest.raises(BertkitError, match="id 0, the model's pad is 1"):
+        save(tmp_path, tiny_model(tokenizer, "mlm", family=family), tokenizer, family)
+    data = {"family": "mpnet", "model": {"layers": 1}}
+    with pytest.raises(ConfigError, match=r"mpnet requires a padding token with id 1, got 0; use"):
+        read_config(data, tokenizer)
+
+
+@pytest.mark.parametrize("pad", [0, 2, 58])
+def test_mpnet_directory_with_another_padding_id_is_rejected(
+    pad: int, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
+) -> None:
+    tokenizer, family = tokenizers_of_kinds["bpe"], FAMILIES["mpnet"]
+    save(tmp_path, tiny_model(tokenizer, "mlm", family=family), tokenizer, family)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    for value in (1, None):
+        path.write_text(json.dumps({**settings, "pad_token_id": value}), encoding="utf-8")
+        assert load(tmp_path).model.config.pad_id == 1
+    path.write_text(json.dumps({**settings, "pad_token_id": pad}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=f"pad_token_id = {pad} "):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,7 +29,8 @@ def test_parameters_add_up(minilm: Path) -> None:
 
 @pytest.mark.parametrize("name", ["modernbert", "mpnet", "deberta-v2"])
 def test_what_stands_beside_the_layers_counts(name: str, tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path / "m", tiny_tokenizer("abc"), "mlm", family=FAMILIES[name])
+    family = FAMILIES[name]
+    folder = tiny_folder(tmp_path / "m", tiny_tokenizer("abc", family=family), "mlm", family=family)
     loaded = bertkit.load(folder)
     weights = sum(p.numel() for p in loaded.model.parameters())
     assert info(loaded)["parameters"]["all"] == weights

@@ -195,7 +195,8 @@ class Family:
             values[ACTIVATION] = self.activations[activation]
         if self.special is not None:
             values |= self.special.read(theirs)
-        positions, pad = values.get("max_positions"), values.get("pad_id", 0)
+        positions = values.get("max_positions")
+        pad = values.get("pad_id", self.fixed.get("pad_id", 0))
         if self.positions_after_pad and isinstance(positions, int) and isinstance(pad, int):
             values["max_positions"] = positions - pad - 1
         return self.config(values)

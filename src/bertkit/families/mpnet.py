@@ -20,16 +20,19 @@ _QKV = [f"{_LAYER}attention.attn.{part}" for part in "qkv"]
 MPNET = Family(
     name="mpnet",
     vocab=30_527,
-    settings={ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "token_types"},
+    settings={
+        path: key for path, key in BERT_SETTINGS.items() if path not in ("token_types", "pad_id")
+    },
     fixed={
+        # transformers counts positions from this id, whatever pad_token_id is.
+        "pad_id": 1,
         "token_types": 0,
         "positions": RelativePositions(buckets=32, learned=True),
         "head.dense_dropout": "dropout",
         "head.mlm_activation": "gelu",
     },
-    defaults={"pad_id": 1},
     token_ids=TOKEN_IDS,
-    neutral={"relative_attention_num_buckets": (32,)},
+    neutral={"relative_attention_num_buckets": (32,), "pad_token_id": (1, None)},
     positions_after_pad=True,
     body={
         **embeddings("mpnet.embeddings.", types=False),

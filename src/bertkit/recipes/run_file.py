@@ -341,13 +341,23 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
-    """A run's settings; the vocabulary's size is the tokenizer's unless the file says more.
+    """Return the settings of a run, with the vocabulary size of the tokenizer by default.
 
-    Raises: ConfigError with the key path.
+    Args:
+        data: Content of the run file.
+        tokenizer: The tokenizer that the corpus was prepared with.
+
+    Raises:
+        ConfigError: If a setting is invalid or the family does not support the tokenizer.
     """
     family = _family(data)
     tokenizer.need(*family.roles)
     pad = tokenizer.pad if "pad" in family.roles else 0
+    if pad != (expected := family.fixed.get("pad_id", pad)):
+        raise ConfigError(
+            f"family: {family.name} requires a padding token with id {expected}, got {pad}; "
+            "use another family, or train the vocabulary with --kind bpe"
+        )
     config = complete(data, vocab=tokenizer.vocab_size, pad=pad)
     if config.model.vocab < tokenizer.vocab_size:
         raise ConfigError(
