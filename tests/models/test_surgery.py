@@ -3,26 +3,70 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-from tests.factories import tiny_folder, tiny_model
+from tests.factories import tiny_config, tiny_folder, tiny_model
 from torch import nn
 
 from bertkit import cli
-from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.folder import load, resave, save
 from bertkit.errors import ConfigError
-from bertkit.families import BERT, MODERNBERT, ROBERTA, Family
+from bertkit.families import BART, BERT, FAMILIES, MODERNBERT, ROBERTA, Family
+from bertkit.models.model import build
 from bertkit.models.surgery import interpolated, keep_layers, with_vocabulary, without_heads
 from bertkit.recipes.extend import extend_positions
 from bertkit.text.train import train
 
 
 def made(family: Family, english: list[str], folder: Path) -> Path:
-    tokenizer = train(english[:2], kind="wordpiece", size=150)
-    return tiny_folder(folder, tokenizer, "mlm", family=family, length=16)
+    kind: Any = "bpe" if "lm" in family.heads or "pad_id" in family.fixed else "wordpiece"
+    tokenizer = train(english[:2], kind=kind, size=300)
+    if family.decoder is None:
+        head = "lm" if "lm" in family.heads else "mlm"
+        size = {"length": 16, "intermediate": 64, "spread": 0.1}
+        return tiny_folder(folder, tokenizer, head, family=family, **size)
+    stacks = [tiny_config(tokenizer, family=f, length=16) for f in (family, family.decoder)]
+    torch.manual_seed(0)
+    save(folder, build(stacks[0], ["lm"], decoder=stacks[1]), tokenizer, family)
+    return folder
+
+
+LEARNED = [
+    family
+    for family in FAMILIES.values()
+    if "recurrent" not in family.fixed and tiny_config(300, family=family).learned_positions
+]
+"""Families with learned positions."""
+
+
+@pytest.mark.parametrize("how", ["tile", "interpolate"])
+@pytest.mark.parametrize("family", LEARNED, ids=lambda f: f.name)
+def test_extended_positions_match_transformers(
+    family: Family, how: Literal["tile", "interpolate"], english: list[str], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    old = load(made(family, english, tmp_path / "old"))
+    extend_positions(tmp_path / "old", length=40, out=tmp_path / "new", how=how)
+    new = load(tmp_path / "new")
+    assert (new.length, new.model.config.max_positions) == (40, 40)
+    reference = transformers.AutoModel.from_pretrained(tmp_path / "new").eval()
+    for length in (16, 40):
+        ids = torch.arange(length) % 250 + 7
+        batch = Batch(ids, torch.zeros_like(ids), Packed.of([length]))
+        if family.decoder is not None:
+            batch = replace(batch, source=batch, source_order=torch.tensor([0]))
+        more = {} if family.decoder is None else {"decoder_input_ids": ids[None]}
+        with torch.no_grad():
+            states = new.model.states(batch)
+            expected = reference(ids[None], **more).last_hidden_state[0]
+            assert (states - expected).abs().max() <= 1e-5
+            if length == 16:
+                assert torch.equal(states, old.model.states(batch)) == (how == "tile")
 
 
 @pytest.mark.parametrize("family", [BERT, ROBERTA], ids=lambda f: f.name)
@@ -47,6 +91,26 @@ def test_short_texts_read_as_before_and_long_ones_are_read(
     with torch.no_grad():
         states = theirs(torch.from_numpy(long.ids)[None]).last_hidden_state[0]
         torch.testing.assert_close(new.model.encoder(Batch.of([long])), states, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", [BART, ROBERTA, BERT], ids=lambda f: f.name)
+def test_larger_vocabulary_keeps_the_states(
+    family: Family, english: list[str], tmp_path: Path
+) -> None:
+    old = load(made(family, english, tmp_path / "old"))
+    size = old.model.config.vocab + 2
+    model = with_vocabulary(old.model, size, {size - 2: [8, 9], size - 1: [10]})
+    resave(old, model, tmp_path / "new")
+    new = load(tmp_path / "new").model
+    ids = torch.arange(10) + 7
+    batch = Batch(ids, torch.zeros_like(ids), Packed.of([10]))
+    if family.decoder is not None:
+        batch = replace(batch, source=batch, source_order=torch.tensor([0]))
+    with torch.no_grad():
+        assert torch.equal(new.states(batch), old.model.states(batch))
+    table = (new.decoder or new.encoder).embedding.tokens.weight
+    assert table.shape[0] == size
+    torch.testing.assert_close(table[-2], table[8:10].mean(0))
 
 
 def test_interpolation_keeps_the_ends_and_the_way_between() -> None:

@@ -61,9 +61,13 @@ def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]])
             out[place] = rows[list(old)].mean(0)
         return out
 
-    weights = model.state_dict()
-    rows = {name: grown(weights[name]) for name in VOCABULARY if name in weights}
-    return _rebuilt(model, structs.replace(model.config, vocab=size), rows)
+    weights = dict(model.named_parameters())  # A shared matrix has one name.
+    rows = {name: grown(weights[name].detach()) for name in VOCABULARY if name in weights}
+    decoder = None
+    if model.decoder is not None:
+        decoder = structs.replace(model.decoder.config, vocab=size)
+        rows["decoder.embedding.tokens.weight"] = rows["encoder.embedding.tokens.weight"]
+    return _rebuilt(model, structs.replace(model.config, vocab=size), rows, decoder)
 
 
 VOCABULARY = (
@@ -76,19 +80,34 @@ VOCABULARY = (
 
 
 def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"]) -> Model:
-    """A copy with `length` learned positions: those there are again and again, or stretched.
+    """Return a copy with `length` learned positions, in the encoder and in a decoder.
 
-    Raises: ConfigError for a model without learned positions, or with as many already.
+    Args:
+        model: The model.
+        length: Number of positions of the copy.
+        how: Whether to repeat the learned positions or to interpolate between them.
+
+    Raises:
+        ConfigError: If the model has no learned positions, or at least `length` of them.
     """
-    old = model.encoder.embedding.positions
-    if old is None:
+    weights = model.state_dict()
+    tables = {name: weights[name] for name in POSITIONS if name in weights}
+    if not tables:
         raise ConfigError("length: the model has no learned positions, and so none to extend")
-    rows = old.weight.detach()
-    if length <= len(rows):
-        raise ConfigError(f"length: {length}; the model has {len(rows)} positions already")
-    longer = tiled(rows, length) if how == "tile" else interpolated(rows, length)
+    most = max(map(len, tables.values()))
+    if length <= most:
+        raise ConfigError(f"length: {length}; the model has {most} positions already")
+    extend = tiled if how == "tile" else interpolated
+    longer = {name: extend(rows, length) for name, rows in tables.items()}
     config = structs.replace(model.config, max_positions=length)
-    return _rebuilt(model, config, {"encoder.embedding.positions.weight": longer})
+    decoder = None
+    if model.decoder is not None:
+        decoder = structs.replace(model.decoder.config, max_positions=length)
+    return _rebuilt(model, config, longer, decoder)
+
+
+POSITIONS = tuple(f"{stack}.embedding.positions.weight" for stack in ("encoder", "decoder"))
+"""Weights with a row for each position."""
 
 
 def tiled(rows: Tensor, length: int) -> Tensor:
@@ -102,9 +121,18 @@ def interpolated(rows: Tensor, length: int) -> Tensor:
     return stretched[0].T.contiguous()
 
 
-def _rebuilt(model: Model, config: TransformerConfig, changed: Mapping[str, Tensor]) -> Model:
-    """The same heads over an encoder of this configuration, with the weights of the same names
-    but those that are `changed`."""
+def _rebuilt(
+    model: Model,
+    config: TransformerConfig,
+    changed: Mapping[str, Tensor],
+    decoder: TransformerConfig | None = None,
+) -> Model:
+    """Return a copy of the model with another configuration and with `changed` weights.
+
+    `decoder` is the configuration of the decoder if it changes.
+    """
+    if decoder is None and model.decoder is not None:
+        decoder = model.decoder.config
 
     def remade(name: str, part: nn.Module) -> HeadMaker:
         if isinstance(part, LanguageModelHead):  # it shares the embedding
@@ -112,7 +140,6 @@ def _rebuilt(model: Model, config: TransformerConfig, changed: Mapping[str, Tens
         return lambda encoder: copy.deepcopy(part)
 
     makers = {name: remade(name, part) for name, part in model.heads.items()}
-    decoder = None if model.decoder is None else model.decoder.config
     built = empty(config, makers, labels=(), decoder=decoder).to_empty(device="cpu")
     weights = {**model.state_dict(), **changed}
     built.load_state_dict({name: weights[name] for name in built.state_dict()})
