@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.config import decode, merged
 from bertkit.errors import ConfigError
-from bertkit.recipes.run_file import PretrainConfig
+from bertkit.recipes.run_file import PretrainConfig, complete
 
 RUN: dict[str, Any] = {
     "model": {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64},
@@ -93,3 +93,26 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
 )
 def test_what_can_is_not(settings: dict[str, Any]) -> None:
     assert decode(PretrainConfig, merged(RUN, settings))
+
+
+@pytest.mark.parametrize("table", ["model", "decoder"])
+@pytest.mark.parametrize(
+    ("head", "scaled"),
+    [
+        ({}, True),
+        ({"lm_tied": True}, True),
+        ({"lm_tied": False}, False),
+        ({"lm_tied": False, "lm_scaled": True}, True),
+        ({"lm_scaled": False}, False),
+    ],
+)
+def test_t5_scales_states_by_default_if_output_is_tied(
+    head: dict[str, bool], scaled: bool, table: str
+) -> None:
+    size = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
+    data = merged({"family": "t5", "objective": "spans", "model": size}, {table: {"head": head}})
+    data |= {"sampling": {"pairs": "none"}, "train": {"steps": 10}}
+    config = complete(data, vocab=100, pad=0)
+    assert config.decoder is not None
+    assert config.decoder.head.lm_scaled == scaled
+    assert config.decoder.head.lm_tied == head.get("lm_tied", True)

@@ -209,8 +209,8 @@ class HeadSettings(Settings, frozen=True):
     """Whether next words are found by the token embedding itself; many a Llama has a matrix of its
     own."""
     lm_scaled: bool = False
-    """Whether to divide states by √D before the output matrix (`true` in T5; T5 v1.1 has `false`,
-    and `lm_tied = false`)."""
+    """Whether to divide states by √D before the output matrix (`true` in T5, unless `lm_tied` is
+    `false`, as in T5 v1.1)."""
 
 
 class TransformerConfig(Settings, frozen=True):

@@ -368,9 +368,15 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
 
 
 def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig:
-    """A run's settings, with those that its family and its vocabulary decide.
+    """Return the settings of a run, with the defaults of its family and its vocabulary.
 
-    Raises: ConfigError with the key path, also for what no model of the family can have.
+    Args:
+        data: Content of the run file.
+        vocab: Size of the vocabulary.
+        pad: Id of the padding token.
+
+    Raises:
+        ConfigError: If a setting is invalid or no model of the family can have its value.
     """
     family = _family(data)
     name = family.name
@@ -381,11 +387,21 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
         known = {**family.usual, "vocab": vocab}
         if "pad" in family.roles:
             known["pad_id"] = pad
-        data = {**data, "model": merged(known, model)}
         if family.decoder is not None:
             usual = {**family.decoder.usual, **{n: known[n] for n in ("vocab", "pad_id")}}
             as_encoder = merged(merged(usual, model), nested(family.decoder.fixed))
-            data["decoder"] = merged(as_encoder, data.get("decoder", {}))
+            decoder = data.get("decoder", {})
+            tables = [t.get("head") for t in (model, decoder) if isinstance(t, Mapping)]
+            head = {
+                k: v for table in tables if isinstance(table, Mapping) for k, v in table.items()
+            }
+            if head.get("lm_tied") is False and "lm_scaled" not in head:
+                # T5 scales its states only before an output matrix that is tied.
+                as_encoder = merged(as_encoder, {"head": {"lm_scaled": False}})
+            is_table = isinstance(decoder, Mapping)
+            data = {**data, "decoder": merged(as_encoder, decoder) if is_table else decoder}
+            model = {name: value for name, value in model.items() if name != "head"}
+        data = {**data, "model": merged(known, model)}
     config = decode(PretrainConfig, data)
     family.write_config(config.model, config.decoder)
     if frozenset(heads_of(config)) not in family.architectures:

@@ -137,7 +137,7 @@ class Run:
         if changed:
             raise ConfigError(
                 f"{', '.join(changed)}: changed since {self.out} began; resume with the same "
-                "settings, or start another run"
+                "settings and version of bertkit, or start another run"
             )
 
     # ---- the start
