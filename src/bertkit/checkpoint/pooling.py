@@ -300,4 +300,9 @@ def read_json(path: Path) -> Any:
         why = "missing; is this the folder of a model?"
         if (path.parent / RUN).exists():
             why = "missing, for the run has not come to a model yet; go on with --resume"
+        elif (path.parent / "export.json").exists():
+            why = (
+                "missing, because this is an exported model; use `bertkit embed`, `predict` or "
+                "`search`, or pass the model directory that it was exported from"
+            )
         raise CheckpointError(f"{path}: {why}") from None

@@ -336,9 +336,14 @@ def _schema(spec: Spec) -> pa.Schema:
 
 
 def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """By torch where the model computes with it: threads of numpy's own would get in the way of the
-    model's. Shapes: (P, D), (D,) -> (P,)."""
-    if "torch" not in sys.modules:
+    """Compute the products of a matrix and a vector, by torch if it is imported.
+
+    Threads of numpy would delay those of the model.
+
+    Shapes:
+        vectors: (P, D); vector: (D,); returns (P,).
+    """
+    if sys.modules.get("torch") is None:
         return vectors @ vector
     import torch
 
