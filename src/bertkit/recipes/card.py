@@ -58,6 +58,8 @@ def write_card(
     """
     task = run["task"]
     name = task["name"]
+    # Scores of a tagger are equal for columns and for raw text.
+    # test: tests/data/test_word_parts.py::test_columns_and_joined_text_have_equal_features
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
     lines = [
         *front_matter(folder, run),

@@ -2,6 +2,7 @@
 
 TEI is Hugging Face's text-embeddings-inference. `bertkit.serve.decoding` removes fields of both
 specifications that change nothing before a request is converted to these types.
+(test: tests/serve/test_clients.py::test_openai)
 """
 
 from __future__ import annotations

@@ -78,6 +78,8 @@ class Chat:
             recognizes, or would tokenize differently in transformers.
     """
 
+    # test: tests/text/test_templates.py::test_chat_rejects_other_template
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.system: str | None = None
