@@ -22,8 +22,12 @@ from bertkit.families import FAMILIES
 from bertkit.models.model import Model
 from bertkit.models.stepper import DecoderStepper, Request
 from bertkit.nn.attention import Trace
+from bertkit.objectives.loss import totals
+from bertkit.tasks.seq2seq import Seq2seq
+from bertkit.tasks.summarize import Example
 from bertkit.text.train import train
 
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
 
 SIZES = [(5, 3), (1, 9), (12, 1), (5, 8), (30, 4)]
@@ -101,6 +105,34 @@ def translator(
         said = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": False}))
     return theirs, bertkit.load(folder)
+
+
+def test_training_loss_equals_that_of_the_labels_of_transformers(
+    translator: tuple[Any, Loaded], english: list[str]
+) -> None:
+    """The labels are the ids that the target side of the tokenizer returns."""
+    peer, loaded = translator
+    texts = sentences(english)[1500:1506]
+    pairs = [(text, text[::-1].upper()[:40]) for text in texts]
+    task = Seq2seq().with_decoder(loaded.begin, loaded.target)
+    rows = [Example(text, (target,), f"a:{n}") for n, (text, target) in enumerate(pairs)]
+    features = task.features(rows, loaded.tokenizer, 64, long="truncate", labelled=True)
+    packed = task.batch(features)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.folder)
+    losses, wrong, counts = [], [], []
+    with torch.no_grad():
+        found = task.loss(loaded.model, packed, totals([packed])).total.item()
+        for text, target in pairs:
+            options = {"return_tensors": "pt", "truncation": True, "max_length": 64}
+            source = tokenizer(text, **options)["input_ids"]
+            labels = tokenizer(text_target=target, **options)["input_ids"]
+            as_source = tokenizer(target, **options)["input_ids"]
+            losses.append(peer(input_ids=source, labels=labels).loss.item())
+            wrong.append(peer(input_ids=source, labels=as_source).loss.item())
+            counts.append(labels.numel())
+    assert found == pytest.approx(np.average(losses, weights=counts), abs=2e-5)
+    if loaded.tokenizer is not loaded.target:  # the control
+        assert max(map(abs, np.subtract(losses, wrong))) > 1e-2
 
 
 def batch(vocab: int) -> tuple[Batch, list[tuple[Tensor, Tensor]]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.tasks.test_seq2seq import write_model
 
 import bertkit
 from bertkit import cli
@@ -174,3 +175,29 @@ def test_an_unknown_attention_is_told(place: Path, capsys: pytest.CaptureFixture
     assert cli.run([*told, "model.recurrent.attention=dot"]) == 2
     assert "model.recurrent.attention: invalid enum value 'dot'" in capsys.readouterr().err
     assert not (place / "x").exists()
+
+
+@pytest.mark.parametrize(("family", "forced"), [("bart", False), ("bart", True), ("t5", False)])
+def test_alignment_matches_cross_attention_of_transformers(
+    family: str, forced: bool, tmp_path: Path
+) -> None:
+    """The decoder's input is the start token and the labels of transformers' tokenizer."""
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    folder = write_model(tmp_path / "model", family)
+    if forced:
+        path = folder / "generation_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings["forced_bos_token_id"] = bertkit.Tokenizer.load(folder).bos
+        path.write_text(json.dumps(settings), encoding="utf-8")
+    text, translation = "the cat sat on the mat", "a cat slept"
+    found = alignment(folder, text, translation)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager")
+    labels = tokenizer(text_target=translation, return_tensors="pt")["input_ids"]
+    source = tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        output = model.eval()(input_ids=source, labels=labels, output_attentions=True)
+    expected = torch.stack(output.cross_attentions).mean((0, 2))[0].numpy()
+    assert found.target == tokenizer.convert_ids_to_tokens(labels[0].tolist())
+    assert (found.target[0] == "<s>") == (family == "bart")
+    np.testing.assert_allclose(found.weights, expected, atol=1e-5)

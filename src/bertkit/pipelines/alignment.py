@@ -29,12 +29,25 @@ class Alignment:
 def alignment(
     model: str | Path | Loaded | Generate, text: str, translation: str | None = None
 ) -> Alignment:
-    """Where a decoder looks in the text while it writes each token of the translation, its end
-    included; without a `translation`, of the one that it writes itself.
+    """Compute the attention of a decoder to the text for each token of a translation.
 
-    Of several layers and heads it is the mean. Source: Bahdanau et al. 2015, section 5.2.1.
-    Raises: CheckpointError for a model without attention; DataError for an empty text, or one that
-    the model cannot read or the vocabulary not write.
+    The weights are the mean over layers and heads. The target contains the special tokens of the
+    target's tokenizer, such as the BOS token of BART and the EOS token.
+
+    Args:
+        model: A model with an encoder and a decoder that has attention.
+        text: The text to translate.
+        translation: The translation; by default the text that the model generates.
+
+    Returns:
+        The tokens of both texts and the weights.
+
+    Raises:
+        CheckpointError: If the model has no attention to a source.
+        DataError: If a text is empty or too long.
+
+    Source:
+        Bahdanau et al. 2015, section 5.2.1.
     """
     if isinstance(model, Generate):
         writer = model
@@ -47,11 +60,12 @@ def alignment(
         raise DataError("text: is empty; give it a word at least")
     (request,) = writer.requests([text])
     room, end = writer.stepper.room(request), list(writer.rules([text]).ends[:1])
+    begin = [*(writer.rules([text]).prefix or writer.target.added[0])]
     if translation is not None:
-        ids = writer.target.ids([translation])[0].tolist()
+        ids = begin + writer.target.ids([translation])[0].tolist()
     else:
         ((best, *_),) = writer([text])
-        ids = writer.target.ids([best.text])[0].tolist()
+        ids = begin + writer.target.ids([best.text])[0].tolist()
         if ids and best.ended == "length":  # what it writes last is no end
             *ids, last = ids[:room]
             end = [last]
