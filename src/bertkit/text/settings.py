@@ -177,35 +177,34 @@ def _check_agreement(
     Raises:
         TokenizerError: If one of them contradicts the file.
     """
-    expected = {
-        key: values for key, values in _behavior(core, settings).items() if key in named.reads
-    }
-    for key, values in expected.items():
-        is_null = settings.get(key, values[0]) is None
-        if (not is_null and settings.get(key, values[0]) not in values) or (
-            is_null and key == "add_prefix_space" and None not in values
-        ):
-            raise _contradiction(folder, key, settings[key], f"{values[0]!r}")
+    for key, values in _behavior(core, settings).items():
+        value = settings.get(key, values[0])
+        # Only a null add_prefix_space differs from the default.
+        is_default = value is None and key != "add_prefix_space"
+        if key in named.reads and not is_default and value not in values:
+            raise _contradiction(folder, key, value, f"{values[0]!r}")
     tokens = core.encode("").tokens
     for role, place in zip(named.adds, (0, -1), strict=True):
         token = None if role is None else named_token(settings, role)
         missing = settings.get(f"{role}_token", "") is None
         if missing or (token is not None and (not tokens or tokens[place] != token)):
             raise _contradiction(folder, f"{role}_token", token, "another token")
-    unknown = named_token(settings, "unk")
-    is_unigram = isinstance(core.model, models.Unigram)
-    if is_unigram and settings.get("unk_token", "") is None:
+    if isinstance(core.model, models.Unigram) and settings.get("unk_token", "") is None:
         raise _contradiction(folder, "unk_token", None, "an unknown token")
-    if unknown is None or isinstance(core.model, models.WordLevel):
-        return
-    if isinstance(core.model, models.Unigram):
-        if named not in (CLASSES["DebertaV2Tokenizer"], CLASSES["CamembertTokenizer"]):
-            return  # the other classes have a fixed unknown token
-        actual = core.id_to_token(core.model.tokenize("\U0010ffff")[0].id)
-    else:
-        actual = core.model.unk_token
-    if actual not in (None, unknown):
+    unknown = named_token(settings, "unk")
+    if unknown is not None and (actual := _unknown_token(core, named)) not in (None, unknown):
         raise _contradiction(folder, "unk_token", unknown, repr(actual))
+
+
+def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | None:
+    """Return the unknown token that a setting has to agree with, or None."""
+    model = core.model
+    if isinstance(model, models.Unigram):
+        if named not in (CLASSES["DebertaV2Tokenizer"], CLASSES["CamembertTokenizer"]):
+            return None  # The other classes have a fixed unknown token.
+        token: str | None = core.id_to_token(model.tokenize("\U0010ffff")[0].id)
+        return token
+    return None if isinstance(model, models.WordLevel) else model.unk_token
 
 
 def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
