@@ -21,7 +21,13 @@ GERMAN = "Das ist ein Haus, und dort steht noch ein anderes Haus an der Straße.
 
 
 def rules(**given: Any) -> Rules:
-    kept: dict[str, Any] = {"filters": (), "language": None, "mask": True, "duplicates": "near"}
+    kept: dict[str, Any] = {
+        "filters": (),
+        "language": None,
+        "html": True,
+        "mask": True,
+        "duplicates": "near",
+    }
     return Rules(**kept | given)
 
 

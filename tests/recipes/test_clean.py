@@ -268,3 +268,18 @@ def test_a_run_that_is_stopped_leaves_nothing_that_looks_complete(
 
 def test_clean_is_public() -> None:
     assert bertkit.clean is clean
+
+
+def test_html_becomes_plain_text_unless_kept(tmp_path: Path) -> None:
+    reviews = [f"Film {i} is good.<br /><br />I &amp; you like it." for i in range(3)]
+    file = tmp_path / "reviews.jsonl"
+    lines = [json.dumps({"text": text}) for text in (*reviews, "No markup here.", "<p></p>")]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    report = clean([file], out=tmp_path / "plain", duplicates="keep", processes=1)
+    plain = [f"Film {i} is good.\n\nI & you like it." for i in range(3)]
+    assert [row["text"] for row in rows(tmp_path / "plain")] == [*plain, "No markup here."]
+    assert report.cut["HTML"].documents == 3
+    assert report.removed["empty"].documents == 1
+    assert adds_up(report)
+    clean([file], out=tmp_path / "html", duplicates="keep", html=False, processes=1)
+    assert [row["text"] for row in rows(tmp_path / "html")][:3] == reviews

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.languages import Wanted
+from bertkit.data.markup import plain_text
 from bertkit.data.near_duplicates import BUCKETS, Keys, Signer, bucket_keys, text_key
 from bertkit.data.personal import mask
 from bertkit.data.quality import Filter, c4, gopher_quality, gopher_repetition, words_of
@@ -48,6 +49,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     filters: tuple[Filter, ...]
     language: Wanted | None
+    html: bool
     mask: bool
     duplicates: Duplicates
 
@@ -143,15 +145,17 @@ class Cleaner:
         return tally
 
     def _clean(self, text: str, tally: Tally, lines: IO[bytes]) -> Signed:
-        """Write a document's line: its text, or nothing but, if it is wanted, why it is removed."""
+        """Write the line of a document: its text, or the reason of its removal if required."""
         tally.read.add(1, _bytes(text))
-        kept, rule = self._rules.judge(text)
+        plain = plain_text(text) if self._rules.html else text
+        kept, rule = self._rules.judge(plain)
         if rule:
             tally.remove(rule, text)
             wanted = {"reason": rule, "text": text}
             lines.write((_json(wanted) if self._places.removed else b"") + b"\n")
             return 0, None
-        tally.change("lines, by c4", text, kept)
+        tally.change("HTML", text, plain)
+        tally.change("lines, by c4", plain, kept)
         if self._rules.mask:
             masked, mails, ips = mask(kept)
             tally.change("personal data", kept, masked)

@@ -68,13 +68,14 @@ def clean(
     filters: Sequence[Filter] = (),
     language: str | None = None,
     duplicates: Duplicates = "near",
+    html: bool = True,
     mask: bool = True,
     removed: Path | str | None = None,
     text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
 ) -> Report:
-    """Clean text: drop what is poor, foreign or there already, and mask personal data.
+    """Clean text: remove HTML, low-quality and duplicate documents, and personal data.
 
     Of each cluster of duplicates the first document stays. Several processes: see `prepare`.
     Returns: what was read, kept, removed by each rule, and cut; report.json has the same.
@@ -87,6 +88,7 @@ def clean(
         filters: Published rules for pages of the web: gopher-quality, gopher-repetition, c4.
         language: Keep this one alone, as en, or as en:0.65 with the least probability.
         duplicates: Which are removed: near ones too, exact ones, or none (keep).
+        html: Whether to convert HTML to plain text: tags become line breaks or are removed.
         mask: Whether mail addresses and public IP addresses are replaced by examples.
         removed: A folder for what is removed, with the reason.
         text_column: The field of .jsonl rows, or column of .parquet, that holds the text.
@@ -95,7 +97,7 @@ def clean(
     """
     out, removed = Path(out), None if removed is None else Path(removed)
     refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
-    rules = _rules(filters, language, duplicates, mask)
+    rules = _rules(filters, language, duplicates, html=html, mask=mask)
     _refuse(texts, out, removed)
     sources = files(texts)
     with plainly():
@@ -121,7 +123,12 @@ def clean(
 
 
 def _rules(
-    filters: Sequence[Filter], language: str | None, duplicates: Duplicates, mask: bool
+    filters: Sequence[Filter],
+    language: str | None,
+    duplicates: Duplicates,
+    *,
+    html: bool,
+    mask: bool,
 ) -> Rules:
     for name in filters:
         refuse_unknown("filters", name, FILTERS)
@@ -129,6 +136,7 @@ def _rules(
     return Rules(
         filters=tuple(name for name in FILTERS if name in filters),
         language=None if language is None else wanted(language),
+        html=html,
         mask=mask,
         duplicates=duplicates,
     )
