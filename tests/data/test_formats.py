@@ -56,6 +56,26 @@ def test_a_page_is_its_visible_text() -> None:
     assert html("<nav><a>Home</a><a>Shop</a></nav><p>a").text == "a"
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<div role=navigation>Home Shop</div><p>a", "a"),
+        ("<ul class='top menu'><li><a>Home</a><li><a>Shop</a></ul><p>a", "a"),
+        ("<div id=navbar><a>Home</a> | <a>Shop</a></div><p>a", "a"),
+        ("<body><header>Logo <a>Shop</a></header><main><p>a</main><footer>(c)</footer>", "a"),
+        ("<header><h1>Title</h1><nav>Home</nav></header><p>a", "Title\n\na"),
+        (
+            "<article><header>By me</header><p>a<footer>Notes</footer></article>",
+            "By me\n\na\n\nNotes",
+        ),
+        ("<div class=menu><p>Soup of <a>lentils</a>, 5 euros</div>", "Soup of lentils, 5 euros"),
+        ("<ul><li><a>One</a><li><a>Two</a></ul>", "One\nTwo"),
+    ],
+)
+def test_navigation_of_a_page_is_no_text(page: str, text: str) -> None:
+    assert html(page).text == text
+
+
 def test_headings_and_tables_of_a_page() -> None:
     page = (
         "<title>T</title><h1>One <i>more</i></h1><p>text</p><h3>Deep</h3><table><tr><th>Name"

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ TEXTS = {
 
 
 def hit(id: str, passage: int = 0, score: float = 0.0) -> Hit:
-    return Hit(id, score, "", 0, 0, passage, "", {})
+    return Hit(id, score, f"{id} {passage}", 0, 0, passage, "", {})
 
 
 @given(
@@ -45,6 +46,32 @@ def test_asking_for_more_finds_every_document(keys: list[tuple[str, int]], top: 
 
     assert best_documents(ask, top) == by_document(hits)[:top]
     assert len(set(asked)) == len(asked)
+
+
+def test_documents_with_the_same_text_count_once() -> None:
+    same = msgspec.structs.replace(hit("b"), text=" a\n0")
+    hits = [hit("a"), same, hit("b", 1), hit("c"), hit("a", 1)]
+    assert [h.id for h in by_document(hits)] == ["a", "c"]
+    assert [h.id for h in by_document(hits, distinct=False)] == ["a", "b", "c"]
+    copies = [msgspec.structs.replace(hit(f"copy{i}"), text="a 0") for i in range(50)]
+    hits = [hit("a"), *copies, hit("c"), hit("d")]
+    assert [h.id for h in best_documents(lambda count: hits[:count], 3)] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_copies_of_a_document_take_one_place(hybrid: bool, minilm: Path, tmp_path: Path) -> None:
+    copies = {f"tea{i}.txt": TEXTS["tea"] for i in range(5)} | {"tea.md": f"{TEXTS['tea']}\n"}
+    others = {f"{id}.txt": text for id, text in TEXTS.items() if id != "tea"}
+    for name, text in (copies | others).items():
+        (tmp_path / "docs" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+    place = str(tmp_path / "store")
+    index([tmp_path / "docs"], model=minilm, store=place)
+    searcher = Searcher(place)
+    found = searcher("a hot drink of tea leaves", top=4, hybrid=hybrid)
+    assert len({h.text.strip() for h in found}) == len(found) == 4
+    assert found[0].id in copies
+    assert len(searcher.many(["tea"], top=9, hybrid=hybrid, distinct=False)[0]) == 9
 
 
 def test_ranks_are_joined() -> None:

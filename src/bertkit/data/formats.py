@@ -122,6 +122,10 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
 # ---- HTML
 
 UNSEEN = ("script", "style", "noscript", "template", "nav")
+ROLES = ("navigation", "menu", "menubar", "banner", "contentinfo", "search")
+"""ARIA roles of elements that are no content."""
+MENUS = {"nav", "navbar", "navigation", "menu", "menubar", "breadcrumb", "breadcrumbs"}
+"""Classes and ids of elements that are no content if they consist of links."""
 LEVELS = {"title": 0, "h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
 PARAGRAPHS = (
     *LEVELS,
@@ -147,6 +151,9 @@ def html(page: str) -> Extracted:
     soup = BeautifulSoup(_MARKS.sub(" ", page), "html.parser")
     for tag in soup(UNSEEN):
         tag.decompose()
+    for tag in [tag for tag in soup(True) if _is_navigation(tag)]:
+        if not tag.decomposed:
+            tag.decompose()
     for tag in soup("pre"):
         for string in tag.find_all(string=True):
             if type(string) is NavigableString:
@@ -165,6 +172,19 @@ def html(page: str) -> Extracted:
         text = "\n".join(filter(None, map(_cells, lines)))
         writer.add(text, int(rest[0]) if mark else None)
     return writer.extracted()
+
+
+def _is_navigation(tag: Any) -> bool:
+    """Return whether an element is a menu, or the header or footer of the page."""
+    if tag.get("role") in ROLES:
+        return True
+    if tag.name in ("header", "footer"):
+        of_page = tag.find_parent(["article", "main", "section", "blockquote"]) is None
+        return of_page and (tag.name == "footer" or tag.find("h1") is None)
+    if MENUS.isdisjoint([*tag.get_attribute_list("class"), tag.get("id")]):
+        return False
+    links = sum(len(link.get_text("", strip=True)) for link in tag("a"))
+    return links > 0.8 * len(tag.get_text("", strip=True))
 
 
 def _cells(line: str) -> str:

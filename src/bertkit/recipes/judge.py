@@ -166,7 +166,7 @@ def _asked(
         for start in range(0, len(names), PART):
             part = names[start : start + PART]
             texts = [queries[name] for name in part]
-            hits = searcher.many(texts, top=top, hybrid=hybrid, long="truncate")
+            hits = searcher.many(texts, top=top, hybrid=hybrid, long="truncate", distinct=False)
             yield from zip(part, hits, strict=True)
             bar.advance(task, len(part))
 

@@ -162,8 +162,9 @@ class Searcher:
         sentences: bool = False,
         min_score: float | None = None,
     ) -> list[Hit]:
-        """The best documents, each by its best passage, best first.
+        """Return the best documents, each by its best passage, best first.
 
+        Of documents with the same best passage, only the first is returned.
         `where` holds conditions such as year>=1960, all of which must be met; with `hybrid` the
         passages found by vector and by words are joined by their ranks. With `sentences` each hit
         says which of its sentences is nearest to the query. Hits below `min_score` are left out:
@@ -191,8 +192,9 @@ class Searcher:
         long: Long = "error",
         sentences: bool = False,
         min_score: float | None = None,
+        distinct: bool = True,
     ) -> list[list[Hit]]:
-        """The same for several queries."""
+        """Search for several queries; `distinct=False` keeps documents with the same text."""
         if top < 1:
             raise ConfigError(f"top: {top} documents; ask for one at least")
         if long == "window":
@@ -211,7 +213,8 @@ class Searcher:
                 return fused([hits, self.store.by_words(query, count, met)])
 
             wanted = max(CANDIDATES, top) if self.rerank else top
-            documents = best_documents(passages, wanted, CANDIDATES if hybrid else 0)
+            least = CANDIDATES if hybrid else 0
+            documents = best_documents(passages, wanted, least, distinct=distinct)
             if self.rerank and documents:
                 scores = self.rerank(query, [hit.text for hit in documents])
                 documents = [
@@ -262,26 +265,40 @@ def _with_sentence(hit: Hit, sentence: str) -> Hit:
     )
 
 
-def best_documents(ask: Callable[[int], list[Hit]], top: int, least: int = 0) -> list[Hit]:
-    """The best passage of each of the `top` best documents: ask for more until there are enough.
+def best_documents(
+    ask: Callable[[int], list[Hit]], top: int, least: int = 0, *, distinct: bool = True
+) -> list[Hit]:
+    """Return the best passage of each of the `top` best documents.
 
-    `least` is how many passages are asked for at first, should that be more than twice `top`.
+    Args:
+        ask: Function that returns the given number of passages, best first.
+        top: Number of documents.
+        least: Number of passages of the first call, if it is more than twice `top`.
+        distinct: Whether documents with the same best passage count as one.
     """
     count = max(least, 2 * top)
     while True:
         hits = ask(count)
-        documents = by_document(hits)
+        documents = by_document(hits, distinct=distinct)
         if len(documents) >= top or len(hits) < count:
             return documents[:top]
         count *= 4
 
 
-def by_document(hits: Iterable[Hit]) -> list[Hit]:
-    """The first hit of each document."""
-    first: dict[str, Hit] = {}
+def by_document(hits: Iterable[Hit], *, distinct: bool = True) -> list[Hit]:
+    """Return the first hit of each document; with `distinct`, of documents with the same text one.
+
+    A document whose first hit has the text of an earlier document is skipped with all its hits.
+    """
+    first: list[Hit] = []
+    ids, texts = set[str](), set[str]()
     for hit in hits:
-        first.setdefault(hit.id, hit)
-    return list(first.values())
+        text = " ".join(hit.text.split())
+        if hit.id not in ids and not (distinct and text in texts):
+            first.append(hit)
+            texts.add(text)
+        ids.add(hit.id)
+    return first
 
 
 def fused(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
