@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.given import are_examples, as_file, is_rows, texts_of
+from bertkit.data.given import are_examples, as_file, is_rows, name_of, texts_of
 from bertkit.errors import BertkitError, DataError
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Example
@@ -340,3 +341,20 @@ def test_rows_are_written_without_a_copy_of_them() -> None:
     with as_file(table, "rows") as (path, _):
         assert path.stat().st_size > 50_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_tables_have_a_name() -> None:
+    class Published(Dataset):
+        info = SimpleNamespace(dataset_name="imdb", config_name="plain_text")
+        split = "train"
+
+    published = Published([{"text": "a", "label": 1}])
+    assert name_of(published) == "imdb plain_text train"
+    published.info = SimpleNamespace(dataset_name="imdb", config_name="default")
+    assert name_of(published) == "imdb train"
+    assert name_of(as_pandas()) == "pandas DataFrame"
+    assert name_of([("a", "b")]) is None
+    assert name_of({"text": TEXTS, "label": LABELS}) is None
+    rows = take(Classify, as_pandas(), None, "train")
+    assert rows.record["name"] == "pandas DataFrame"
+    assert "name" not in take(Classify, KINDS["dicts"](), None, "train").record

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from bertkit.recipes.metadata import PIPELINES, file_name, front_matter, model_name
+from bertkit.recipes.metadata import PIPELINES, data_name, front_matter, model_name
 from bertkit.tasks import TASKS
 
 
@@ -50,8 +50,9 @@ def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
         assert model_name(model) == "base"
     assert model_name("me/base") == "me/base"
     assert model_name("/data/me/lib/site-packages/tiny_bert/parts/model") == "tiny_bert"
-    assert file_name("/data/me/dev.tsv") == "dev.tsv"
-    assert file_name(None) == "examples given in Python"
+    assert data_name({"file": "/data/me/dev.tsv"}) == "dev.tsv"
+    assert data_name({"file": None, "name": "imdb train"}) == "imdb train"
+    assert data_name({"file": None}) == "examples given in Python"
 
 
 def test_a_task_of_ones_own_has_no_name_on_the_hub(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import bertkit.recipes.pretrain as recipe
@@ -119,6 +122,7 @@ def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> Non
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
         *("vocab.txt", "run.json", "run.toml", "journal.jsonl", "loss.svg", "checkpoints"),
+        "README.md",
     }
     checkpoints = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert checkpoints == ["step-00000030", "step-00000040"]
@@ -126,6 +130,19 @@ def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> Non
     assert record["config"]["train"]["max_grad_norm"] == 1.0  # complete, defaults included
     last = out / "checkpoints" / checkpoints[-1] / "model.safetensors"
     assert last.read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_has_a_model_card(run: tuple[Path, dict[str, float]]) -> None:
+    out, scores = run
+    card = ModelCard.load(out / "README.md")
+    assert (card.data.pipeline_tag, card.data.library_name) == ("fill-mask", "transformers")
+    assert f"| mlm_loss | {scores['mlm_loss']:.4f} |" in card.text
+    assert "- train.steps = 40" in card.text
+    assert str(out.parent) not in card.text
+    code = card.text.partition("```python\n")[2].partition("```")[0]
+    with contextlib.chdir(out.parent), contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {})
+    assert "candidates" in printed.getvalue()
 
 
 def test_a_finished_run_resumes_to_itself(run: tuple[Path, dict[str, float]], corpus: Path) -> None:

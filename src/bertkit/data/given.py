@@ -120,6 +120,19 @@ def _place(rows: Any, name: str) -> str:
     return f"{name}.iloc" if hasattr(rows, "iloc") else name
 
 
+def name_of(rows: Any) -> str | None:
+    """Return the name of a `datasets.Dataset`, or the type of another table; None for others."""
+    if not _is_table(rows):
+        return None
+    info = getattr(rows, "info", None)  # a method of a DataFrame
+    parts = [getattr(info, name, None) for name in ("dataset_name", "config_name")]
+    parts.append(getattr(rows, "split", None))
+    found = [str(part) for part in parts if part is not None and str(part) != "default"]
+    if isinstance(parts[0], str):
+        return " ".join(found)
+    return f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
+
+
 def _is_table(rows: Any) -> bool:
     return hasattr(rows, "columns") or hasattr(rows, "column_names")
 

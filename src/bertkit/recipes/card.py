@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import CheckpointError
-from bertkit.recipes.metadata import file_name, front_matter, model_name
+from bertkit.recipes.metadata import data_name, front_matter, model_name
 from bertkit.recipes.testing import read_test
 from bertkit.storage import read_bytes, write_text
 from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
@@ -94,7 +94,7 @@ def write_card(
         "",
         "## Settings",
         "",
-        *_settings({**run["settings"], **task["options"]}),
+        *settings_lines({**run["settings"], **task["options"]}),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
 
@@ -102,7 +102,7 @@ def write_card(
 def _data(part: str, about: Mapping[str, Any]) -> str:
     held = about.get("held_out")
     return (
-        f"- {part}: {file_name(about['file'])}, {about['rows']:,} examples"
+        f"- {part}: {data_name(about)}, {about['rows']:,} examples"
         + (f" ({_drawn(part, held)})" if held else "")
         + f", sha256 {about['sha256'][:16]}…"
     )
@@ -171,12 +171,12 @@ def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:
     return ["", f"Its adapters (LoRA) are merged{alone}."]
 
 
-def _settings(values: Mapping[str, Any], group: str = "") -> list[str]:
-    """A line for each setting, named by its path."""
+def settings_lines(values: Mapping[str, Any], group: str = "") -> list[str]:
+    """Return a line for each setting, named by its path."""
     lines: list[str] = []
     for name, value in values.items():
         inner = isinstance(value, Mapping)
-        lines += _settings(value, f"{name}.") if inner else [f"- {group}{name} = {value}"]
+        lines += settings_lines(value, f"{name}.") if inner else [f"- {group}{name} = {value}"]
     return lines
 
 

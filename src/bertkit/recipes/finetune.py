@@ -338,7 +338,10 @@ def _check_record(
             "reading": plain(reading or Reading()),
             "data": {name: rows.record for name, rows in data.items()},
         },
-        free=(*(f"settings.{name}" for name in FREE), *(f"data.{name}.file" for name in data)),
+        free=(
+            *(f"settings.{name}" for name in FREE),
+            *(f"data.{name}.{key}" for name in data for key in ("file", "name")),
+        ),
         refusals={
             f"data.{name}.sha256": DataError(
                 f"{name}: not the rows that {run.out} began with; resume with the same, or start "

@@ -39,7 +39,7 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
     pipeline = PIPELINES.get(name)
     results = None
     if pipeline is not None:
-        dev = file_name(run["data"]["dev"]["file"])
+        dev = data_name(run["data"]["dev"])
         results = [
             EvalResult(
                 task_type=pipeline,
@@ -54,7 +54,7 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
         model_name=folder.name,
         library_name=library,
         pipeline_tag=pipeline,
-        base_model=run["model"] if _of_hub(run["model"]) else None,
+        base_model=hub_id(run["model"]),
         tags=["bertkit"],
         eval_results=results,
     )
@@ -66,17 +66,24 @@ def model_name(model: str) -> str:
 
     A folder that pip installed, often just `model`, is called as its package.
     """
-    if _of_hub(model):
+    if hub_id(model):
         return model
     parts = Path(model).absolute().parts  # "." has none of its own
     installed = [below for at, below in pairwise(parts) if at in INSTALLED]
     return installed[-1] if installed else parts[-1]
 
 
-def file_name(file: str | None) -> str:
-    """A file as strangers may read it: without the folders above it."""
-    return Path(file).name if file else "examples given in Python"
+def data_name(about: Mapping[str, Any]) -> str:
+    """Return the public name of a data set: of a file without its directories.
+
+    Args:
+        about: Entry of the data set in the record of a run.
+    """
+    if about["file"]:
+        return Path(about["file"]).name
+    return str(about.get("name") or "examples given in Python")
 
 
-def _of_hub(model: str) -> bool:
-    return ID.fullmatch(model) is not None and not Path(model).exists()
+def hub_id(model: str) -> str | None:
+    """Return the hub id of a model, or None for a directory."""
+    return model if ID.fullmatch(model) is not None and not Path(model).exists() else None

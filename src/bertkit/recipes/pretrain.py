@@ -45,6 +45,7 @@ from bertkit.recipes.learn import (
     tail_average,
     warn,
 )
+from bertkit.recipes.pretrain_card import write_pretraining_card
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -123,7 +124,7 @@ def _pretrain(
             f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
             f"{len(samples.main):,} samples an epoch, {text.tokens:,} tokens"
         )
-    return learn(
+    scores = learn(
         run,
         learner.objective,
         samples.batches,
@@ -134,6 +135,17 @@ def _pretrain(
         start=start,
         flops=_flops(config, learner.model),
     )
+    if run.ranks.first:
+        write_pretraining_card(
+            run.out,
+            config,
+            base=None if start_from is None else str(start_from.folder),
+            corpus=text.place,
+            tokens=text.tokens,
+            mask="".join(tokenizer.pieces([tokenizer.mask])) if "mlm" in heads_of(config) else "",
+            scores=scores,
+        )
+    return scores
 
 
 def open_text(corpus: Path | str, settings: Mapping[str, Any]) -> Corpus | Pairs:

@@ -12,7 +12,7 @@ from typing import Any
 from bertkit import memory
 from bertkit.console import say
 from bertkit.data.bad_rows import MOST, refuse, shown
-from bertkit.data.given import KINDS, are_examples, as_file, is_rows
+from bertkit.data.given import KINDS, are_examples, as_file, is_rows, name_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
 from bertkit.errors import DataError
@@ -23,20 +23,24 @@ from bertkit.tasks.task import E, Reading, Task
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled examples, and the hash by which a run knows them again.
+    """Labeled examples, and the hash by which a resumed run recognizes them.
 
-    `held_out` says how rows were drawn from those to learn from, if they were.
+    `held_out` specifies how the rows were sampled from the training rows, if they were. `name` is
+    the name or type of a data set in memory.
     """
 
     examples: Sequence[Any]
     file: str | None
     sha256: str
     held_out: Mapping[str, Any] | None = None
+    name: str | None = None
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run's record says of them."""
+        """Entry of the examples in the record of a run."""
         about = {"file": self.file, "rows": len(self.examples), "sha256": self.sha256}
+        if self.name is not None:
+            about["name"] = self.name
         return about if self.held_out is None else {**about, "held_out": {**self.held_out}}
 
 
@@ -108,11 +112,12 @@ def take(
         examples = list(rows)
         text = "\n".join(map(repr, examples)).encode("utf-8", "surrogatepass")
         return Examples(examples, None, hashlib.sha256(text).hexdigest())
+    title = name_of(rows)  # before an iterator is read
     if not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"{name}: {type(rows).__name__} holds no rows; give {KINDS}")
     with as_file(rows, name) as (path, told):
         examples = _read(task, path, reading, told, labelled=labelled, learned=learned)
-        return Examples(examples, None, sha256(path))
+        return Examples(examples, None, sha256(path), name=title)
 
 
 def _read(

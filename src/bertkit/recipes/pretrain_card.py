@@ -1,0 +1,84 @@
+"""Model card of a pretraining: its data, its held-out scores and how to use the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bertkit.config import plain
+from bertkit.recipes.card import FILE, settings_lines
+from bertkit.recipes.metadata import hub_id, model_name
+from bertkit.recipes.run_file import PretrainConfig
+from bertkit.storage import write_text
+
+TRANSLATES, GENERATES, FILLS, EMBEDS = (
+    ("translation", 'bertkit.pipeline("generate", "{}")', '"A text."'),
+    ("text-generation", 'bertkit.pipeline("generate", "{}")', '"A text"'),
+    ("fill-mask", 'bertkit.pipeline("fill-mask", "{}")', '"A {} text."'),
+    ("feature-extraction", 'bertkit.pipeline("token-embeddings", "{}")', '"A text."'),
+)
+"""Name of the task on the hub, and code that runs the model."""
+
+
+def write_pretraining_card(
+    folder: Path,
+    config: PretrainConfig,
+    *,
+    base: str | None,
+    corpus: str,
+    tokens: int,
+    mask: str,
+    scores: Mapping[str, float],
+) -> None:
+    """Write the model card of a finished pretraining.
+
+    Args:
+        folder: Model directory.
+        config: Settings of the run.
+        base: Model that the run started from; None for new weights.
+        corpus: Address of the corpus, of which the card has the name only.
+        tokens: Number of tokens of the corpus.
+        mask: Mask token, or an empty string.
+        scores: Held-out scores at the end.
+    """
+    from huggingface_hub import ModelCardData
+
+    pipeline, load, example = _use(config)
+    data = ModelCardData(
+        model_name=folder.name,
+        library_name="transformers",
+        pipeline_tag=pipeline,
+        base_model=hub_id(base) if base else None,
+        tags=["bertkit"],
+    )
+    start = f"starting from `{model_name(base)}`" if base else "from new weights"
+    train, sampling = config.train, config.sampling
+    settings = plain(config)
+    if config.teacher is not None:
+        settings["teacher"]["model"] = model_name(config.teacher.model)
+    lines = [
+        *("---", *data.to_yaml().strip().splitlines(), "---", "", f"# {folder.name}", ""),
+        f"A model of the family `{config.family}`, pretrained with bertkit {start}.",
+        *("", "## Data", ""),
+        f"- corpus: {model_name(corpus)}, {tokens:,} tokens",
+        f"- {train.steps:,} steps of {train.batch_size} samples of up to {sampling.length} tokens",
+        *("", "## Held-out scores", "", *_scores(scores), "", "## Use", ""),
+        *("```python", "import bertkit", "", f"model = {load.format(folder.name)}"),
+        *(f"print(model([{example.format(mask)}]))", "```"),
+        *("", "## Settings", "", *settings_lines(settings)),
+    ]
+    write_text(folder / FILE, "\n".join(lines) + "\n")
+
+
+def _use(config: PretrainConfig) -> tuple[str, str, str]:
+    if config.objective == "translate":
+        return TRANSLATES
+    if config.objective != "masked":
+        return GENERATES
+    return EMBEDS if config.generator is not None else FILLS
+
+
+def _scores(scores: Mapping[str, float]) -> Sequence[str]:
+    if not scores:
+        return ["No text was held out."]
+    return ["| score | |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in scores.items())]
