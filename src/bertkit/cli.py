@@ -20,6 +20,7 @@ from bertkit import __version__
 from bertkit.commands.table import register
 from bertkit.console import STDIN, write_line
 from bertkit.errors import BertkitError, ConfigError, at_command_line, missing_package
+from bertkit.synonyms import translated
 from bertkit.threads import settle
 
 LASTING = ("pretrain", "serve")
@@ -95,9 +96,11 @@ def _missing(error: MissingArgumentError) -> str:
 
 
 def _unknown(error: UnknownOptionError) -> str:
-    """An option that a command has not, with what it abbreviates, such as `--lr`."""
+    """Return the message about an unknown option, with a suggestion."""
     name = (error.token.keyword or "").removeprefix("--")
-    known = (option for argument in error.argument_collection for option in argument.names)
+    known = [option for argument in error.argument_collection for option in argument.names]
+    if found := translated(name, [option.removeprefix("--").replace("-", "_") for option in known]):
+        return f"Unknown option: --{name}. Did you mean --{found.replace('_', '-')}?"
     for option in known:
         words = option.removeprefix("--").split("-")
         if len(words) > 1 and name == "".join(word[:1] for word in words):

@@ -7,6 +7,7 @@ and messages.
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import json
@@ -33,6 +34,7 @@ from msgspec import Meta
 
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean, spoken
+from bertkit.synonyms import suggestion
 
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0)]
@@ -91,7 +93,7 @@ def with_keywords(
     known = [name for own in fields.values() for name in own]
     for name in keywords:
         if not any(name in own for own in names.values()):
-            raise ConfigError(f"{name}: {caller} has no such setting; {did_you_mean(name, known)}")
+            raise ConfigError(f"{name}: {caller} has no such setting; {suggestion(name, known)}")
     made: list[Any] = []
     for kind, given in groups.items():
         own = {kind.RENAMED.get(n, n): v for n, v in keywords.items() if n in names[kind]}
@@ -299,7 +301,7 @@ def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
     if unknown:
         group, key = _group_at(kind, data, inner), unknown.group(1)
         known = [f.encode_name for f in msgspec.structs.fields(group)] if group else []
-        return f"{'.'.join(filter(None, [path, key]))}: no such setting; {did_you_mean(key, known)}"
+        return f"{'.'.join(filter(None, [path, key]))}: no such setting; {suggestion(key, known)}"
     missing = re.match(r"Object missing required field `(.*)`", text)
     if missing:
         return f"{'.'.join(filter(None, [path, missing.group(1)]))}: this setting is required"
@@ -310,7 +312,26 @@ def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
     if value and inner.endswith("kind"):
         tags = [kind_of(option) for option in _options(kind, data, inner.rpartition(".")[0])]
         return f"{path}: no variant {value[1]!r}; {did_you_mean(value[1], filter(None, tags))}"
+    group_of = re.match("Expected `object`, got `(?:int|float|str|bool|null)`", text)
+    if group_of and (options := _options(kind, data, inner)):
+        return f"{path}: expected a group of settings; use {_example(options, data, inner)}"
     return f"{path or 'config'}: {text[0].lower()}{text[1:]}"
+
+
+def _example(options: Sequence[type[Settings]], data: Any, path: str) -> str:
+    """Return how to set a group, if possible with the value that was passed instead of it."""
+    keys = path.split(".")
+    for key in keys:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    tags = [tag for tag in map(kind_of, options) if tag is not None]
+    example = f'"kind": "{data if data in tags else tags[0]}"' if tags else None
+    for name in [] if tags else [f.encode_name for f in msgspec.structs.fields(options[0])]:
+        example = example or f'"{name}": ...'
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({name: data}, options[0])
+            example = f'"{name}": {json.dumps(data)}'
+            break
+    return f"{keys[-1]}={{{example}}}"
 
 
 def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:

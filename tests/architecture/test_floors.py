@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
 FLOORS = (  # from the ground up
     ("errors",),
-    ("metrics", "storage", "memory", "threads", "console", "client", "published"),
+    ("metrics", "storage", "memory", "threads", "console", "client", "published", "synonyms"),
     ("text", "batch", "config", "progress"),
     ("nn", "data"),
     ("models",),

@@ -103,7 +103,7 @@ def test_settings_that_cannot_be(
         (b"[model\n", "run.toml: not valid TOML"),
         (b"\xff\xfe", "run.toml: cannot be read"),
         (b"[model]\nlayers = 1\n", "train: this setting is required"),
-        (b"model = 3\n[train]\nsteps = 1\n", "model: expected `object`, got `int`"),
+        (b"model = 3\n[train]\nsteps = 1\n", "model: expected a group of settings"),
         (b"", "this setting is required"),
     ],
 )

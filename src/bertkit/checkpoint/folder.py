@@ -48,6 +48,7 @@ from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
+from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -141,6 +142,7 @@ def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
     return str(digest.hexdigest())
 
 
+@check_keywords
 def load(
     name: str | Path,
     *,
@@ -279,6 +281,7 @@ def _check_tokenizer(
         raise CheckpointError(f"{folder}: the tokenizer{reason} they do not belong together")
 
 
+@check_keywords
 def save(
     folder: str | Path,
     model: Model,

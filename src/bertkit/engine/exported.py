@@ -20,6 +20,7 @@ from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError, refuse_unknown
 from bertkit.nn.precision import TILE, has_amx
 from bertkit.storage import check_file, read_json, sha256
+from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
@@ -227,6 +228,7 @@ class Exported:
         self.prompt = Prompter(self.graph.record.prompts)
         self.normalize = self.graph.record.normalize
 
+    @check_keywords
     def __call__(
         self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> NDArray[np.float32]:
@@ -306,6 +308,7 @@ class Run(Protocol):
     """An output of a graph, of its first where none is called so; inputs that it lacks are left
     out."""
 
+    @check_keywords
     def __call__(
         self, inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /
     ) -> NDArray[np.float32]: ...

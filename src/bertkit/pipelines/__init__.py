@@ -31,6 +31,7 @@ from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import Answer
 from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
 from bertkit.pipelines.words import Words, WordStates
+from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.summarize import SummaryAnswer
 
@@ -142,6 +143,7 @@ def pipeline(
     device: str = ...,
     revision: str | None = ...,
 ) -> Answer[Any]: ...
+@check_keywords
 def pipeline(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,

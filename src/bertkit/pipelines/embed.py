@@ -25,6 +25,7 @@ from bertkit.pipelines.base import (
     encodings_of,
     works_of,
 )
+from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter
@@ -58,6 +59,7 @@ class Embed(ModelPipeline):
         self.prompt = Prompter(chosen.prompts)
         self.dimension = chosen.width(loaded.model.config.hidden)
 
+    @check_keywords
     def __call__(
         self,
         texts: Any,

@@ -17,6 +17,7 @@ from bertkit.errors import ConfigError
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate
 from bertkit.pipelines.words import Words, whole_words
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.task import Feature
 from bertkit.text.gap import Gap
 from bertkit.text.long import Long
@@ -49,6 +50,7 @@ class FillGap:
         self.words = words or Words(load_elmo(folder))
         self.softmax = load_softmax(folder, self.words.model.config)
 
+    @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:
         """An answer for each. Raises: DataError for a text without exactly one gap."""
         if top < 1:

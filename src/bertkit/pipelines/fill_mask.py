@@ -20,6 +20,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import STREAM, ModelPipeline, Work, batched
+from bertkit.synonyms import check_keywords
 from bertkit.text.long import Long
 
 MASKS = 256
@@ -47,6 +48,7 @@ class FillMask(ModelPipeline):
         super().__init__(loaded, engine)
         self.head = self._needs("mlm", "take a pretrained model")
 
+    @check_keywords
     def __call__(
         self, texts: str | Sequence[str], *, top: int = 10, long: Long = "error"
     ) -> list[list[MaskAnswer]]:

@@ -13,9 +13,11 @@ from bertkit.config import flat
 from bertkit.data.given import of_dataset
 from bertkit.data.labels import number
 from bertkit.errors import DataError
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.answering import free
 
 
+@check_keywords
 def frame(answers: Any, rows: Any = None) -> Any:
     """A pandas DataFrame with a row for each answer and a column for each thing that it says.
 

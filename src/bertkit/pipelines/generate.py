@@ -24,6 +24,7 @@ from bertkit.models.generate import Row, Writing, generate, generate_steps
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
+from bertkit.synonyms import check_keywords
 from bertkit.text.chat import Chat, Message, check
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
@@ -113,6 +114,7 @@ class Generate(ModelPipeline):
         self.stepper = stepper_of(self.engine.model, loaded.length, vocab=vocab)
         self.prompt = _prompt(loaded)
 
+    @check_keywords
     def __call__(
         self,
         prompts: str | Sequence[Prompt],

@@ -13,6 +13,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
+from bertkit.synonyms import check_keywords
 from bertkit.text.long import Long
 
 
@@ -30,6 +31,7 @@ class NextSentence(ModelPipeline):
         super().__init__(loaded, engine)
         self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
 
+    @check_keywords
     def __call__(
         self, a: str | Sequence[str], b: str | Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:

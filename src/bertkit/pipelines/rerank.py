@@ -13,6 +13,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.labelled import PROBLEMS, reads_pairs
 from bertkit.text.long import Long
 
@@ -31,6 +32,7 @@ class Rerank(ModelPipeline):
         if name == "classify":
             _check_reranker(loaded, self.head.labels)
 
+    @check_keywords
     def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, in their order, larger for a better one; what is too long for the
         model is cut. With two labels these are log-odds. Shapes: (S,)."""

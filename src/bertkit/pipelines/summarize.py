@@ -15,6 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, Work
 from bertkit.pipelines.generate import PLACES, Generate, merge_decoding
 from bertkit.pipelines.task import Answer
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long, encode
@@ -42,6 +43,7 @@ class WriteSummaries:
         self.engine = self.writer.engine
         self.prompt = self.writer.prompt or _published(loaded)
 
+    @check_keywords
     def __call__(
         self,
         documents: Sequence[str],

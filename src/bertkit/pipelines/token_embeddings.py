@@ -15,6 +15,7 @@ from bertkit.engine.words import layer_states
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import NUMBER, STREAM, ModelPipeline, Work, batched
+from bertkit.synonyms import check_keywords
 from bertkit.text.long import Long
 
 Layer = int | Sequence[int]
@@ -44,6 +45,7 @@ class EmbedTokens(ModelPipeline):
         super().__init__(loaded, engine)
         self.layers = loaded.model.config.layers
 
+    @check_keywords
     def __call__(
         self, texts: str | Sequence[str], *, layer: Layer = -1, long: Long = "error"
     ) -> list[TokenEmbeddings]:

@@ -18,6 +18,7 @@ from bertkit.data.tags import untagged
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import DataError
 from bertkit.models.elmo import Elmo, State
+from bertkit.synonyms import check_keywords
 from bertkit.text.characters import bytes_of, sentence_ids
 from bertkit.text.encoding import Encoding, Text
 
@@ -58,6 +59,7 @@ class Words:
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
         self.max_batch_tokens, self.length = max_batch_tokens, length
 
+    @check_keywords
     def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
         """The states of each sentence's words; no sentence changes another's.
 

@@ -42,6 +42,7 @@ from bertkit.data.workers import Pool, Unit, plainly
 from bertkit.errors import ConfigError, DataError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.recipes.prepare import divide, refuse_within
+from bertkit.synonyms import check_keywords
 from bertkit.threads import cores
 
 UNIT = 256 << 20
@@ -60,6 +61,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     settings: Rules
 
 
+@check_keywords
 def clean(
     texts: Sequence[Path | str],
     /,

@@ -17,11 +17,13 @@ from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import Rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.teacher import TaskTeacher, check_length
 
 
+@check_keywords
 def distill(
     teacher: str | Path,
     *,

@@ -16,6 +16,7 @@ from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import ConfigError, DataError
 from bertkit.memory import limit_onednn_cache
 from bertkit.storage import refuse_used, writing
+from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
@@ -77,6 +78,7 @@ def embed_texts(
         say(f"{cut:,} of {count:,} texts are longer than {pipeline.length} tokens and were cut")
 
 
+@check_keywords
 def embed(
     model: str | Path | Loaded,
     texts: Any,

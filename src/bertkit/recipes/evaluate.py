@@ -14,11 +14,13 @@ from bertkit.pipelines import Answer, answering
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels, unlearned
 from bertkit.storage import refuse_used
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import Rows, check_examples, read_examples, take
 from bertkit.tasks.task import Reading
 
 
+@check_keywords
 def evaluate(
     model: str | Path | Loaded | Answer[Any],
     examples: Rows,

@@ -13,6 +13,7 @@ from bertkit.errors import ConfigError
 from bertkit.pipelines import Embed, answering
 from bertkit.retrieval.search import fingerprint
 from bertkit.storage import new_folder, refuse_used
+from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.columns import with_columns
 
@@ -22,6 +23,7 @@ NEEDS = {
 }
 
 
+@check_keywords
 def export(
     model: str | Path | Loaded,
     /,

@@ -42,6 +42,7 @@ from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.finished import finish, finished
 from bertkit.recipes.sanity import check_rows
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task
@@ -127,6 +128,7 @@ FREE = ("save_minutes", "max_batch_tokens", "track")
 
 
 @with_keywords_told(Finetune, Reading)
+@check_keywords
 def finetune(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,

@@ -29,6 +29,7 @@ from bertkit.progress import progress
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.search import embedder, fingerprint, model_of, name_of, similarity_of
 from bertkit.retrieval.store import Passage, Spec, Store
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.answering import batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
@@ -40,6 +41,7 @@ PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
 """How many are written at a time, and how much of the work a stopped run does again at most."""
 
 
+@check_keywords
 def index(
     paths: Sequence[Path | str],
     /,

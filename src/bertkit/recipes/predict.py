@@ -13,6 +13,7 @@ from bertkit.engine.exported import RECORD
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.recipes.predict_file import answered
+from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.answering import STREAM, Answering
 from bertkit.tasks.task import Reading
@@ -44,6 +45,7 @@ def opened(
     return answering(model, task, precision=precision, device=device)
 
 
+@check_keywords
 def predict(
     model: str | Path | Loaded | Answering[Any],
     rows: Any,

@@ -39,6 +39,7 @@ from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.storage import refuse_used
+from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import cores
 
@@ -70,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: list[Unit]
 
 
+@check_keywords
 def prepare(
     texts: Sequence[Path | str],
     /,

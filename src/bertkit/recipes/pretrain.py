@@ -56,6 +56,7 @@ from bertkit.recipes.run_file import (
 )
 from bertkit.recipes.samples import RunSamples
 from bertkit.storage import sha256
+from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.compiled import compile_blocks
 from bertkit.training.masters import Masters
@@ -66,6 +67,7 @@ from bertkit.training.teacher import begin_as, check_length
 from bertkit.training.tracker import check_tracker
 
 
+@check_keywords
 def pretrain(
     settings: Mapping[str, Any] | Path | str,
     *,

@@ -12,11 +12,13 @@ from bertkit.data.readers import documents
 from bertkit.errors import ConfigError
 from bertkit.progress import progress
 from bertkit.storage import refuse_used
+from bertkit.synonyms import check_keywords
 from bertkit.text.shared import train_shared
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import Kind, Use, train
 
 
+@check_keywords
 def train_vocabulary(
     texts: Sequence[Path | str],
     /,

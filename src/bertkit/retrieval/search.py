@@ -18,6 +18,7 @@ from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.retrieval.opening import open_store
 from bertkit.retrieval.store import Hit, Similarity, Store, check_version, conditions
+from bertkit.synonyms import check_keywords
 from bertkit.text.long import Long, encode
 
 if TYPE_CHECKING:  # an exported model needs no torch
@@ -151,6 +152,7 @@ class Searcher:
 
             self.rerank = pipeline("rerank", rerank, precision=precision, device=device)
 
+    @check_keywords
     def __call__(
         self,
         query: str,
@@ -182,6 +184,7 @@ class Searcher:
             min_score=min_score,
         )[0]
 
+    @check_keywords
     def many(
         self,
         queries: Sequence[str],

@@ -12,6 +12,7 @@ import msgspec
 
 from bertkit.data.given import is_rows
 from bertkit.errors import ConfigError, DataError
+from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import take
 from bertkit.tasks.task import Feature, Item, Outputs, Reading, Task, by_example, group
 from bertkit.text.long import Long
@@ -97,6 +98,7 @@ class Answering(ABC, Generic[A]):
     def __call__(
         self, items: Any, *, long: Long | None = ..., reading: Reading | None = ...
     ) -> list[A]: ...
+    @check_keywords
     def __call__(
         self, items: Any, *, long: Long | None = None, reading: Reading | None = None
     ) -> A | list[A] | Iterator[A]:

@@ -26,6 +26,7 @@ from bertkit.models.surgery import Head, without_heads
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace, attention_weights, relations
 from bertkit.pipelines import FillMask
+from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.arrays import Array, coded
@@ -77,6 +78,7 @@ class Explained(Explanation, frozen=True, kw_only=True):
 
 
 @torch.inference_mode()
+@check_keywords
 def explain(
     model: str | Path | Loaded,
     text: str,
