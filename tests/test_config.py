@@ -1,5 +1,6 @@
 """Settings: closed keys, named paths, nearest spellings."""
 
+import inspect
 import json
 import tomllib
 from pathlib import Path
@@ -264,3 +265,12 @@ def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
     assert made.thresholds == (0.25, 0.5)
     with pytest.raises(ConfigError, match="finetune: str given for Options; give that, or a dict"):
         with_keywords("finetune", {options: "epochs"}, {})  # type: ignore[dict-item]
+
+
+def test_help_of_finetune_has_the_tasks_and_their_options() -> None:
+    doc = inspect.getdoc(bertkit.finetune) or ""
+    listed = " ".join(doc.partition("Tasks and their options:")[2].partition("\n\n")[0].split())
+    expected = [
+        f"{name}: {', '.join(paths(find(name).Options)) or 'no options'}" for name in sorted(TASKS)
+    ]
+    assert listed == " ".join(expected)

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bertkit
 from bertkit import cli
 from bertkit.config import decode, with_keywords
-from bertkit.errors import ConfigError
+from bertkit.errors import BertkitError, ConfigError
 from bertkit.models.config import TransformerConfig
 from bertkit.pipelines import FillMask, Generate
 from bertkit.recipes.finetune import Finetune
 from bertkit.retrieval.search import Searcher
-from bertkit.synonyms import SETTINGS, UNNEEDED, check_keywords, suggestion
+from bertkit.synonyms import SETTINGS, TASKS, UNNEEDED, check_keywords, suggestion
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.task import Reading
 
@@ -178,3 +179,26 @@ def test_each_name_has_one_meaning() -> None:
     assert suggestion("batch_size", ["texts"]).startswith("remove it: ")
     assert suggestion("batch_size", ["batch_sizes"]).startswith("remove it: ")
     assert suggestion("padding", ["text"]) == f"remove it: {UNNEEDED['padding']}"
+
+
+@pytest.mark.parametrize(("name", "ours"), TASKS.items())
+def test_task_names_of_transformers_are_accepted(name: str, ours: str, tiny: Path) -> None:
+    def result(task: str) -> str:
+        try:
+            return type(bertkit.pipeline(task, tiny)).__name__
+        except BertkitError as error:
+            return str(error)
+
+    assert result(name) == result(ours)
+    assert "no pipeline is named" not in result(name)
+
+
+def test_feature_extraction_returns_token_embeddings(tiny: Path) -> None:
+    pipe: Any = bertkit.pipeline("feature-extraction", tiny)
+    expected = bertkit.pipeline("token-embeddings", tiny)(["a b"])
+    np.testing.assert_array_equal(pipe(["a b"])[0].embeddings, expected[0].embeddings)
+
+
+def test_an_unsupported_task_name_is_rejected(tiny: Path) -> None:
+    with pytest.raises(ConfigError, match="no pipeline is named 'zero-shot-classification'"):
+        bertkit.pipeline("zero-shot-classification", tiny)

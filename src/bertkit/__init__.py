@@ -24,13 +24,17 @@ if TYPE_CHECKING:
     from bertkit.pipelines import pipeline
     from bertkit.pipelines.frame import frame
     from bertkit.recipes.clean import clean
+    from bertkit.recipes.distill import distill
     from bertkit.recipes.embed import embed
     from bertkit.recipes.evaluate import evaluate
+    from bertkit.recipes.export import export
     from bertkit.recipes.finetune import finetune
+    from bertkit.recipes.index import index
     from bertkit.recipes.predict import predict
     from bertkit.recipes.prepare import prepare
     from bertkit.recipes.pretrain import pretrain
     from bertkit.recipes.vocabulary import train_vocabulary
+    from bertkit.retrieval.search import Searcher
     from bertkit.tasks.task import Reading
     from bertkit.text.tokenizer import Tokenizer
     from bertkit.view.explain import explain
@@ -45,16 +49,20 @@ _HOME = {
     "Model": "models.model",
     "Packed": "batch",
     "Reading": "tasks.task",
+    "Searcher": "retrieval.search",
     "Tokenizer": "text.tokenizer",
     "Trace": "nn.attention",
     "TransformerConfig": "models.config",
     "build": "models.model",
     "clean": "recipes.clean",
+    "distill": "recipes.distill",
     "embed": "recipes.embed",
     "evaluate": "recipes.evaluate",
     "explain": "view.explain",
+    "export": "recipes.export",
     "finetune": "recipes.finetune",
     "frame": "pipelines.frame",
+    "index": "recipes.index",
     "load": "checkpoint.folder",
     "pipeline": "pipelines",
     "predict": "recipes.predict",
@@ -72,16 +80,20 @@ __all__ = [
     "Model",
     "Packed",
     "Reading",
+    "Searcher",
     "Tokenizer",
     "Trace",
     "TransformerConfig",
     "build",
     "clean",
+    "distill",
     "embed",
     "evaluate",
     "explain",
+    "export",
     "finetune",
     "frame",
+    "index",
     "load",
     "pipeline",
     "predict",

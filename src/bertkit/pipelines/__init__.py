@@ -31,7 +31,7 @@ from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import Answer
 from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
 from bertkit.pipelines.words import Words, WordStates
-from bertkit.synonyms import check_keywords
+from bertkit.synonyms import TASKS, check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.summarize import SummaryAnswer
 
@@ -169,8 +169,9 @@ def pipeline(
 
     Args:
         task: embed, token-embeddings, rerank, fill-mask, generate, next-sentence, words or fill-gap
-            (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), or a
-            `Task` class.
+            (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), a
+            `Task` class, or the name of one of these in transformers (text-classification, ner,
+            feature-extraction, ...).
         model: Model directory, hub id, or loaded model.
         precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
             generative model or a directory of `bertkit quantize`.
@@ -185,6 +186,8 @@ def pipeline(
         ConfigError: If the task or a setting is not supported.
         DeviceError: If the device cannot be used.
     """
+    if isinstance(task, str):
+        task = TASKS.get(task, task)
     if task in OF_ELMO:
         check_cpu(device, "an ELMo")
         return _of_elmo(str(task), model, precision, revision)

@@ -152,12 +152,27 @@ def finetune(
     files, DataFrames or other rows (`data.given`), or examples. `test`, the same, is scored once,
     by the chosen epoch; the names of its scores begin with `test_`. A number for `dev` or `test` is
     the share of train held out for it. Settings (`Finetune`), options and columns (`Reading`) may
-    be plain data, and any of them a keyword: `epochs=2, text_column="review"`; options are those of
-    `bertkit finetune TASK --help`, such as `class_weights="balanced"`. A model that is open already
+    be plain data, and any of them a keyword: `epochs=2, text_column="review"`. `bertkit finetune
+    TASK --help` describes the options, such as `class_weights="balanced"`. A model that is loaded
     stays as it is. With a `teacher` the model learns from its outputs and states, too. `on_epoch`
     is called with each epoch's number and dev scores. The same call with `resume` goes on after a
     kill, to the same weights.
     Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
+
+    Tasks and their options:
+        answer: window_overlap, question_tokens, answer_tokens, best, no_answer,
+            null_threshold
+        chat: no options
+        choose: no options
+        classify: pairs, regression, multi_label, threshold, tune_threshold, thresholds,
+            calibrate, temperature, both_orders, contrastive, class_weights
+        dpo: beta
+        respond: turns, negatives
+        seq2seq: prompt
+        similarity: loss, scale, margin, highest, pooling, dense, activation,
+            dimensions, prompt, pair_prompt
+        summarize: sentences, block_trigrams
+        tag: crf, scheme
     """
     kind = tasks.find(task) if isinstance(task, str) else task
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
