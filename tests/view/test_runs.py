@@ -93,6 +93,18 @@ def test_a_run_that_is_quiet_has_stopped(tmp_path: Path) -> None:
     assert "stopped, or done" in shown([read_run(place)])
 
 
+@pytest.mark.parametrize("seconds", [0, 3 * QUIET])
+def test_a_finished_fine_tuning_is_done(seconds: int, tmp_path: Path) -> None:
+    place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
+    assert ">done</td>" not in shown([read_run(place)])  # the control
+    (place / "scores.json").write_text("{}", encoding="utf-8")
+    then = time.time() - seconds
+    os.utime(place / "journal.jsonl", (then, then))
+    run = read_run(place)
+    assert (run.finished, run.learns) == (True, False)
+    assert ">done</td>" in shown([run])
+
+
 def test_scores_of_epochs_are_drawn(tmp_path: Path) -> None:
     lines = [{"step": n, "epoch": n, "scores": {"f1": 0.5 + n / 10}} for n in (1, 2)]
     html = shown([read_run(folder(tmp_path, {}, *lines))])

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from bertkit.checkpoint.run_folder import JOURNAL, RUN
+from bertkit.checkpoint.run_folder import JOURNAL, RUN, SCORES
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.storage import read_bytes
@@ -95,6 +95,9 @@ class Run:
     damaged: Sequence[str] = ()
     """A sentence on each file of it that is damaged; what is sound of it is shown."""
 
+    has_scores: bool = False
+    """Whether the final scores of a fine-tuning are written."""
+
     @property
     def steps(self) -> int | None:
         """Of the whole run, where that is known: of pretraining."""
@@ -106,9 +109,14 @@ class Run:
         return int(self.lines[-1]["step"]) if self.lines else 0
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has taken all its steps."""
+        return self.has_scores or self.step == self.steps
+
+    @property
     def learns(self) -> bool:
-        """Whether there is more to come."""
-        return self.age < QUIET and self.step != self.steps
+        """Whether more records are expected."""
+        return self.age < QUIET and not self.finished
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
@@ -139,7 +147,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         damaged.append(
             f"{folder / JOURNAL}: numbers that are none (nan, or too large) are not drawn"
         )
-    return Run(name or folder.name or str(folder), record, lines, age, damaged)
+    has_scores = (folder / SCORES).exists()
+    return Run(name or folder.name or str(folder), record, lines, age, damaged, has_scores)
 
 
 def run_figures(runs: Sequence[Run]) -> list[Figure]:
@@ -286,7 +295,7 @@ def _of(run: Run) -> str:
 
 
 def _state(run: Run) -> str:
-    return "learns" if run.learns else "done" if run.step == run.steps else "stopped, or done"
+    return "learns" if run.learns else "done" if run.finished else "stopped, or done"
 
 
 def _last(run: Run, key: str, form: str) -> str:
