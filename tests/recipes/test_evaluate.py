@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
-from bertkit.errors import ConfigError, DataError
+from bertkit import cli
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.families import GPT2
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.classify import Example
+from bertkit.text.train import train
 
 
 @pytest.fixture
@@ -40,3 +44,56 @@ def test_unknown_labels_are_named(folder: Path) -> None:
         evaluate(bertkit.pipeline("classify", folder), [Example("a", None, "maybe", "dev.tsv:7")])
     with pytest.raises(DataError, match=r"^examples: no rows"):
         evaluate(bertkit.pipeline("classify", folder), [])
+
+
+PAIRS = [
+    ("A cat sleeps.", "A kitten naps.", 4.0),
+    ("A cat sleeps.", "Stocks fall.", 0.5),
+    ("It rains today.", "It is wet outside.", 3.0),
+    ("He eats bread.", "They fly to Rome.", 0.2),
+    ("He eats bread.", "A man has bread.", 4.5),
+]
+
+
+def test_an_embedding_model_is_scored_on_scored_pairs(
+    minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    stats = pytest.importorskip("scipy.stats")
+    vectors = peer.SentenceTransformer(str(minilm), device="cpu")
+    first, second = (vectors.encode([pair[i] for pair in PAIRS]) for i in (0, 1))
+    cosines = peer.util.pairwise_cos_sim(first, second).numpy()
+    file = tmp_path / "sts.csv"
+    lines = ["sentence1,sentence2,score", *(",".join(map(str, pair)) for pair in PAIRS)]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    found = evaluate(minilm, file)
+    labels = [pair[2] for pair in PAIRS]
+    assert found["spearman"] == pytest.approx(stats.spearmanr(cosines, labels)[0])
+    assert found["pearson"] == pytest.approx(stats.pearsonr(cosines, labels)[0], abs=1e-5)
+    assert set(found) == {"pearson", "spearman", "rows", "truncated"}
+    assert "has no task; its embeddings are used for similarity" in capsys.readouterr().err
+    assert cli.run(["evaluate", str(minilm), str(file)]) == 0
+
+
+def test_an_encoder_without_a_task_is_scored_on_scored_pairs(tiny: Path) -> None:
+    rows = [{"text": "a b", "pair": "b a", "label": 1}, {"text": "a", "pair": "c d", "label": 0}]
+    found = evaluate(tiny, rows)
+    first, second = (bertkit.embed(tiny, [row[key] for row in rows]) for key in ("text", "pair"))
+    cosines = (
+        (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    )
+    assert found["spearman"] == pytest.approx(1.0 if cosines[0] > cosines[1] else -1.0)
+
+
+def test_pairs_without_scores_are_ranked(minilm: Path) -> None:
+    rows = [{"text": text, "pair": pair} for text, pair, score in PAIRS if score > 1]
+    found = evaluate(minilm, rows)
+    assert "mrr" in found
+    assert "spearman" not in found
+
+
+def test_a_model_that_generates_is_not_scored_on_pairs(tmp_path: Path) -> None:
+    tokenizer = train(["a b c d"], kind="bpe", size=300, use="write")
+    folder = tiny_folder(tmp_path / "model", tokenizer, "lm", family=GPT2, length=8)
+    with pytest.raises(CheckpointError, match="was fine-tuned for no task"):
+        evaluate(folder, [{"text": "a", "pair": "b", "label": 1}])

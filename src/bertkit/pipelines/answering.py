@@ -8,7 +8,7 @@ from typing import Any
 from bertkit import tasks
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
-from bertkit.console import quietly
+from bertkit.console import quietly, say
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference, check_cpu
@@ -25,9 +25,11 @@ def answering(
     precision: Inference = "fp32",
     revision: str | None = None,
     device: str = "auto",
+    embedding_task: str | None = None,
 ) -> Answer[Any]:
-    """A fine-tuned folder ready to answer: for the task it was made for, or the one named.
+    """Load a fine-tuned model for its task, or for the task that is named.
 
+    `embedding_task` is the task of an embedding model, or of an encoder without a task.
     Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
     from outside the package is never imported because a folder says so: name it. For
     `device` see `inference_device`; a model that was trained on an ELMo runs on the CPU.
@@ -41,6 +43,10 @@ def answering(
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
     if task is None:
         task = name_in(loaded.settings, loaded.model.heads)
+        embeds = loaded.pooling is not None or "lm" not in loaded.model.heads
+        if task is None and embeds and embedding_task is not None:
+            say(f"{loaded.folder}: has no task; its embeddings are used for {embedding_task}")
+            task = embedding_task
         if task is None or (task not in tasks.TASKS and ":" not in task):
             raise CheckpointError(
                 f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"

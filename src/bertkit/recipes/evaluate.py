@@ -17,6 +17,7 @@ from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import Rows, check_examples, read_examples, take
+from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.task import Reading
 
 
@@ -36,6 +37,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a fine-tuned model on a labelled file.
 
+    An embedding model needs no fine-tuning: of pairs of texts with scores, `pearson` and `spearman`
+    are the correlations with the cosines of their embeddings.
+
     Returns: the task's scores, `rows` and `truncated`; where there are labels, also `by_label`, the
     scores of each, and `confusion`, how often each is answered where each is expected; of a
     calibrated model `calibration`, its expected calibration error with the temperature and without.
@@ -47,7 +51,7 @@ def evaluate(
     Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
 
     Args:
-        model: A fine-tuned model folder or hub id.
+        model: Directory or hub id of a fine-tuned model, or of an embedding model.
         examples: A file of labelled examples.
         task: module:Class, for a task from outside the package.
         errors: A folder, to be made, for the worst answers: errors.html and errors.jsonl.
@@ -59,7 +63,9 @@ def evaluate(
     answer = (
         model
         if isinstance(model, Answer)
-        else answering(model, task, precision=precision, device=device)
+        else answering(
+            model, task, precision=precision, device=device, embedding_task=Similarity.name
+        )
     )
     (named,) = with_keywords("evaluate", {Reading: reading}, columns)
     if isinstance(examples, str | Path):

@@ -382,14 +382,18 @@ class Similarity(Task[Example, SimilarityAnswer]):
         first, second = (vectors / np.maximum(norms, 1e-12)).transpose(1, 0, 2)
         scores = (first * second).sum(1)
         ranks: list[int | None] = [None] * len(examples)
-        labelled = all(example.label is not None for example in examples)
-        if len(examples) > 1 and not (labelled and self.options.loss in (None, *SCORED)):
+        if len(examples) > 1 and not self._has_scores(examples):
             numbers = _numbered(item.features[1].encoding.ids for item in outputs)
             ranks = list(_ranks(first, second, numbers))
         return [
             SimilarityAnswer(score, rank, item.truncated)
             for score, rank, item in zip(scores.tolist(), ranks, outputs, strict=True)
         ]
+
+    def _has_scores(self, examples: Sequence[Example]) -> bool:
+        """Return whether the examples are scored pairs; a model trained to rank ranks them."""
+        labelled = all(example.label is not None for example in examples)
+        return labelled and self.options.loss in (None, *SCORED)
 
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[Example]
@@ -399,14 +403,14 @@ class Similarity(Task[Example, SimilarityAnswer]):
         labels = [example.label for example in examples if example.label is not None]
         labelled = len(labels) == len(examples)
         scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
-        if not labelled or self.metric not in scores:
+        if not self._has_scores(examples):
             each = zip(answers, examples, strict=True)
             ranks = {example.texts[:2]: answer.rank or 1 for answer, example in each}
             scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
 
     def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
-        if self.options.loss in SCORED:
+        if self._has_scores(examples):
             return {"spearman": 0.0} if len({example.label for example in examples}) > 1 else {}
         return {"mrr": metrics.random_mrr(len({example.texts[1] for example in examples}))}
 
