@@ -135,6 +135,19 @@ def test_processes_that_were_told_differently_are_refused(
     assert not run.exists()
 
 
+def test_parts_are_by_default_the_number_of_processes(
+    world: Any, forker: Any, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
+    at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
+    assert forker.together(3, *command, **at) == [0, 0, 0], forker.said
+    assert forker(*command, "--resume", "auto") == 0, forker.said  # one process has three parts
+    assert len(losses(run)) == STEPS
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert record["config"]["train"]["parts"] == 3
+
+
 def test_a_world_that_does_not_divide_the_parts_is_refused(
     world: Any, forker: Any, tmp_path: Path
 ) -> None:

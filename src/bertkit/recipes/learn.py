@@ -11,14 +11,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.config import Settings, as_toml
+from bertkit.checkpoint.run_folder import RUN
+from bertkit.config import Settings, as_toml, flat
 from bertkit.console import say
-from bertkit.errors import TrainingError
+from bertkit.errors import ConfigError, TrainingError
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import Train
-from bertkit.storage import write_text
+from bertkit.storage import read_json, write_text
 from bertkit.training.average import TailAverage
 from bertkit.training.loader import prefetched, processes_for
 from bertkit.training.loop import Step, evaluate, steps
@@ -182,6 +183,28 @@ def begin(run: Run, state: State, config: Settings, steps: int) -> int:
     if run.ranks.first:
         write_text(run.out / RUN_FILE, as_toml(config))
     return start
+
+
+def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
+    """Return the settings of a run, with `train.parts` set for several processes.
+
+    The default is the number of processes; a resumed run keeps its number of parts, on which its
+    samples depend.
+    """
+    train = settings.get("train", {})
+    if not isinstance(train, Mapping) or "parts" in train:
+        return settings
+    parts = run.ranks.of_first(_recorded_parts(run)) or run.ranks.world
+    return settings if parts == 1 else {**settings, "train": {**train, "parts": parts}}
+
+
+def _recorded_parts(run: Run) -> int:
+    """Return the number of parts of a run that is resumed; 0 if it is unknown."""
+    if not (run.resumed and run.ranks.first):
+        return 0
+    record = read_json(run.out / RUN, ConfigError, "start over in another --out")
+    parts = flat(record).get("config.train.parts") if isinstance(record, dict) else None
+    return parts if type(parts) is int else 0
 
 
 def batches_of_step(

@@ -44,6 +44,7 @@ from bertkit.recipes.learn import (
     optimization,
     tail_average,
     warn,
+    with_parts,
 )
 from bertkit.recipes.pretrain_card import write_pretraining_card
 from bertkit.recipes.run_file import (
@@ -100,7 +101,7 @@ def _pretrain(
     tokenizer = text.tokenizer()
     if start_from is not None:
         _same_vocabulary(tokenizer, corpus, start_from)
-    config = read_config(settings, tokenizer)
+    config = read_config(with_parts(settings, run), tokenizer)
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)

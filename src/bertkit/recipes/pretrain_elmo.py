@@ -35,6 +35,7 @@ from bertkit.recipes.learn import (
     optimization,
     tail_average,
     warn,
+    with_parts,
 )
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
@@ -116,7 +117,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
             "vocabulary with `bertkit vocab train --kind words`"
         )
     tokenizer.need("bos", "eos", "unk")
-    config = read_elmo_run(settings)
+    config = read_elmo_run(with_parts(settings, run))
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)

@@ -64,7 +64,8 @@ class Train(Settings, frozen=True):
     """Steps in which it grows, evenly."""
     parts: Count = 1
     """Number of parts of a step's samples for distributed training (guide "More than one
-    process"). Any number of processes that divides it gets the same samples, masks and dropout."""
+    process"). Any number of processes that divides it gets the same samples, masks and dropout.
+    With several processes, their number by default."""
     max_batch_tokens: Count = 8192
     """Tokens per forward pass. A larger step uses gradient accumulation: it is split into several
     batches, whose gradients add up in fp32. It changes memory and speed, and of the result only the
