@@ -1,8 +1,9 @@
-"""A process that opens good folders, and then others in forks of itself, under limits.
+"""A process that opens good directories, and then others in forks of itself, under limits.
 
-The good ones are its arguments: with them everything is imported that the others need.
-Reads the path of a folder a line from stdin. Answers with a line of JSON: `end`, one of
-`answered`, `refused` (a BertkitError), `raised` (another error) and `killed`, and what was said.
+The arguments are the good directories, which import everything that the others need.
+It reads lines of a format and a path from stdin, separated by a tab. It writes lines of JSON:
+`end`, which is `answered`, `refused` (a BertkitError), `raised` (another error) or `killed`, and
+the message.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import importlib
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
 from pathlib import Path
 
 import torch
+from tests.faults.formats import FORMATS
 
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
-from bertkit.engine.exported import RECORD, Exported
+from bertkit.engine.exported import GRAPHS, RECORD, Exported
 from bertkit.errors import BertkitError
 from bertkit.pipelines import OTHERS, answering, open_engine, pipeline
 from bertkit.recipes.info import info
@@ -34,11 +38,14 @@ MEMORY = 2 << 30
 SECONDS = 10
 """Of the processor."""
 
+THREADS = (*GRAPHS, "store", "rows-classify", "corpus", "pairs", "pretraining", "finetuning")
+"""Formats whose libraries start threads, which do not survive a fork."""
+
 TEXT, PAIR = "a we bc", "the a. [MASK] <mask>"
 
 
-def use(folder: Path) -> None:
-    """Open a folder and ask it for all that it can answer."""
+def use_model(folder: Path) -> None:
+    """Load a model directory and run everything that it supports."""
     if (folder / RECORD).exists():
         Exported(folder)([TEXT, PAIR])
         return
@@ -62,7 +69,15 @@ def use(folder: Path) -> None:
         )
 
 
-def child(folder: Path) -> tuple[str, str]:
+def use(name: str, folder: Path) -> None:
+    """Open a directory of a format, or of a model."""
+    if name in FORMATS:
+        FORMATS[name].use(folder)
+    else:
+        use_model(folder)
+
+
+def child(name: str, folder: Path) -> tuple[str, str]:
     size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     most = size * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -71,7 +86,7 @@ def child(folder: Path) -> tuple[str, str]:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     try:
-        use(folder)
+        use(name, folder)
     except BertkitError as error:
         return "refused", str(error)
     except BaseException:
@@ -83,9 +98,19 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    for folder in sys.argv[1:]:
-        use(Path(folder))
-    for name in ("onnxruntime", "openvino"):  # imported here, used in forks: both begin threads
+    with tempfile.TemporaryDirectory() as place:
+        for folder in map(Path, sys.argv[1:]):
+            if folder.name not in THREADS:
+                shutil.copytree(folder, Path(place, folder.name))  # a run changes its directory
+                use(folder.name, Path(place, folder.name))
+    # They start threads when they are used, and so are only imported before the fork.
+    for name in (
+        "onnxruntime",
+        "openvino",
+        "lancedb",
+        "pyarrow.parquet",
+        "bertkit.retrieval.lance",
+    ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:
@@ -93,7 +118,8 @@ def main() -> None:
         process = os.fork()
         if process == 0:
             os.close(read)
-            found = child(Path(line.removesuffix("\n")))
+            name, _, path = line.removesuffix("\n").partition("\t")
+            found = child(name, Path(path))
             os.write(write, json.dumps(found).encode()[:60_000])
             os._exit(0)
         os.close(write)
