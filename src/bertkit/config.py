@@ -34,6 +34,7 @@ from msgspec import Meta
 
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean, spoken
+from bertkit.storage import read_bytes
 from bertkit.synonyms import suggestion
 
 Count = Annotated[int, Meta(ge=1)]
@@ -250,14 +251,18 @@ def _keyword_lines(kind: type[Settings], group: str = "") -> list[str]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain data. Raises: ConfigError when it is missing or malformed."""
+    """Read a TOML file as plain data.
+
+    Raises:
+        ConfigError: If it is missing or malformed.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bytes(path, ConfigError).decode())
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; name a run file, such as bert-tiny") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 

@@ -216,6 +216,11 @@ def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
         )
 
 
+def fits(path: Path, most: int) -> bool:
+    """Return whether a path is a regular file of up to `most` bytes."""
+    return path.is_file() and path.stat().st_size <= most
+
+
 def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) -> bytes:
     """A small file's content. Raises: as `check_file`, and `refuse` when it cannot be read."""
     check_file(path, refuse, most=most)

@@ -22,7 +22,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from tests.faults.formats import FORMATS
+from tests.faults.formats import FORMATS, TRAINED
 
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
@@ -38,7 +38,7 @@ MEMORY = 2 << 30
 SECONDS = 10
 """Of the processor."""
 
-THREADS = (*GRAPHS, "store", "rows-classify", "corpus", "pairs", "pretraining", "finetuning")
+THREADS = (*GRAPHS, *TRAINED, "store", "rows-classify", "documents")
 """Formats whose libraries start threads, which do not survive a fork."""
 
 TEXT, PAIR = "a we bc", "the a. [MASK] <mask>"
@@ -82,7 +82,7 @@ def child(name: str, folder: Path) -> tuple[str, str]:
     most = size * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    signal.alarm(12 * SECONDS)  # for what only waits
+    signal.alarm(4 * SECONDS)  # for what only waits
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     try:

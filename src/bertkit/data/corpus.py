@@ -188,9 +188,11 @@ class Corpus:
         return self._cumulative("sentences", self.sentences)
 
     def slice(self, first_sentence: int, last_sentence: int) -> NDArray[Any]:
-        """The tokens of sentences [first, last), a read-only view of the shard that has them.
+        """Return the tokens of sentences [first, last), a read-only view of their shard.
 
-        Raises: ValueError if they are not in one shard, as those of one document always are.
+        Raises:
+            ValueError: If they are not in one shard. The sentences of one document always are.
+            DataError: If a token is not in the vocabulary.
         """
         shard = int(np.searchsorted(self._shard_sentences, first_sentence, side="right")) - 1
         in_one = 0 <= shard < len(self._tokens)
@@ -198,7 +200,10 @@ class Corpus:
             raise ValueError(f"sentences {first_sentence} to {last_sentence} are not in one shard")
         origin = self._shard_tokens[shard]
         start, end = self.starts[first_sentence] - origin, self.starts[last_sentence] - origin
-        return self._tokens[shard][start:end]
+        tokens = self._tokens[shard][start:end]
+        path = self.folder / shard_name(self.numbers[shard], "tokens")
+        check_ids(tokens, self.manifest.vocab_size, path)
+        return tokens
 
     def verify(self) -> None:
         """Compare every file with its hash. Raises: DataError naming the damaged one."""
@@ -246,10 +251,29 @@ class Corpus:
         ends = np.zeros(count + 1, np.int64)
         at = 1
         for number in self.numbers:
-            counts = np.fromfile(self.folder / shard_name(number, part), TYPES[part])
+            path, shard = self.folder / shard_name(number, part), self.manifest.shards[number]
+            counts = np.fromfile(path, TYPES[part])
+            check_total(counts, shard.sentences if part == "documents" else shard.tokens, path)
             ends[at : at + len(counts)] = counts
             at += len(counts)
         return np.cumsum(ends, out=ends)
+
+
+def check_total(counts: NDArray[Any], total: int, path: Path) -> None:
+    """Raise DataError if counts do not add up to the total in the manifest."""
+    if (found := int(counts.sum(dtype=np.int64))) != total:
+        raise DataError(
+            f"{path}: damaged (counts of {found:,} in all, the manifest says {total:,}); "
+            "prepare it again"
+        )
+
+
+def check_ids(ids: NDArray[Any], vocab_size: int, path: Path) -> None:
+    """Raise DataError if a token is not in the vocabulary."""
+    if len(ids) and ids.max() >= vocab_size:
+        raise DataError(
+            f"{path}: damaged (token {ids.max()} of a vocabulary of {vocab_size}); prepare it again"
+        )
 
 
 def shard_name(number: int, part: str) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from bertkit import storage
 from bertkit.batch import Batch
+from bertkit.data.corpus import check_ids, check_total
 from bertkit.data.order import Purpose, Shuffled, generator
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
@@ -67,7 +68,7 @@ class Pairs:
         try:
             content = storage.read_bytes(path, DataError)
             manifest = msgspec.json.decode(content, type=PairManifest)
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(
                 f"{path}: no manifest of pairs ({error}); make some with `bertkit prepare pairs`"
             ) from None
@@ -106,15 +107,24 @@ class Pairs:
     @cached_property
     def starts(self) -> dict[str, NDArray[np.int64]]:
         """(pairs + 1,) for each side: the first token of each text, and the end of the last."""
-        return {
-            side: np.cumsum([0, *np.fromfile(self.folder / f"{side}.lengths", LENGTHS)])
-            for side in SIDES
-        }
+        starts = {}
+        for side in SIDES:
+            path = self.folder / f"{side}.lengths"
+            lengths = np.fromfile(path, LENGTHS)
+            check_total(lengths, getattr(self.manifest, f"{side}_tokens"), path)
+            starts[side] = np.cumsum([0, *lengths])
+        return starts
 
     def text(self, side: str, number: int) -> Ids:
-        """The tokens of one text, without an end token."""
+        """Return the tokens of one text, without an end token.
+
+        Raises:
+            DataError: If a token is not in the vocabulary.
+        """
         first, last = self.starts[side][number : number + 2]
-        return self._tokens[side][first:last].astype(np.int64)
+        tokens = self._tokens[side][first:last].astype(np.int64)
+        check_ids(tokens, self.manifest.vocab_size, self.folder / f"{side}.tokens")
+        return tokens
 
     @cached_property
     def _tokens(self) -> dict[str, NDArray[Any]]:

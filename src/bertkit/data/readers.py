@@ -25,7 +25,7 @@ import msgspec
 from bertkit import console
 from bertkit.data.paths import files, suffix
 from bertkit.errors import DataError, did_you_mean
-from bertkit.storage import check_unpacked, open_gzip
+from bertkit.storage import check_file, check_unpacked, open_gzip
 
 BlankLines = Literal["paragraphs", "documents"]
 """What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
@@ -411,13 +411,14 @@ def _parquet(path: Path) -> Iterator[Any]:
         raise DataError(
             f"{path}: reading .parquet needs pyarrow; pip install 'bertkit[clean]'"
         ) from None
+    check_file(path, DataError, most=sys.maxsize)
     try:
         with parquet.ParquetFile(path) as table:
             groups = map(table.metadata.row_group, range(table.num_row_groups))
             size = sum(group.total_byte_size for group in groups)
             check_unpacked(path, path.stat().st_size, size, DataError)
             yield table
-    except (ArrowException, UnicodeDecodeError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: damaged or no .parquet ({error}); get it again") from None
 
 

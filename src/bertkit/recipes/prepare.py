@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from rich.progress import Progress
@@ -38,12 +38,13 @@ from bertkit.data.sentences import Encoder, split, token_dtype
 from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
 from bertkit.progress import progress
-from bertkit.storage import refuse_used
+from bertkit.storage import read_bytes, refuse_used
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import cores
 
 Engine = Literal["processes", "ray"]
+R = TypeVar("R", bound=msgspec.Struct)
 
 SHARD_TOKENS = 1 << 25
 """Tokens about which a shard is closed: 64 MiB of 2 bytes."""
@@ -273,9 +274,7 @@ def _finish(
     units: int,
 ) -> Corpus:
     """Give the shards their names, in the order of the units, then write the manifest."""
-    made = [
-        msgspec.json.decode((work / f"{i:06d}.json").read_bytes(), type=Made) for i in range(units)
-    ]
+    made = [_read(work / f"{i:06d}.json", Made) for i in range(units)]
     shards = [(i, j, shard) for i, unit in enumerate(made) for j, shard in enumerate(unit.shards)]
     left_out, cut = sum(u.left_out for u in made), sum(u.cut for u in made)
     if not shards:
@@ -319,11 +318,16 @@ def _begun(work: Path) -> Plan | None:
     path = work / "plan.json"
     if not path.exists():
         return None
+    return _read(path, Plan)
+
+
+def _read(path: Path, kind: type[R]) -> R:
+    """Read a file of the work area."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
-    except msgspec.MsgspecError as error:
+        return msgspec.json.decode(read_bytes(path, DataError), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path}: damaged ({error}); delete {work.parent} and start again"
+            f"{path}: damaged ({error}); delete {path.parent.parent} and start again"
         ) from None
 
 

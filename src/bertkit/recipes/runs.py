@@ -158,8 +158,9 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
 
 
 def _steps(run: Run) -> list[tuple[int, Mapping[str, Any]]]:
-    """The lines of steps that say how fast they were, each with the steps it stands for."""
-    lines = [one for one in run.lines if drawable(one.get("tokens_per_second"))]
+    """Return the lines with the speed of steps, each with the number of steps it stands for."""
+    names = ("tokens", "tokens_per_second", "data_wait")
+    lines = [one for one in run.lines if all(drawable(one.get(name)) for name in names)]
     places = [0, *(one["step"] for one in lines)]
     return [(b - a, one) for (a, b), one in zip(pairwise(places), lines, strict=True)]
 

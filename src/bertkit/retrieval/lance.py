@@ -179,7 +179,8 @@ class LanceStore(Store):
         kept = self._kept
         if kept is not None and not where:
             return self._nearest(*kept, vector, count)
-        query = self.table.search(vector, query_type="vector").distance_type("dot")
+        with readable(self.place):
+            query = self.table.search(vector, query_type="vector").distance_type("dot")
         rows = self._rows(query, "_distance", count, where)
         return [self._hit(row, 1.0 - row["_distance"]) for row in rows]  # as "dot" is defined
 
@@ -279,6 +280,14 @@ def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
         finished = table is not None and FOUND in table.tags.list()
     content = read_bytes(folder / SPEC, SearchError)
     spec = read_spec(place, content, create if finished else None)
+    vector = (
+        table.schema.field("vector").type if finished and "vector" in table.schema.names else None
+    )
+    if finished and vector != pa.list_(pa.float32(), spec.dimension):
+        raise SearchError(
+            f"{place}: the table has no vectors of {spec.dimension} values ({vector}); index again "
+            "into a new place"
+        )
     if create is None and not finished:
         raise SearchError(
             f"{place}: its first documents were never finished; run `bertkit index` again "
@@ -301,6 +310,8 @@ def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
 def _locked(folder: Path) -> IO[bytes]:
     """Raises: SearchError where another run writes here: each would miss what the other adds."""
     with readable(str(folder)):
+        if (folder / LOCK).is_fifo():
+            raise OSError(f"{LOCK} is a pipe")
         file = (folder / LOCK).open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -166,6 +166,10 @@ class Tokenizer:
     def _has_types(self) -> bool:
         """Whether transformers passes the segments of this tokenizer to the model."""
         names = self._settings.get("model_input_names")
+        if not isinstance(names, list | None):
+            raise TokenizerError(
+                f"{self.source}: model_input_names is {names!r}; write a list of names"
+            )
         return names is None or "token_type_ids" in names
 
     @cached_property

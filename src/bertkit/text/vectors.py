@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import normalizers, pre_tokenizers
 
 from bertkit.errors import DataError
-from bertkit.storage import open_gzip, writing
+from bertkit.storage import check_file, open_gzip, writing
 
 BLOCK = 1 << 22
 """Bytes read at a time."""
@@ -196,6 +197,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     """The lines of a file, many at a time, each time with the number of the first."""
     line, rest = 1, b""
     try:
+        check_file(path, DataError, most=sys.maxsize)
         with open_gzip(path, DataError) if path.suffix == ".gz" else path.open("rb") as file:
             while data := file.read(BLOCK):
                 if line == 1 and not rest:

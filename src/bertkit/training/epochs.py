@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit import memory
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN, SCORES, SEEDS
@@ -19,7 +20,7 @@ from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_
 from bertkit.metrics import worth
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
-from bertkit.storage import read_json, sha256, write_json
+from bertkit.storage import fits, read_json, sha256, write_json
 from bertkit.tasks.columns import with_columns
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group
@@ -315,7 +316,8 @@ def check_published(out: Path, hashes: Mapping[str, str]) -> None:
 def _changed(out: Path, hashes: Mapping[str, str]) -> str | None:
     """The first of these files that is not there, or another."""
     for name, written in hashes.items():
-        if not (out / name).is_file() or sha256(out / name) != written:
+        path = out / name
+        if not fits(path, memory.installed()) or sha256(path) != written:
             return name
     return None
 

@@ -38,6 +38,8 @@ from bertkit.console import say
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, spoken
 from bertkit.progress import progress
 from bertkit.storage import (
+    VOCABULARY,
+    fits,
     link_or_copy,
     new_folder,
     read_json,
@@ -302,7 +304,7 @@ class Run:
 
         def hashes() -> dict[Path, str]:
             files = (p for p in self.out.iterdir() if p.is_file() and p.suffix in SETTINGS)
-            return {path: sha256(path) for path in files}
+            return {path: sha256(path) if fits(path, VOCABULARY) else "" for path in files}
 
         before = hashes()
         yield

@@ -1,9 +1,21 @@
-"""Tiny files of users for each task and reader, by name."""
+"""Tiny files of users for each task and reader, and how to open them."""
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
+
+from tests.factories import pdf
+
+from bertkit.data.converter import Converter
+from bertkit.data.documents import Columns, documents
+from bertkit.data.judgments import read_judgments, read_queries
+from bertkit.data.readers import documents as texts
+from bertkit.recipes.run_file import complete, read_run_file
+from bertkit.tasks import find
+from bertkit.tasks.examples import read_examples
 
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 SQUAD: dict[str, Any] = {
@@ -88,3 +100,82 @@ ROWS: dict[str, dict[str, str]] = {
     },
 }
 """Files by task of `bertkit finetune`; judgments, texts, and toml belong to other commands."""
+
+
+EXTRA = {"classify": ["rows.parquet", "more.tsv.gz"], "answer": ["squad.json"]}
+"""Files that are not written as text."""
+
+
+def write_rows(folder: Path, task: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in ROWS[task].items():
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def make_rows(folder: Path, task: str) -> None:
+    write_rows(folder, task)
+    if task == "classify":
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = pa.table({"text": ["a b", "c d"], "label": ["x", "y"]})
+        parquet.write_table(table, folder / "rows.parquet")
+        content = (folder / "train.tsv").read_bytes()
+        (folder / "more.tsv.gz").write_bytes(gzip.compress(content, mtime=0))
+    if task == "answer":
+        (folder / "squad.json").write_text(json.dumps(SQUAD), encoding="utf-8")
+
+
+def use_rows(folder: Path, task: str) -> None:
+    for name in [*ROWS[task], *EXTRA.get(task, [])]:
+        match task:
+            case "judgments":
+                (read_queries if "queries" in name else read_judgments)(folder / name)
+            case "toml":
+                complete(read_run_file(folder / name), vocab=99, pad=0)
+            case "texts":
+                list(texts([folder / name]))
+                list(texts([folder / name], blank_lines="documents"))
+            case _:
+                read_examples(find(task), folder / name)
+
+
+DOCUMENTS = {
+    "a.html": b"<html><body><h1>One</h1><p>a</p><table><tr><td>1</table></body></html>",
+    "a.md": b"---\ntitle: x\n---\n# One\n\ntext\n\n```sh\n# no\n```\nTwo\n---\n",
+    "a.rst": b"One\n===\n\ntext\n\n.. note:: more\n",
+    "a.txt": b"one\n\ntwo\n",
+    "a.pdf": pdf(["one page", "two pages"], outline=[("One", 0)]),
+    "a.ipynb": json.dumps(
+        {
+            "cells": [
+                {"cell_type": "markdown", "metadata": {}, "source": ["# One\n", "text"]},
+                {"cell_type": "code", "metadata": {}, "source": "1", "outputs": []},
+            ],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    ).encode(),
+    "a.jsonl": b'{"_id": "1", "title": "t", "text": "a we"}\n{"_id": "2", "text": "b"}\n',
+    "a.csv": b"id,text\n1,a we\n2,b\n",
+    "cran.all": b".I 1\n.T\nwings\n.W\nan experimental\n.I 2\n.T\n.W\nmore\n",
+}
+
+
+def make_documents(folder: Path) -> None:
+    import docx
+
+    folder.mkdir()
+    for name, content in DOCUMENTS.items():
+        (folder / name).write_bytes(content)
+    written = docx.Document()
+    written.add_heading("One", 1)
+    written.add_paragraph("a we")
+    written.save(str(folder / "a.docx"))
+
+
+def use_documents(folder: Path) -> None:
+    with Converter() as convert:
+        for name in [*DOCUMENTS, "a.docx"]:
+            list(documents([folder / name], Columns(), convert=convert))

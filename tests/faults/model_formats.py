@@ -1,0 +1,177 @@
+"""Tiny generative models, adapters, tokenizers, and word vectors, and how to open them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import numpy as np
+import torch
+from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
+
+from bertkit.checkpoint.adapter import write_adapter
+from bertkit.checkpoint.elmo import Softmax
+from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.g2p import LETTERS, NAMES, PHONEMES
+from bertkit.families import BERT, FAMILIES
+from bertkit.models.lora import LoRA, add_lora
+from bertkit.models.model import build
+from bertkit.pipelines import pipeline
+from bertkit.pipelines.answering import answering
+from bertkit.pipelines.elmo_task import Network, new_network, save_elmo_task, vectors_beside
+from bertkit.recipes.vocabulary import train_vocabulary
+from bertkit.tasks import find
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.train import train
+from bertkit.text.vectors import Vectors
+
+ENGLISH = [text.strip() for _, text in sorted(topics.topics.items())][:2]
+
+
+@cache
+def vocabulary(kind: Any, use: Any = "encode") -> Tokenizer:
+    return train(ENGLISH, kind=kind, size=600, max_length=32, use=use)
+
+
+# ---- Models
+
+
+def make_adapter(folder: Path) -> None:
+    model = tiny_model(vocabulary("wordpiece"), "classify", labels=("no", "yes"))
+    settings = {"bertkit": {"task": {"name": "classify", "options": {}}}}
+    base = folder.parent / "adapter-base"
+    if not base.exists():
+        save(base, model, vocabulary("wordpiece"), BERT, labels=("no", "yes"), settings=settings)
+    sizes = lambda name, rows: BERT.sizes(name, rows, config=model.config)  # noqa: E731
+    add_lora(model, LoRA(rank=2), sizes, frozen_layers=0)
+    write_adapter(folder, model, BERT, base=str(base))
+
+
+def use_classifier(folder: Path) -> None:
+    answering(folder)("a good one")
+
+
+def sides(folder: Path) -> Tokenizer:
+    """Train a vocabulary of two sides, as SentencePiece models."""
+    folder.mkdir()
+    text, out = folder / "text.txt", folder / "v"
+    text.write_text("a b c d e f\n" * 20, encoding="utf-8")
+    train_vocabulary([text], out=out, kind="unigram", use="translate", size=11)
+    tokenizer = Tokenizer.load(out)
+    shutil.rmtree(out)
+    text.unlink()
+    return tokenizer
+
+
+def make_generator(folder: Path, family: str) -> None:
+    """Write a decoder-only model with a chat template."""
+    from tests.text.test_chat import vocabulary as chat_vocabulary
+
+    tokenizer = chat_vocabulary("chatml")
+    save(
+        folder,
+        tiny_model(tokenizer, "lm", family=FAMILIES[family]),
+        tokenizer,
+        FAMILIES[family],
+        generation={"num_beams": 2, "max_new_tokens": 3, "eos_token_id": tokenizer.eos},
+    )
+
+
+def make_encoder_decoder(folder: Path, family: str) -> None:
+    if family in ("marian", "lstm"):
+        tokenizer = sides(folder)
+    else:
+        tokenizer = vocabulary("bpe", "spans" if family == "t5" else "encode")
+    kind = FAMILIES[family]
+    assert kind.decoder is not None
+    size = {"vocab": tokenizer.vocab_size, "hidden": 16, "layers": 1, "heads": 2}
+    size |= {"intermediate": 32, "pad_id": tokenizer.pad, "max_positions": 32}
+    size |= {"recurrent": {}} if family == "lstm" else {}
+    encoder, decoder = (
+        part.config({name: value for name, value in size.items() if name not in part.fixed})
+        for part in (kind, kind.decoder)
+    )
+    save(folder, build(encoder, ("lm",), decoder=decoder), tokenizer, kind)
+
+
+def use_generator(folder: Path, name: str = "") -> None:
+    pipeline("generate", load(folder / name))(["a the"], {"max_tokens": 3})
+
+
+def make_gguf(folder: Path) -> None:
+    from tests.checkpoint.test_gguf import write
+
+    folder.mkdir()
+    write(folder / "model.gguf")
+
+
+def make_g2p(folder: Path) -> None:
+    folder.mkdir()
+    shapes: dict[str, tuple[int, ...]] = {"fc_w": (len(PHONEMES), 6), "fc_b": (len(PHONEMES),)}
+    for side, rows in (("enc", len(LETTERS)), ("dec", len(PHONEMES))):
+        shapes[f"{side}_emb"] = (rows, 6)
+        shapes |= {f"{side}_w_{way}": (18, 6) for way in ("ih", "hh")}
+        shapes |= {f"{side}_b_{way}": (18,) for way in ("ih", "hh")}
+    arrays = {name: np.ones(shapes[name], np.float32) for name in NAMES}
+    np.savez(folder / "model.npz", **arrays)  # type: ignore[arg-type]
+
+
+def make_elmo(folder: Path) -> None:
+    tiny_elmo(folder)
+    weight = torch.zeros(4, ELMO_OPTIONS["lstm"]["projection_dim"])  # type: ignore[index]
+    Softmax(["<S>", "</S>", "<UNK>", "a"], weight, torch.zeros(4)).save(folder)
+
+
+def use_elmo(folder: Path) -> None:
+    pipeline("words", folder)(["a bc"])
+    pipeline("fill-gap", folder)(["a ___ bc"])
+
+
+def make_elmo_task(folder: Path) -> None:
+    elmo, file = folder.with_name("elmo-of-task"), folder.with_name("elmo-vectors.txt")
+    vectors = Vectors(["a", "good"], np.ones((2, 3), np.float32))
+    vectors.save(file)
+    task = find("classify").restore(["no", "yes"], {})
+    shape = Network(width=4)
+    states = torch.zeros(ELMO_OPTIONS["lstm"]["n_layers"] + 1, 0, 12)  # type: ignore[index]
+    features, head = new_network(task, states, shape, beside=vectors_beside(vectors, []))
+    save_elmo_task(folder, tiny_elmo(elmo), task, features, head, shape, {}, file)
+
+
+# ---- Tokenizers and word vectors
+
+
+def make_tokenizer(folder: Path, kind: str) -> None:
+    folder.mkdir()
+    match kind:
+        case "vocab.txt":
+            pieces = [*SPECIALS, *"abcdefgh"]
+            (folder / kind).write_text("\n".join(pieces), encoding="utf-8")
+        case "merges.txt":
+            model = json.loads(vocabulary("bpe").core.to_str())["model"]
+            merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+            (folder / kind).write_text("\n".join(merges), encoding="utf-8")
+            (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+        case _:
+            vocabulary(kind).save(folder)
+
+
+def use_tokenizer(folder: Path) -> None:
+    Tokenizer.load(folder).encode("a we bc")
+
+
+def make_vectors(folder: Path) -> None:
+    folder.mkdir()
+    vectors = Vectors(["a", "b", "c d"], np.eye(3, 4, dtype=np.float32))
+    vectors.save(folder / "vectors.txt")
+    vectors.save(folder / "vectors.txt.gz")
+    (folder / "glove.txt").write_text("a 1 2 3\nb 0.5 1e-3 -1\n", encoding="utf-8")
+
+
+def use_vectors(folder: Path) -> None:
+    for name in ("vectors.txt", "vectors.txt.gz", "glove.txt"):
+        Vectors.load(folder / name).nearest("a")
