@@ -44,6 +44,7 @@ HOMES: dict[str, str] = {
     "tasks/language.py": "tasks/test_seq2seq.py",
     "training/reference.py": "tasks/test_dpo.py",
     "recipes/prepare_pairs.py": "data/test_pairs.py",
+    "recipes/pretrain_card.py": "recipes/test_pretrain.py",
     "text/shared.py": "data/test_pairs.py",
     "families/bart.py": "parity/test_translators.py",
     "families/t5.py": "parity/test_translators.py",

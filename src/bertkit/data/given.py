@@ -127,9 +127,9 @@ def name_of(rows: Any) -> str | None:
     info = getattr(rows, "info", None)  # a method of a DataFrame
     parts = [getattr(info, name, None) for name in ("dataset_name", "config_name")]
     parts.append(getattr(rows, "split", None))
-    found = [str(part) for part in parts if part is not None and str(part) != "default"]
+    words = [str(part) for part in parts if part is not None and str(part) != "default"]
     if isinstance(parts[0], str):
-        return " ".join(found)
+        return " ".join(words)
     return f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
 
 
