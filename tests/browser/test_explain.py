@@ -321,6 +321,13 @@ def test_a_phone_shows_tables_whole(tab: Any, tmp_path: Path, found: Explanation
     assert page.evaluate(CUT) == []
 
 
+def test_attention_is_near_the_top_on_a_phone(tab: Any, tmp_path: Path, found: Explanation) -> None:
+    tab.set_viewport_size({"width": 400, "height": 844})
+    page = opened(tab, tmp_path / "page.html", found)
+    top = "document.querySelector('#attention').getBoundingClientRect().top + scrollY"
+    assert page.evaluate(top) < 2 * 844
+
+
 def test_every_control_has_a_name(shown: Any) -> None:
     unnamed = shown.evaluate(
         "[...document.querySelectorAll('button, input, [tabindex=\"0\"]')].filter(e => "
