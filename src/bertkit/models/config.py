@@ -238,7 +238,7 @@ class TransformerConfig(Settings, frozen=True):
     """Rows of the segment embedding: 2 for sentences A and B; 0 for none."""
     pad_id: Annotated[int, Meta(ge=0)] = 0
     """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
-    at pad + 1."""
+    at pad + 1; MPNet requires 1."""
     dropout: Share = 0.1
     """Dropout of embeddings and before residual sums."""
     attention_dropout: Share = 0.1
