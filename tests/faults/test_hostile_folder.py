@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.faults.damage import damage
-from tests.faults.formats import FORMATS
+from tests.faults.formats import FORMATS, TRAINED
 from tests.faults.hostile import good_folders
 
 MANY = 4000
@@ -22,10 +22,21 @@ Opener = Callable[[str, Path], tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> list[Path]:
+    """One example of each format, without the runs, which need many imports."""
     root = tmp_path_factory.mktemp("good")
-    for name, form in FORMATS.items():
-        form.make(root / name)
-    return [*good_folders(root, english), *(root / name for name in FORMATS)]
+    names = [name for name in FORMATS if name not in TRAINED]
+    return [*good_folders(root, english), *make(root, names)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make(tmp_path_factory.mktemp("trained"), TRAINED)
+
+
+def make(root: Path, names: Sequence[str]) -> list[Path]:
+    for name in names:
+        FORMATS[name].make(root / name)
+    return [root / name for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +73,7 @@ def test_each_good_folder_answers(good: list[Path], opened: Opener) -> None:
 
 
 def wrong(good: list[Path], opened: Opener, place: Path, seeds: range) -> dict[str, str]:
-    """What neither answered nor was refused in a sentence."""
+    """Return the changes after which bertkit neither answers nor raises a BertkitError."""
     found = {}
     for seed in seeds:
         folder = place / str(seed)
@@ -82,6 +93,9 @@ def test_hostile_folders(good: list[Path], opened: Opener, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_many_hostile_folders(part: int, good: list[Path], opened: Opener, tmp_path: Path) -> None:
+def test_many_hostile_folders(
+    part: int, good: list[Path], trained: list[Path], opened: Opener, tmp_path: Path
+) -> None:
     start = len(good) + part * MANY // 4
-    assert wrong(good, opened, tmp_path, range(start, start + MANY // 4)) == {}
+    seeds = range(start, start + MANY // 4)
+    assert wrong([*good, *trained], opened, tmp_path, seeds) == {}

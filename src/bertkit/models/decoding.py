@@ -73,6 +73,10 @@ class Rules:
         return self.max_length - prompt
 
 
+Texts = Annotated[int, Meta(ge=1, le=1_000)]
+"""Number of texts that are generated together. Memory grows with it."""
+
+
 class Decoding(Settings, frozen=True):
     """How words are chosen; greedily by default."""
 
@@ -90,8 +94,8 @@ class Decoding(Settings, frozen=True):
     """Draw from those that have this share of the likeliest's probability."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Another seed draws other words."""
-    beams: Count = 1
-    """Beams of beam search; 1 is none."""
+    beams: Texts = 1
+    """Number of beams of beam search, up to 1,000. Default: greedy search."""
     length_penalty: float = 1.0
     """A beam's score is its log-probability over its length to this power."""
     early_stopping: bool = False
@@ -103,7 +107,7 @@ class Decoding(Settings, frozen=True):
     lookup: Count | None = None
     """Guess so many tokens at a time, from where the last ones stood before, and read them in one
     step: the same text, sooner where it repeats what was read. Saxena 2023, prompt lookup."""
-    best: Count = 1
+    best: Texts = 1
     """Texts for each prompt: beams, or draws."""
 
     def __post_init__(self) -> None:
