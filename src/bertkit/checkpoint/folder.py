@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -230,9 +231,25 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length),
-        generation=read_generation(inner, settings) if "lm" in wanted else Generation(),
+        generation=_generation(inner, settings, model) if "lm" in wanted else Generation(),
         base=None if adapter is None else base,
     )
+
+
+def _generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Generation:
+    """Read the generation settings, and check that their token ids are in the vocabulary."""
+    generation = read_generation(folder, settings)
+    config = model.config if model.decoder is None else model.decoder.config
+    ids = (generation.start, generation.first, generation.last)
+    others = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
+    most = max((i for i in (*ids, *others) if i is not None), default=0)
+    if most >= config.vocab:
+        raise CheckpointError(
+            f"{folder}: the generation settings name token {most}, and the vocabulary has "
+            f"{config.vocab:,} tokens; fetch the directory again"
+        )
+    ends = tuple(i for i in generation.ends if i < config.vocab)
+    return replace(generation, ends=ends)
 
 
 def _g2p(path: Path) -> Loaded:
