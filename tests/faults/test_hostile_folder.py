@@ -14,6 +14,7 @@ import pytest
 from tests.faults.damage import damage
 from tests.faults.formats import FORMATS, TRAINED
 from tests.faults.hostile import good_folders
+from tests.faults.opener import THREADS
 
 MANY = 4000
 
@@ -66,9 +67,11 @@ def opened(good: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterat
         process.stdin.close()
 
 
-def test_each_good_folder_answers(good: list[Path], opened: Opener) -> None:
-    assert {folder.name: opened(folder.name, folder) for folder in good} == {
-        folder.name: ("answered", "") for folder in good
+def test_good_folders_answer(good: list[Path], opened: Opener) -> None:
+    # The opener has opened all others before it answers.
+    folders = [good[0], *(folder for folder in good if folder.name in THREADS)]
+    assert {folder.name: opened(folder.name, folder) for folder in folders} == {
+        folder.name: ("answered", "") for folder in folders
     }
 
 

@@ -262,6 +262,8 @@ def _arc(
     marked = labelled or all(cells[-1].strip() in answers for _, cells in lines)
     questions, lost = [], 0
     for where, cells in lines:
+        if len(cells) == 1:
+            raise DataError(f"{where}: one column; write a question, choices, and a letter")
         question, *choices = cells[:-1] if marked else cells
         while choices and not choices[-1].strip():
             choices.pop()
