@@ -54,5 +54,5 @@ for task in users.ROWS:
     make = partial(users.make_rows, task=task)
     FORMATS[f"rows-{task}"] = Format(make, partial(users.use_rows, task=task))
 
-TRAINED = ("pretraining", "finetuning", "finished")
-"""Formats that only the slow test opens, because training imports much."""
+SLOW = ("pretraining", "finetuning", "finished", "store", "documents")
+"""Formats that only the slow test opens, because they import much."""

@@ -22,7 +22,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from tests.faults.formats import FORMATS, TRAINED
+from tests.faults.formats import FORMATS, SLOW
 
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
@@ -38,7 +38,7 @@ MEMORY = 2 << 30
 SECONDS = 10
 """Of the processor."""
 
-THREADS = (*GRAPHS, *TRAINED, "store", "rows-classify", "documents")
+THREADS = (*GRAPHS, *SLOW, "rows-classify")
 """Formats whose libraries start threads, which do not survive a fork."""
 
 TEXT, PAIR = "a we bc", "the a. [MASK] <mask>"
@@ -107,13 +107,13 @@ def main() -> None:
     for name in (
         "onnxruntime",
         "openvino",
-        "lancedb",
         "pyarrow.parquet",
-        "bertkit.retrieval.lance",
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:
+        if line.startswith("store\t"):
+            importlib.import_module("bertkit.retrieval.lance")
         read, write = os.pipe()
         process = os.fork()
         if process == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.damage import damage
-from tests.faults.formats import FORMATS, TRAINED
+from tests.faults.formats import FORMATS, SLOW
 from tests.faults.hostile import good_folders
 from tests.faults.opener import THREADS
 
@@ -23,15 +23,15 @@ Opener = Callable[[str, Path], tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> list[Path]:
-    """One example of each format, without the runs, which need many imports."""
+    """One example of each format, without the slow ones."""
     root = tmp_path_factory.mktemp("good")
-    names = [name for name in FORMATS if name not in TRAINED]
+    names = [name for name in FORMATS if name not in SLOW]
     return [*good_folders(root, english), *make(root, names)]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return make(tmp_path_factory.mktemp("trained"), TRAINED)
+def slow(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return make(tmp_path_factory.mktemp("slow"), SLOW)
 
 
 def make(root: Path, names: Sequence[str]) -> list[Path]:
@@ -97,8 +97,8 @@ def test_hostile_folders(good: list[Path], opened: Opener, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_hostile_folders(
-    part: int, good: list[Path], trained: list[Path], opened: Opener, tmp_path: Path
+    part: int, good: list[Path], slow: list[Path], opened: Opener, tmp_path: Path
 ) -> None:
     start = len(good) + part * MANY // 4
     seeds = range(start, start + MANY // 4)
-    assert wrong([*good, *trained], opened, tmp_path, seeds) == {}
+    assert wrong([*good, *slow], opened, tmp_path, seeds) == {}
