@@ -75,8 +75,8 @@ def limit_onednn_cache() -> None:
 def freeze_objects() -> None:
     """Exclude all objects of now, models and libraries, from Python's garbage collection.
 
-    Going through them takes 150 ms, now and then, in which no request is served. They are freed by
-    their reference counts: models contain no cycles.
+    Going through them takes 150 ms, now and then, in which no request is served. Call this before
+    requests are served: their objects can be in cycles, which would never be freed.
     """
     gc.collect()
     gc.freeze()

@@ -83,8 +83,14 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
             client.embed("a")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        *((number, 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((number, 2) for number in (signal.SIGTERM, signal.SIGINT)),
+        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, workers: int) -> None:
     """A signal while many requests are under way: each is answered, or was never taken.
 
@@ -151,9 +157,13 @@ def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, work
                 time.sleep(0.2)
         replies: list[int] = []
         asked = {"inputs": ["a b c d e f g"] * 512}
+        connected = threading.Barrier(12)
 
         def one() -> None:
-            replies.append(httpx.post(f"{address}/embed", json=asked, timeout=60).status_code)
+            with httpx.Client(base_url=address, timeout=60) as client:
+                client.get("/health/live")
+                connected.wait()
+                replies.append(client.post("/embed", json=asked).status_code)
 
         threads = [threading.Thread(target=one) for _ in range(12)]
         for thread in threads:

@@ -25,9 +25,9 @@ from bertkit.serve.schema import Ask
 from bertkit.serve.shares import Client
 from bertkit.text.chat import Message
 
-READERS = ThreadPoolExecutor(2, "reading")
-"""Threads that encode long texts. With more of them the event loop would wait for the lock of the
-interpreter."""
+READERS = ThreadPoolExecutor(1, "reading")
+"""Thread that encodes long texts. With more threads, the event loop and the models wait longer for
+the lock of the interpreter, and fewer requests are served."""
 
 INLINE = 1_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,9 +117,7 @@ def _without_neutral(kind: type[schema.Ask], data: dict[str, Any]) -> dict[str, 
     parameters = data.get("parameters")
     if isinstance(parameters, dict):
         data = {**parameters, **{name: data[name] for name in data if name != "parameters"}}
-    required = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
-    optional = set(kind.__struct_encode_fields__) - required
-    data = _select(data, NEUTRAL.get(kind, {}), optional)
+    data = _select(data, NEUTRAL.get(kind, {}), _optional(kind))
     if kind is schema.ChatAsk and isinstance(data.get("messages"), list):
         data["messages"] = [
             _message(message, f"messages.{index}.") if isinstance(message, dict) else message
@@ -127,8 +126,14 @@ def _without_neutral(kind: type[schema.Ask], data: dict[str, Any]) -> dict[str, 
     return data
 
 
+@cache
+def _optional(kind: type[schema.Ask]) -> frozenset[str]:
+    """The fields of a request that have a default. Cached, for msgspec evaluates annotations."""
+    return frozenset(f.encode_name for f in msgspec.structs.fields(kind) if not f.required)
+
+
 def _select(
-    data: dict[str, Any], neutral: Neutral, optional: set[str], where: str = ""
+    data: dict[str, Any], neutral: Neutral, optional: frozenset[str], where: str = ""
 ) -> dict[str, Any]:
     """The fields that mean something. Raises: Refused for an unsupported field with a value."""
     fields = {}
@@ -150,7 +155,7 @@ def _equal(value: Any, neutral: Any) -> bool:
 def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
     """A message of a chat: the role developer is the newer name of system, and parts that are
     texts are joined."""
-    message = _select(message, MESSAGES, set(), where)
+    message = _select(message, MESSAGES, frozenset(), where)
     for name in message:
         if name not in ("role", "content"):
             raise invalid("this field is not supported here; leave it out", f"{where}{name[:80]}")

@@ -380,11 +380,9 @@ class ModelRegistry:
         return open_model(folder, self.precision, self.trusted, name, self.device)
 
     def reload(self, name: str) -> None:
-        """Open a model's folder again; earlier requests keep the old model."""
-        old, threads = self.models[name], torch.get_num_threads()
+        """Open a model directory again; earlier requests keep the old model."""
+        threads = torch.get_num_threads()
         try:
-            self.models[name] = self._open(old.folder, name)
+            self.models[name] = self._open(self.models[name].folder, name)
         finally:
             torch.set_num_threads(threads)  # as before, whatever this one was tuned to
-        del old
-        freeze_objects()

@@ -37,6 +37,10 @@ from bertkit.view.runs import find_runs, read_run
 LOADING = 120
 """Seconds that a worker may take to open its models."""
 
+SWITCH = 0.0002
+"""Seconds after which a thread leaves the lock of the interpreter to others. PyTorch releases the
+lock in each operation, and a model would wait for Python's default of 5 ms each time."""
+
 LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 
 
@@ -176,6 +180,7 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
 def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
+    sys.setswitchinterval(SWITCH)
     share_cores(plan.workers)  # before models are opened, which take no more than it
     if plan.workers > 1:
         torch.set_num_threads(own_cores())
