@@ -18,6 +18,7 @@ from bertkit.recipes.contexts import contexts
 from bertkit.recipes.index import index
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
+from bertkit.serve.examples import ASKS
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry
 from bertkit.text.train import train
@@ -240,6 +241,17 @@ def test_examples_are_there_to_be_clicked(server: Server) -> None:
         for link in links:
             answer = client.get(link.replace("&amp;", "&"))
             assert answer.status_code in (200, 422)  # a tiny vocabulary has not every word
+
+
+def test_ask_and_growing_have_an_example_for_each_question(server: Server) -> None:
+    client = server()
+    questions = re.findall(r'href="/ask\?what=([\w-]+)"', client.get("/ask").text)
+    assert {"fill-mask", "embed", "ner"} <= set(questions)
+    pages = [*(f"/ask?what={name}" for name in questions if name in ASKS), "/growing"]
+    for page in pages:
+        (link,) = re.findall(r'<li><a href="(/[^"]*)"', client.get(page).text)
+        answer = client.get(link.replace("&amp;", "&"))
+        assert answer.status_code in (200, 422)  # a tiny model has few words and positions
 
 
 def test_a_word_in_several_texts(server: Server) -> None:

@@ -93,3 +93,52 @@ WORDS = (
     ),
 )
 """Those for one word in several texts."""
+
+
+def _ask(what: str, shows: str, text: str, other: str = "") -> Example:
+    return Example({"what": what, "text": text, "other": other}, text, shows)
+
+
+_CITIES = "Paris is the capital of France. It has two million inhabitants."
+
+ASKS = {
+    "predict": _ask("predict", "a clear opinion", "A wonderful film, and too short."),
+    "ner": _ask("ner", "a person, an organization and a place", "Marie Curie worked in Paris."),
+    "answer": _ask("answer", "the answer is a span", "How many people live in Paris?", _CITIES),
+    "choose": _ask(
+        "choose", "one is likely", "She opened the umbrella, because", "it rained.\nit was dinner."
+    ),
+    "fill-mask": _ask("fill-mask", "a name is missing", "[MASK] is the capital of France."),
+    "next-sentence": _ask(
+        "next-sentence", "the second follows", "He opened the door.", "The room was empty."
+    ),
+    "embed": _ask(
+        "embed",
+        "one of two means the same",
+        "How do I reset my password?",
+        "I forgot my password.\nThe weather is nice.",
+    ),
+    "translate": _ask("translate", "a short sentence", "A man reads a book."),
+    "write": _ask("write", "the beginning of a story", "Once upon a time"),
+    "chat": _ask("chat", "a question", "What is the capital of France?"),
+    "rerank": _ask(
+        "rerank",
+        "one of two answers the query",
+        "capital of France",
+        "Paris is the capital of France.\nBread is made of flour.",
+    ),
+    "search": _ask("search", "a query in a few words", "how does it work?"),
+}
+"""An example of each question that a page puts to models."""
+
+SENTENCES = (
+    Example(
+        {
+            "text": "We sat on the bank of the river and watched the boats.",
+            "others": "They fished from the muddy shore.\nThe bank lent us money.",
+        },
+        "We sat on the bank of the river and watched the boats.",
+        "which of two sentences is nearer, word by word",
+    ),
+)
+"""Those for one vector of a sentence."""

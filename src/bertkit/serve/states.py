@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertkit.serve.context import RequestContext
+from bertkit.serve.examples import SENTENCES
 from bertkit.serve.forms import answered, values
 from bertkit.serve.window import ALL, Window, elsewhere
 from bertkit.view.distance import DistancePipeline, distance_figures, gradients
@@ -42,7 +43,7 @@ class StatePages:
                 "The first networks that translated read a sentence word by word and kept one "
                 "vector of it, of one size for three words and for thirty: all that is written has "
                 "to be in it. Embeddings of sentences are such vectors to this day.",
-                form=Form("/growing", fields, "Read", alert),
+                form=Form("/growing", fields, "Read", alert, SENTENCES),
                 figures=figures,
                 computed_by=[last_states, GrowingPipeline.run],
             )

@@ -14,7 +14,7 @@ from bertkit.errors import BertkitError
 from bertkit.pipelines.elmo_task import ElmoAnswer
 from bertkit.recipes.inspect import readable, samples_of_run
 from bertkit.serve.context import RequestContext
-from bertkit.serve.examples import WORDS, looks
+from bertkit.serve.examples import ASKS, WORDS, looks
 from bertkit.serve.forms import answered, values
 from bertkit.serve.panels import PANELS, lines_of, task_panel
 from bertkit.serve.refused import invalid
@@ -138,7 +138,7 @@ class Window:
                 panel.title,
                 "What a model answers to your own words. The numbers are those that the same "
                 "question has through the server’s interface.",
-                form=Form("/ask", fields, "Ask", alert),
+                form=Form("/ask", fields, "Ask", alert, [ASKS[name]] if name in ASKS else []),
                 figures=figures,
                 computed_by=[panel.computed_by],
                 questions={key: one.title for key, one in self.panels.items()},
