@@ -16,6 +16,7 @@ from tests.serve.test_batcher import Recorder, Sized, batcher
 
 from bertkit.pipelines import Work
 from bertkit.serve.batcher import Batcher, Full
+from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.shares import Client
 
 LIGHT: Client = ("light", "a connection")
@@ -207,6 +208,31 @@ def test_abandoned_works_are_dropped(decoded: bool) -> None:
     queue.close()  # which waits for all that is left
     assert log.count("step") < 100_000
     assert [entry for entry in log if entry != "step"] == [["first"], ["light"]]
+
+
+def test_light_client_is_served_between_the_parts_of_a_long_text(registry: ModelRegistry) -> None:
+    entities = registry.models["entities"].pipelines["ner"]
+    text = "a b c d e f g h " * 200
+    expected = list(entities.run(entities.prepare([text], long="window")))
+    log: list[Any] = []
+    queue, first = batcher(queue=100_000, batch=200), Logged(log, held=True)
+
+    async def run() -> None:
+        works = entities.prepare([text], long="window")
+        parts = sum(1 for _ in entities.parts(works, 50))  # type: ignore[attr-defined]
+        assert parts > 30
+        blocked = asyncio.ensure_future(queue.answers(first, [Sized(1, "first")]))
+        await asyncio.to_thread(first.began.wait)
+        long = asyncio.ensure_future(queue.answers(entities, works, client=("key", "0")))
+        light = asyncio.ensure_future(queue.answers(first, [Sized(5, "light")], client=LIGHT))
+        await asyncio.sleep(0)
+        first.go.set()
+        await asyncio.gather(blocked, light)
+        assert not long.done()
+        assert await long == expected
+
+    asyncio.run(run())
+    queue.close()
 
 
 def test_run_that_fails_is_told_to_its_request_only() -> None:

@@ -2,7 +2,8 @@
 
 The requests of one pipeline go through the model together, in turns of their clients, as soon as
 the model is free; none waits for a fuller batch. Texts are generated between the batches, step by
-step, and take about as much time as the batches.
+step, and texts longer than a batch are read there in parts. They take about as much time as the
+batches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from bertkit.errors import BertkitError
 from bertkit.pipelines import Generate, Pipeline, Work
 from bertkit.pipelines.generate import PLACES
-from bertkit.serve.jobs import Job, Run, Taken
+from bertkit.serve.jobs import Job, Run, Steps, Taken
 from bertkit.serve.live import LiveText, LiveWriting
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.shares import ANYONE, Client, Shares
@@ -195,7 +196,7 @@ class Batcher:
         """Whether the caches have room; a quarter is for clients for whom nothing is decoded."""
         if not self._runs or not hasattr(job.pipeline, "steps"):
             return True
-        places = sum(run.tokens for run in self._runs) + job.works[job.next].tokens
+        places = sum(run.places for run in self._runs) + job.works[job.next].tokens
         others = all(one.client != job.client for run in self._runs for one, _ in run.taken)
         return places <= PLACES if others else places <= PLACES * 3 // 4
 
@@ -324,13 +325,23 @@ class Batcher:
         """Answer a batch, or begin to decode it."""
         tokens = sum(job.works[index].tokens for job, index in taken)
         self.metrics.batch.observe(tokens)  # before: who has an answer finds its batch counted
-        if hasattr(pipeline, "steps"):
-            self._runs.append(Run(pipeline, taken, self._least()))
+        if steps := self._steps(pipeline, taken, tokens):
+            places = tokens if hasattr(pipeline, "steps") else 0
+            self._runs.append(Run(pipeline, taken, steps, places=places, cost=self._least()))
             return
         start = time.perf_counter()
         self._run(pipeline, taken)
         seconds = time.perf_counter() - start
         self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
+
+    def _steps(self, pipeline: Pipeline, taken: Taken, tokens: int) -> Steps | None:
+        """The steps of works that generate text, or are longer than a batch."""
+        works = [job.works[index] for job, index in taken]
+        if hasattr(pipeline, "steps"):
+            return pipeline.steps(works)  # type: ignore[no-any-return]
+        if tokens > self.batch_tokens and hasattr(pipeline, "parts"):
+            return pipeline.parts(works, self.batch_tokens // BULK)  # type: ignore[no-any-return]
+        return None
 
     def _run(self, pipeline: Pipeline, taken: Taken) -> None:
         """Answer the works together or, if that fails, job by job."""

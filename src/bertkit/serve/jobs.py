@@ -43,11 +43,16 @@ Taken = Sequence[tuple[Job, int]]
 """Works of a batch: jobs, and the index of a work of each."""
 
 
-class Run:
-    """Works that a model decodes step by step, between the batches of others."""
+Steps = Generator[int, None, list[Any]]
+"""Yields the size of each step before it, and returns the answers."""
 
-    def __init__(self, pipeline: Pipeline, taken: Taken, cost: float) -> None:
-        self.pipeline, self.taken, self.cost = pipeline, taken, cost
-        self.tokens = sum(job.works[index].tokens for job, index in taken)
-        works = [job.works[index] for job, index in taken]
-        self.steps: Generator[int, None, list[Any]] = pipeline.steps(works)  # type: ignore[attr-defined]
+
+class Run:
+    """Works that a model computes step by step, between the batches of others."""
+
+    def __init__(
+        self, pipeline: Pipeline, taken: Taken, steps: Steps, *, places: int, cost: float
+    ) -> None:
+        self.pipeline, self.taken, self.steps, self.cost = pipeline, taken, steps, cost
+        self.places = places
+        """Tokens that it keeps in caches."""

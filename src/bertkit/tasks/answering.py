@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -143,9 +143,27 @@ class Answering(ABC, Generic[A]):
 
     def run(self, works: Sequence[Work]) -> list[A]:
         """An answer for each."""
-        groups = [work.features for work in works]
-        outputs = self.outputs([feature for own in groups for feature in own])
-        examples = [work.item for work in works]
+        features = [feature for work in works for feature in work.features]
+        return self._answers(works, self.outputs(features))
+
+    def parts(self, works: Sequence[Work], tokens: int) -> Generator[int, None, list[A]]:
+        """Answer as `run` does, but read about so many tokens at a time.
+
+        Yields: the tokens of each part before it is read.
+        """
+        features = [feature for work in works for feature in work.features]
+        outputs: list[Outputs] = []
+        while len(outputs) < len(features):
+            rest, count, size = features[len(outputs) :], 0, 0
+            while count < len(rest) and (not count or size + len(rest[count].encoding) <= tokens):
+                size += len(rest[count].encoding)
+                count += 1
+            yield size
+            outputs += self.outputs(rest[:count])
+        return self._answers(works, outputs)
+
+    def _answers(self, works: Sequence[Work], outputs: Sequence[Outputs]) -> list[A]:
+        groups, examples = [work.features for work in works], [work.item for work in works]
         return self.task.answers(by_example(examples, groups, outputs), self.head)
 
     def _works(self, examples: Sequence[Any], long: Long) -> list[Work]:
