@@ -237,19 +237,20 @@ def load(
 
 
 def _generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Generation:
-    """Read the generation settings, and check that their token ids are in the vocabulary."""
+    """Read the generation settings; token ids outside the vocabulary are not supported."""
     generation = read_generation(folder, settings)
     config = model.config if model.decoder is None else model.decoder.config
     ids = (generation.start, generation.first, generation.last)
     others = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
     most = max((i for i in (*ids, *others) if i is not None), default=0)
-    if most >= config.vocab:
-        raise CheckpointError(
+    unsupported = generation.unsupported
+    if most >= config.vocab and not unsupported:
+        unsupported = (
             f"{folder}: the generation settings name token {most}, and the vocabulary has "
             f"{config.vocab:,} tokens; fetch the directory again"
         )
     ends = tuple(i for i in generation.ends if i < config.vocab)
-    return replace(generation, ends=ends)
+    return replace(generation, ends=ends, unsupported=unsupported)
 
 
 def _g2p(path: Path) -> Loaded:

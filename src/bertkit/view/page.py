@@ -96,14 +96,14 @@ def render(
 
 
 @cache
-def environment(folder: Path) -> Environment:
+def environment(folder: Path, *, autoescape: bool = True) -> Environment:
     """Return the templates of a directory and of bertkit, with tests for the parts of a page.
 
     Cached, for an environment keeps the templates that it has compiled.
     """
     made = Environment(
         loader=FileSystemLoader([folder, FILES]),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
