@@ -115,7 +115,7 @@ def test_normal_client_is_served_while_others_attack(folders: Path, folder: Path
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    reason="on an idle machine with 2 cores, p99 next to 32 hostile clients is 0.60 s (idle server: "
+    reason="on an idle machine with 2 cores, p99 next to 32 hostile clients is 0.60 s (idle: "
     "11 ms), and memory is 52 MiB above the limit",
     strict=False,
 )
