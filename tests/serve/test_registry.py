@@ -231,5 +231,5 @@ def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
 
 def test_exported_model_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is an exported model, which cannot be served"):
+    with pytest.raises(CheckpointError, match="missing, because this is an exported model"):
         ModelRegistry([str(tmp_path)], None)

@@ -26,6 +26,7 @@ from bertkit.checkpoint.pooling_keys import (
 )
 from bertkit.checkpoint.run_folder import RUN
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
+from bertkit.engine.exported import RECORD
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
 from bertkit.published import Keys
@@ -300,7 +301,7 @@ def read_json(path: Path) -> Any:
         why = "missing; is this the folder of a model?"
         if (path.parent / RUN).exists():
             why = "missing, for the run has not come to a model yet; go on with --resume"
-        elif (path.parent / "export.json").exists():
+        elif (path.parent / RECORD).exists():
             why = (
                 "missing, because this is an exported model; use `bertkit embed`, `predict` or "
                 "`search`, or pass the model directory that it was exported from"

@@ -201,8 +201,8 @@ class Corpus:
         origin = self._shard_tokens[shard]
         start, end = self.starts[first_sentence] - origin, self.starts[last_sentence] - origin
         tokens = self._tokens[shard][start:end]
-        path = self.folder / shard_name(self.numbers[shard], "tokens")
-        check_ids(tokens, self.manifest.vocab_size, path)
+        name = shard_name(self.numbers[shard], "tokens")
+        check_ids(tokens, self.manifest.vocab_size, self.folder, name)
         return tokens
 
     def verify(self) -> None:
@@ -268,11 +268,12 @@ def check_total(counts: NDArray[Any], total: int, path: Path) -> None:
         )
 
 
-def check_ids(ids: NDArray[Any], vocab_size: int, path: Path) -> None:
-    """Raise DataError if a token is not in the vocabulary."""
+def check_ids(ids: NDArray[Any], vocab_size: int, folder: Path, name: str) -> None:
+    """Raise DataError if a token of a file is not in the vocabulary."""
     if len(ids) and ids.max() >= vocab_size:
         raise DataError(
-            f"{path}: damaged (token {ids.max()} of a vocabulary of {vocab_size}); prepare it again"
+            f"{folder / name}: damaged (token {ids.max()} of a vocabulary of {vocab_size}); "
+            "prepare it again"
         )
 
 

@@ -123,7 +123,7 @@ class Pairs:
         """
         first, last = self.starts[side][number : number + 2]
         tokens = self._tokens[side][first:last].astype(np.int64)
-        check_ids(tokens, self.manifest.vocab_size, self.folder / f"{side}.tokens")
+        check_ids(tokens, self.manifest.vocab_size, self.folder, f"{side}.tokens")
         return tokens
 
     @cached_property

@@ -27,7 +27,7 @@ from bertkit.text.chat import Message
 
 READERS = ThreadPoolExecutor(1, "reading")
 """Thread that encodes long texts. With more threads, the event loop and the models wait longer for
-the lock of the interpreter, and fewer requests are served."""
+the GIL, and fewer requests are served."""
 
 INLINE = 1_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""

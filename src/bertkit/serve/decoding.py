@@ -128,7 +128,10 @@ def _without_neutral(kind: type[schema.Ask], data: dict[str, Any]) -> dict[str, 
 
 @cache
 def _optional(kind: type[schema.Ask]) -> frozenset[str]:
-    """The fields of a request that have a default. Cached, for msgspec evaluates annotations."""
+    """Return the fields of a request that have a default.
+
+    Cached, because msgspec evaluates annotations in each call.
+    """
     return frozenset(f.encode_name for f in msgspec.structs.fields(kind) if not f.required)
 
 

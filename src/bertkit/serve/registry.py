@@ -15,7 +15,6 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import RECORD
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
 from bertkit.memory import freeze_objects
 from bertkit.models.beam import finish
@@ -173,11 +172,6 @@ def open_model(
     place = resolve(folder)
     if is_elmo(place):
         return ServedElmo(folder, name)
-    if (place / RECORD).exists() and not (place / "config.json").exists():
-        raise CheckpointError(
-            f"{folder}: is an exported model, which cannot be served; serve the model directory "
-            "that it was exported from, or run `bertkit embed` or `bertkit predict`"
-        )
     return ServedModel(folder, precision, trusted, name, device)
 
 

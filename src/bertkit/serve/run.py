@@ -38,8 +38,8 @@ LOADING = 120
 """Seconds that a worker may take to open its models."""
 
 SWITCH = 0.0002
-"""Seconds after which a thread leaves the lock of the interpreter to others. PyTorch releases the
-lock in each operation, and a model would wait for Python's default of 5 ms each time."""
+"""Seconds after which a thread releases the GIL if others wait for it. PyTorch releases the GIL in
+each operation; with Python's default of 5 ms, a model waits that long after each of them."""
 
 LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 

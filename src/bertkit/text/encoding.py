@@ -95,7 +95,7 @@ class Encoding:
 
         `truncated` None says whether any token was left out.
         """
-        indices = np.array(tokens_in(kept, self.sequence), dtype=np.intp)
+        indices = tokens_in(kept, self.sequence)
         lost = len(indices) < len(self) if truncated is None else truncated
         return self.only(indices, truncated=lost)
 
@@ -127,14 +127,16 @@ def _span_in(sequence: Sequence[int | None], which: int) -> slice:
     return slice(start, start + count)
 
 
-def tokens_in(kept: Mapping[int, tuple[int, int]], sequence: Sequence[int | None]) -> list[int]:
+def tokens_in(
+    kept: Mapping[int, tuple[int, int]], sequence: Sequence[int | None]
+) -> NDArray[np.intp]:
     """Return the indices of the tokens [start, end) of some texts, and of all other tokens."""
     keep = np.ones(len(sequence), dtype=np.bool_)
     for which, (start, end) in kept.items():
         span = _span_in(sequence, which)
         keep[span.start : span.start + start] = False
         keep[span.start + end : span.stop] = False
-    return np.flatnonzero(keep).tolist()
+    return np.flatnonzero(keep)
 
 
 def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
@@ -327,16 +329,16 @@ def from_raw(
     raw: tokenizers.Encoding,
     prompt: int,
     spaced: Sequence[Text] | None,
-    kept: Sequence[int] | None = None,
+    kept: NDArray[np.intp] | None = None,
 ) -> Encoding:
     """Convert the tokens of the library.
 
     `prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
-    neither is part of the text. Of a truncated text, only the tokens at the indices `kept` are
-    converted if possible, for lists of all tokens of a long text take long.
+    neither is part of the text. `kept` are the indices of the tokens that truncation keeps; only
+    these are converted if possible, because converting all tokens of a long text is slow.
     """
     if kept is not None and not prompt and spaced is None:
-        return _kept_of(raw, kept)
+        return _kept_of(raw, kept.tolist())
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
@@ -354,7 +356,7 @@ def from_raw(
         ]
         offsets[later] = np.maximum(offsets[later] - 1, 0)
     encoding = Encoding(ids, types, offsets, words, sequence, False)
-    return encoding if kept is None else encoding.only(np.array(kept))
+    return encoding if kept is None else encoding.only(kept)
 
 
 def _kept_of(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:

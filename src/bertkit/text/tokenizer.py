@@ -406,7 +406,7 @@ class Tokenizer:
         raw: tokenizers.Encoding,
         prompt: int,
         words: Sequence[Text] | None,
-        kept: Sequence[int] | None = None,
+        kept: NDArray[np.intp] | None = None,
     ) -> Encoding:
         encoding = from_raw(raw, prompt, words, kept)
         if self._numbering is not None:

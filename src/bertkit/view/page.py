@@ -99,7 +99,7 @@ def render(
 def environment(folder: Path, *, autoescape: bool = True) -> Environment:
     """Return the templates of a directory and of bertkit, with tests for the parts of a page.
 
-    Cached, for an environment keeps the templates that it has compiled.
+    Cached, because an environment keeps its compiled templates.
     """
     made = Environment(
         loader=FileSystemLoader([folder, FILES]),
