@@ -1,10 +1,9 @@
-"""Cores that a process may use, how its threads wait for each other, and one beside another."""
+"""The number of cores that a process may use, how its threads wait, and work in a thread."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -13,12 +12,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SPINS = "1000"
-"""Turns that a thread of GNU OpenMP waits at full speed before it sleeps. By default it turns for
-milliseconds, which a busy neighbour's core has to pay; on an idle machine threads that sleep make
-small steps of learning a third longer (docs/log.md)."""
-
-LOOKS = 3
-"""How often it is asked whether another process computes, a millisecond apart."""
+"""Iterations for which a thread of GNU OpenMP waits at full speed before it sleeps, in processes
+that run for hours. By default it waits for milliseconds, which slows other processes down; on an
+idle machine, threads that sleep make small training steps up to a third slower."""
 
 _workers = 1
 """Among how many processes the cores are shared."""
@@ -27,7 +23,6 @@ BEGUN = "begun"
 """The name of threads whose work somebody will ask for, or nobody, where an error comes first."""
 
 CGROUP = Path("/sys/fs/cgroup")
-LOAD = Path("/proc/loadavg")
 
 
 def cores() -> int:
@@ -86,29 +81,15 @@ def _share(*files: Path) -> float | None:
     return most / period if most > 0 and period > 0 else None
 
 
-def busy() -> bool:
-    """Whether another process computes just now, or that can't be known."""
-    for look in range(LOOKS):
-        if look:
-            time.sleep(0.001)
-        try:
-            running = int(LOAD.read_text().split()[3].split("/")[0])  # this process is one of them
-        except (OSError, ValueError, IndexError):
-            return True
-        if running == 1:
-            return False
-    return True
-
-
 def settle(*, lasting: bool) -> None:
-    """Say in the environment, which OpenMP reads when torch is imported, how threads wait and how
-    many there are. What the user has said stays.
+    """Set the environment variables that OpenMP reads when torch is imported.
 
-    Threads sleep soon where another process computes, and in a `lasting` one, beside which others
-    will come.
+    Variables that the user has set are not changed.
+
+    Args:
+        lasting: Whether the process runs for hours; its threads then sleep while they wait.
     """
-    said = "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ
-    if not said and (lasting or busy()):
+    if lasting and "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ["GOMP_SPINCOUNT"] = SPINS
     if cores() < bound():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
