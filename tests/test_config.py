@@ -77,36 +77,6 @@ def test_a_wrong_setting_is_named(setting: tuple[str, str], message: str) -> Non
         decode(PretrainConfig, override(RUN, [setting]))
 
 
-def test_an_old_name_is_accepted_and_said(capfd: pytest.CaptureFixture[str]) -> None:
-    old = {
-        **RUN,
-        "train": {"steps": 10, "clip": 2.0, "budget_tokens": 99},
-        "sampling": {"short": 0.5, "across": True},
-        "masking": {"rate": 0.3, "cycle": 4},
-    }
-    config = decode(PretrainConfig, old)
-    assert (config.train.max_grad_norm, config.train.max_batch_tokens) == (2.0, 99)
-    sampling = config.sampling
-    assert (sampling.short_seq_probability, sampling.cross_documents) == (0.5, True)
-    assert (config.masking.mlm_probability, config.masking.dupe_factor) == (0.3, 4)
-    assert "train.clip is now max_grad_norm" in " ".join(capfd.readouterr().err.split())
-    assert decode(PretrainConfig, plain(config)) == config
-    assert not capfd.readouterr().err  # the control: nothing to say
-    with pytest.raises(ConfigError, match=r"train\.clip is now max_grad_norm, and both are given"):
-        decode(PretrainConfig, override(old, [("train.max_grad_norm", "1.0")]))
-
-
-@pytest.mark.parametrize(("old", "new"), [(True, "tensorboard"), (False, "none")])
-def test_a_setting_that_was_yes_or_no_is_accepted(
-    old: bool, new: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    config = decode(PretrainConfig, override(RUN, [("train.tensorboard", str(old).lower())]))
-    assert config.train.track == new
-    assert f'train.tensorboard is now track = "{new}"' in " ".join(capfd.readouterr().err.split())
-    with pytest.raises(ConfigError, match=r"train\.track"):  # the control: no other value passes
-        decode(PretrainConfig, override(RUN, [("train.tensorboard", "3")]))
-
-
 def test_a_missing_setting_is_named() -> None:
     with pytest.raises(ConfigError, match=r"train\.steps: this setting is required"):
         decode(PretrainConfig, {"model": MODEL, "train": {}})

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import (
     Annotated,
     Any,
-    ClassVar,
     Literal,
     TypeVar,
     get_args,
@@ -32,7 +31,6 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean, spoken
 from bertkit.storage import read_bytes
 from bertkit.synonyms import suggestion
@@ -48,12 +46,6 @@ Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every group of settings."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Old names of settings and their new ones; files and commands may use them for one version."""
-
-    FLAGS: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Of old names that were yes or no: what no and yes are called now."""
-
 
 S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,9 +56,6 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
 
     Raises: ConfigError with the key path, below `where`, and the nearest spelling.
     """
-    data, notes = with_new_names(kind, data, where)
-    if notes:
-        say(f"{'; '.join(notes)}: use the new name, the old one will go")
     try:
         settings = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -90,14 +79,13 @@ def with_keywords(
     Raises: ConfigError for a keyword that no group of the `caller` has, or a value.
     """
     fields = {kind: [f.encode_name for f in msgspec.structs.fields(kind)] for kind in groups}
-    names = {kind: {*own, *kind.RENAMED} for kind, own in fields.items()}
     known = [name for own in fields.values() for name in own]
     for name in keywords:
-        if not any(name in own for own in names.values()):
+        if name not in known:
             raise ConfigError(f"{name}: {caller} has no such setting; {suggestion(name, known)}")
     made: list[Any] = []
     for kind, given in groups.items():
-        own = {kind.RENAMED.get(n, n): v for n, v in keywords.items() if n in names[kind]}
+        own = {name: value for name, value in keywords.items() if name in fields[kind]}
         what: object = given  # callers are programs, which may give anything
         if not isinstance(what, kind | Mapping | None):
             raise ConfigError(
@@ -111,31 +99,6 @@ def with_keywords(
 def _simple(value: Any) -> Any:
     """Numbers and arrays of numpy as Python's; of what is no setting, its words."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def with_new_names(kind: type[Settings], data: Any, where: str = "") -> tuple[Any, list[str]]:
-    """The data with new names for old ones, in all its groups, and a note for each.
-
-    Raises: ConfigError where both names of a setting are given.
-    """
-    if not isinstance(data, Mapping):
-        return data, []
-    result, notes = {}, []
-    for name, value in data.items():
-        new, path = kind.RENAMED.get(name, name), ".".join(filter(None, [where, name]))
-        if new != name:
-            if new in data:
-                raise ConfigError(f"{path} is now {new}, and both are given; leave out {name}")
-            note = f"{path} is now {new}"
-            if name in kind.FLAGS and isinstance(value, bool):
-                value = kind.FLAGS[name][value]
-                note += f' = "{value}"'
-            notes.append(note)
-        if isinstance(value, Mapping) and (group := _group_at(kind, data, name)):
-            value, inner = with_new_names(group, value, path)
-            notes += inner
-        result[new] = value
-    return result, notes
 
 
 def plain(settings: Settings) -> dict[str, Any]:

@@ -52,7 +52,6 @@ HOMES: dict[str, str] = {
     "families/marian.py": "parity/test_translators.py",
     "families/gpt2.py": "parity/test_decoders.py",
     "families/openai_gpt.py": "parity/test_decoders.py",
-    "models/config.py": "models/test_flat.py",
     "models/heads.py": "models/test_model.py",
     "models/decoding.py": "models/test_generate.py",
     "models/stepper.py": "models/test_generate.py",

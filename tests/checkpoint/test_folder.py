@@ -18,9 +18,11 @@ from torch import Tensor
 
 import bertkit
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.weights import Report
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT, DISTILBERT, Family
+from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -258,9 +260,26 @@ def test_pairs_read_the_same_elsewhere_whatever_the_segments(
     torch.testing.assert_close(mine, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
 
 
-def test_a_fingerprint_outlives_versions(minilm: Path) -> None:
-    """Stores and integers are kept with it: of the first release, and of any later one."""
-    assert load(minilm).fingerprint().startswith("65438b283f078ceb260250d5cafabe34")
+def test_fingerprint_changes_with_settings_that_change_states(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    shape = {"vocab": tokenizer.vocab_size, "hidden": 16, "layers": 2, "heads": 2}
+    shape |= {"intermediate": 24, "max_positions": 32}
+
+    def fingerprint(**settings: Any) -> str:
+        torch.manual_seed(0)
+        model = build(BERT.config({**shape, **settings}), ())
+        return Loaded(model, tokenizer, BERT, Report(), tmp_path).fingerprint()
+
+    same = fingerprint()
+    assert fingerprint(dropout=0.5, head={"tag_dropout": 0.3}) == same
+    for changed in ({"norm": {"eps": 1e-3}}, {"norm": {"place": "pre"}}, {"heads": 1}):
+        assert fingerprint(**changed) != same
+
+
+def test_fingerprints_stay_the_same(minilm: Path) -> None:
+    """Stores and calibrations of int8 models are recognized by them in later versions."""
+    assert load(minilm).fingerprint().startswith("7af61be5bbe7215a9c55477b3e04667b")
 
 
 def test_a_folder_opens_without_the_compiler_of_torch(bert: Path) -> None:

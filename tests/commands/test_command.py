@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,8 +20,6 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Bread(Settings, frozen=True):
-    RENAMED: ClassVar = {"buns": "loaves", "oil": "oil_kind", "seeds_of": "seed_kind"}
-
     loaves: Count = 1
     """How many."""
     flour: tuple[str, ...] = ()
@@ -138,31 +136,6 @@ def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")
     assert result["bread"] == {"loaves": 3, "flour": ["rye"], **KINDS}
     assert (result["ovens"], result["hot"]) == ([1, 2], True)
-
-
-@pytest.mark.usefixtures("baked")
-def test_an_old_option_is_accepted_and_said(capsys: Captured) -> None:
-    assert cli.run(["bake", "here", "--buns", "3", "--flour", "rye"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["bread"] == {"loaves": 3, "flour": ["rye"], **KINDS}
-    assert "buns is now loaves" in printed.err
-    assert cli.run(["bake", "here", "--buns", "many"]) == 2
-    assert "loaves: expected `int`, got `str`" in capsys.readouterr().err
-    assert cli.run(["bake", "here", "--buns", "3", "--loaves", "2"]) == 2
-    assert "buns is now loaves, and both are given" in capsys.readouterr().err
-    assert cli.run(["bake", "--help"]) == 0
-    assert "buns" not in capsys.readouterr().out
-
-
-def test_an_old_option_is_text_where_the_new_one_is(
-    baked: Callable[..., dict[str, Any]],
-) -> None:
-    result = baked("here", "--oil", "3", "--seeds-of", "sesame")
-    assert result["bread"] == {"loaves": 1, "flour": [], "oil_kind": "3", "seed_kind": ["sesame"]}
-    assert baked("here", "--oil-kind", "3") == {
-        **result,
-        "bread": {"loaves": 1, "flour": [], "oil_kind": "3", "seed_kind": []},
-    }
 
 
 @pytest.mark.parametrize(

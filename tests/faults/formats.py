@@ -27,7 +27,6 @@ class Format(NamedTuple):
 FORMATS: dict[str, Format] = {
     "adapter": Format(models.make_adapter, models.use_classifier),
     "gguf": Format(models.make_gguf, partial(models.use_generator, name="model.gguf")),
-    "g2p": Format(models.make_g2p, partial(models.use_generator, name="model.npz")),
     "elmo": Format(models.make_elmo, models.use_elmo),
     "elmo-task": Format(models.make_elmo_task, models.use_classifier),
     "vectors": Format(models.make_vectors, models.use_vectors),

@@ -16,7 +16,6 @@ from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.elmo import Softmax
 from bertkit.checkpoint.folder import load, save
-from bertkit.checkpoint.g2p import LETTERS, NAMES, PHONEMES
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
 from bertkit.models.model import build
@@ -107,17 +106,6 @@ def make_gguf(folder: Path) -> None:
 
     folder.mkdir()
     write(folder / "model.gguf")
-
-
-def make_g2p(folder: Path) -> None:
-    folder.mkdir()
-    shapes: dict[str, tuple[int, ...]] = {"fc_w": (len(PHONEMES), 6), "fc_b": (len(PHONEMES),)}
-    for side, rows in (("enc", len(LETTERS)), ("dec", len(PHONEMES))):
-        shapes[f"{side}_emb"] = (rows, 6)
-        shapes |= {f"{side}_w_{way}": (18, 6) for way in ("ih", "hh")}
-        shapes |= {f"{side}_b_{way}": (18,) for way in ("ih", "hh")}
-    arrays = {name: np.ones(shapes[name], np.float32) for name in NAMES}
-    np.savez(folder / "model.npz", **arrays)  # type: ignore[arg-type]
 
 
 def make_elmo(folder: Path) -> None:

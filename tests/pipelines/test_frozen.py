@@ -68,7 +68,7 @@ def test_states_of_a_transformer_are_the_same_both_ways(tiny: Path) -> None:
 
 
 def test_a_file_of_word_vectors_is_none_of_a_model(tmp_path: Path) -> None:
-    names = {"vectors.txt": True, "glove.vec.gz": True, "model.gguf": False, "g2p.npz": False}
+    names = {"vectors.txt": True, "glove.vec.gz": True, "model.gguf": False}
     for name in names:
         (tmp_path / name).touch()
     assert {name: is_vectors(tmp_path / name) for name in names} == names

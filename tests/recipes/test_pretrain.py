@@ -306,11 +306,6 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     pretrain(override(settings, [("train.keep", "1")]), corpus=corpus, out=out, resume=True)
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
     assert record["config"]["train"]["keep"] == 1
-    old = (out / "run.json").read_text(encoding="utf-8")
-    for new, name in {"max_grad_norm": "clip", "mlm_probability": "rate", "pad_id": "pad"}.items():
-        assert f'"{new}"' in old
-        old = old.replace(f'"{new}"', f'"{name}"')
-    (out / "run.json").write_text(old, encoding="utf-8")
     pretrain(settings, corpus=corpus, out=out, resume=True)
     with pytest.raises(ConfigError, match=r"train\.seed \(was 0\): changed"):
         pretrain(override(settings, [("train.seed", "1")]), corpus=corpus, out=out, resume=True)

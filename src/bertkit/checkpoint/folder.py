@@ -14,7 +14,6 @@ import msgspec
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint import g2p
 from bertkit.checkpoint.adapter import read_adapter
 from bertkit.checkpoint.config_json import (
     architecture_of,
@@ -41,11 +40,11 @@ from bertkit.checkpoint.weights import (
     untie,
     write_tensors,
 )
+from bertkit.config import flat, paths, plain
 from bertkit.data.labels import listed
 from bertkit.errors import CheckpointError, did_you_mean
-from bertkit.families import LSTM, Family
+from bertkit.families import Family
 from bertkit.models.config import TransformerConfig
-from bertkit.models.flat import flat
 from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
 from bertkit.nn.pool import Pool, Pooling
 from bertkit.storage import write_json, writing
@@ -74,8 +73,6 @@ class Loaded:
     """How a model that writes does so."""
     base: Path | None = None
     """Of adapters: where the model is that they change."""
-    writes: Tokenizer | None = None
-    """The tokenizer of what a decoder writes, where no file of the folder holds it."""
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
@@ -111,8 +108,6 @@ class Loaded:
     @cached_property
     def target(self) -> Tokenizer:
         """The tokenizer of what a decoder writes; Marian's texts have one for each side."""
-        if self.writes is not None:
-            return self.writes
         folder = self.base or self.folder
         if (folder / "target.spm").exists():
             return Tokenizer.load(folder, side="target")
@@ -122,7 +117,7 @@ class Loaded:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
         tokenizer, shape, and weights."""
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
-        digest.update(msgspec.json.encode(flat(self.model.config), order="sorted"))
+        digest.update(msgspec.json.encode(_shape(self.model.config), order="sorted"))
         weights = self.model.encoder.state_dict()
         dense = None if self.pooling is None else self.pooling.dense
         if dense is not None:
@@ -133,6 +128,21 @@ class Loaded:
     def weights_hash(self) -> str:
         """A hash of all weights, those of the heads too."""
         return _hashed(hashlib.sha256(), self.model.state_dict())
+
+
+def _shape(config: TransformerConfig) -> dict[str, Any]:
+    """Return the settings of an encoder that change its states: no heads, no dropout.
+
+    Settings with their default are left out, so that a new setting changes no fingerprint.
+    """
+    defaults = paths(TransformerConfig)
+    return {
+        path: value
+        for path, value in flat(plain(config)).items()
+        if not path.startswith("head.")
+        and not path.endswith("dropout")
+        and value != defaults.get(path, ...)
+    }
 
 
 def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
@@ -151,8 +161,7 @@ def load(
     labels: Sequence[str] = (),
     revision: str | None = None,
 ) -> Loaded:
-    """Open a model folder or hub id, a GGUF file, a folder of adapters (LoRA) with its model, or
-    the .npz file of g2p-en.
+    """Open a model directory or hub id, a GGUF file, or adapters (LoRA) with their model.
 
     Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
     new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
@@ -163,8 +172,6 @@ def load(
     labels = [labels] if isinstance(labels, str) else labels
     folder = resolve(name, revision)
     say_unfinished(folder)
-    if folder.suffix == g2p.SUFFIX and folder.is_file():
-        return _g2p(folder)
     adapter = read_adapter(folder)
     base = folder if adapter is None else adapter.base
     one_file = read_gguf(base) if base.is_file() else None
@@ -251,20 +258,6 @@ def _generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Gene
         )
     ends = tuple(i for i in generation.ends if i < config.vocab)
     return replace(generation, ends=ends, unsupported=unsupported)
-
-
-def _g2p(path: Path) -> Loaded:
-    model, letters, phonemes = g2p.read_g2p(path)
-    return Loaded(
-        model,
-        letters,
-        LSTM,
-        Report(),
-        path,
-        length=model.config.max_positions,
-        generation=Generation(start=phonemes.bos, ends=phonemes.ends),
-        writes=phonemes,
-    )
 
 
 def _check_names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bertkit.checkpoint import g2p, gguf
+from bertkit.checkpoint import gguf
 from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST, TUNED
 from bertkit.errors import CheckpointError
 
@@ -19,12 +19,9 @@ RECORDS = (RUN, SCORES, SEEDS, GRID, TEST, TUNED)
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 """A model's name on the hub."""
 
-FILES = (gguf.SUFFIX, g2p.SUFFIX)
-"""How a model's name ends that is a file, and no folder."""
-
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
-    """The folder, GGUF or .npz file of a model named by a local path, or by a hub id such as
+    """The folder or GGUF file of a model named by a local path, or by a hub id such as
     `google-bert/bert-base`.
 
     `revision` is a branch, tag or commit of the hub; a full commit is exact.
@@ -37,7 +34,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if folder.is_file() and folder.suffix in FILES:
+    if folder.is_file() and folder.suffix == gguf.SUFFIX:
         return folder
     if folder.is_file():
         raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from bertkit.checkpoint.run_folder import TUNED
-from bertkit.config import Count, Settings, with_new_names
+from bertkit.config import Count, Settings
 from bertkit.console import say
 from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.errors import CheckpointError
@@ -71,8 +71,6 @@ class Tuned(Settings, frozen=True):
     `cores` are those that threads may compute on. `engines` are by cells: how many texts, and
     whether they are short. Where none is named, it is bertkit's own.
     """
-
-    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens"}
 
     processor: str
     cores: int
@@ -210,8 +208,7 @@ def records(folder: Path) -> list[Tuned]:
     if not folder.is_dir():
         return []
     try:
-        kept = read_json(folder / FILE, CheckpointError, "remove it")
-        rows = [with_new_names(Tuned, row)[0] for row in kept] if isinstance(kept, list) else kept
+        rows = read_json(folder / FILE, CheckpointError, "remove it")
         return msgspec.convert(rows, type=list[Tuned])
     except FileNotFoundError:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -17,7 +16,7 @@ import msgspec
 from cyclopts import Group, Parameter
 from docstring_parser import parse
 
-from bertkit.config import Settings, decode, explained, override, paths
+from bertkit.config import Settings, decode, explained
 from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
@@ -170,8 +169,6 @@ def _flat(
         else:
             hint = Optional[setting.type] if changes else setting.type  # noqa: UP045 (a value)
             fields.append((setting.encode_name, hint, field))
-    for old in kind.RENAMED:
-        fields.append((old, Annotated[str | None, Parameter(show=False)], None))
     namespace = {"__module__": kind.__module__}
     flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
     option = Parameter(name=name, parse=bool(fields))
@@ -188,28 +185,11 @@ def _groups(kind: type[Settings]) -> dict[str, Settings]:
 
 
 def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a command; an old name counts where the new one has its default."""
-    given = {name: value for name, value in values.items() if name not in kind.RENAMED}
+    """Return the settings of a command, with those of groups as dicts."""
+    given = dict(values)
     for name, default in _groups(kind).items():
         given[name] = default if given[name] is None else vars(given[name])
-    for old, new in kind.RENAMED.items():
-        if values[old] is not None:
-            written = override({}, [(old, values[old])])[old]
-            flag = old in kind.FLAGS
-            given[old] = written if flag else _fitting(kind, new, written, values[old])
-            if given[new] == paths(kind)[new]:
-                del given[new]
     return given
-
-
-def _fitting(kind: type[Settings], name: str, written: Any, text: str) -> Any:
-    """What is written as TOML, or else the text itself, or a list of it: as the setting has it."""
-    (hint,) = (s.type for s in msgspec.structs.fields(kind) if s.encode_name == name)
-    for value in (written, text, [text]):
-        with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert(value, hint)
-            return value
-    return written
 
 
 def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,8 +33,6 @@ Value = str | float | None
 
 class Columns(Settings, frozen=True):
     """Which columns, or fields, of a row hold what."""
-
-    RENAMED: ClassVar = {"id": "id_column", "text": "text_column"}
 
     id: str | None = msgspec.field(default=None, name="id_column")
     """Field of a document's id; by default id or _id, else the file's name and the line."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -15,8 +15,6 @@ from bertkit.text.tokenizer import Tokenizer
 
 class Masking(Settings, frozen=True):
     """How much is masked, and in what units."""
-
-    RENAMED: ClassVar = {"rate": "mlm_probability", "cycle": "dupe_factor"}
 
     mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Share of a sample's tokens that are chosen."""

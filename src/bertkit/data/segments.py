@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -32,8 +32,6 @@ WORD_MARKS = "Ġ▁"
 
 class Sampling(Settings, frozen=True):
     """How samples are taken from documents."""
-
-    RENAMED: ClassVar = {"short": "short_seq_probability", "across": "cross_documents"}
 
     pairs: Literal["nsp", "sop", "none"] = "nsp"
     """nsp: A and B, where B follows A or comes from another document; sop: A and B in order or

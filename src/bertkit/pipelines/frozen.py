@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertkit.checkpoint import gguf
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import Loaded, load
-from bertkit.checkpoint.hub import FILES, resolve
+from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.data.tags import TaggedText
 from bertkit.data.word_parts import words_of
@@ -99,7 +100,7 @@ def open_words(
 
 def is_vectors(model: str | Path) -> bool:
     """Whether this names a file of word vectors, and no model."""
-    return Path(model).is_file() and Path(model).suffix not in FILES
+    return Path(model).is_file() and Path(model).suffix != gguf.SUFFIX
 
 
 class FrozenVectors:

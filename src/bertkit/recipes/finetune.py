@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,7 +28,6 @@ from bertkit.config import (
     plain,
     with_keywords,
     with_keywords_told,
-    with_new_names,
 )
 from bertkit.console import say
 from bertkit.data.labels import listed
@@ -62,8 +60,6 @@ from bertkit.training.tracker import Track, check_tracker, tracked
 
 class Finetune(Settings, frozen=True):
     """Defaults that work for most tasks of the BERT paper (appendix A.3)."""
-
-    RENAMED: ClassVar = {"budget_tokens": "max_batch_tokens", "clip": "max_grad_norm"}
 
     epochs: Count = 3
     """Number of passes over the training examples."""
@@ -176,7 +172,6 @@ def finetune(
     """
     kind = tasks.find(task) if isinstance(task, str) else task
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
-    _check_call(on_epoch)
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
@@ -288,19 +283,6 @@ def finetune(
     return finish(run, fitted, epochs, data)
 
 
-def _check_call(on_epoch: Callable[[int, Mapping[str, float]], object] | None) -> None:
-    """Raises: ConfigError for a function that cannot be called with a number and scores."""
-    try:
-        if on_epoch is not None:
-            inspect.signature(on_epoch).bind(1, {})
-    except TypeError as error:
-        raise ConfigError(
-            f"on_epoch: it is called with the epoch's number and its scores ({error})"
-        ) from None
-    except ValueError:  # of a builtin that does not say
-        pass
-
-
 def grouped(
     kind: type[Task[Any, Any]],
     settings: Finetune | Mapping[str, Any] | None,
@@ -366,15 +348,7 @@ def _check_record(
             )
             for name in data
         },
-        renamed=_renamed,
     )
-
-
-def _renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run of before, by today's names."""
-    groups: dict[str, type[Settings]] = {"settings": Finetune, "reading": Reading}
-    new = {name: with_new_names(kind, record.get(name))[0] for name, kind in groups.items()}
-    return {"weights": {}, **record, **new}
 
 
 def _features(

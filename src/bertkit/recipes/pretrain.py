@@ -53,7 +53,6 @@ from bertkit.recipes.run_file import (
     heads_of,
     read_config,
     read_run_file,
-    renamed,
 )
 from bertkit.recipes.samples import RunSamples
 from bertkit.storage import sha256
@@ -185,7 +184,6 @@ def _check_record(
             "tokenizer": tokenizer.fingerprint,
             "draws": DRAWS if isinstance(text, Pairs) else draws_of(text),
         },
-        renamed=lambda record: {"weights": {}, **renamed(record)},
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
         refusals={
             "draws": ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from msgspec import Meta
@@ -19,16 +19,13 @@ from bertkit.config import (
     nested,
     plain,
     read_toml,
-    with_new_names,
 )
-from bertkit.console import say
 from bertkit.data.corrupt import Corruption, Damage
 from bertkit.data.masking import Masking
 from bertkit.data.segments import Sampling
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.families import BERT, FAMILIES, Family
 from bertkit.models.config import TransformerConfig
-from bertkit.models.flat import grouped
 from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replace import Generator
@@ -46,13 +43,6 @@ FIRST_WINDOW_SHARE = 0.5
 
 class Train(Settings, frozen=True):
     """How long, how fast, how often."""
-
-    RENAMED: ClassVar = {
-        "budget_tokens": "max_batch_tokens",
-        "clip": "max_grad_norm",
-        "tensorboard": "track",
-    }
-    FLAGS: ClassVar = {"tensorboard": ("none", "tensorboard")}
 
     steps: Count
     """Optimizer steps."""
@@ -382,9 +372,7 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
     family = _family(data)
     name = family.name
     if isinstance(data.get("model"), Mapping):
-        model, notes = grouped(data["model"])
-        if notes:
-            say(f"{'; '.join(notes)}: rename them in the run file")
+        model = data["model"]
         known = {**family.usual, "vocab": vocab}
         if "pad" in family.roles:
             known["pad_id"] = pad
@@ -423,16 +411,6 @@ def _family(data: Mapping[str, Any]) -> Family:
     if name not in FAMILIES:
         raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
     return FAMILIES[name]
-
-
-def renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a run, with the names that its settings have now."""
-    settings = record.get("config", {})
-    if not isinstance(settings.get("model"), dict):
-        return record
-    model = plain(decode(TransformerConfig, grouped(settings["model"])[0], "model"))
-    config, _ = with_new_names(PretrainConfig, {**settings, "model": model})
-    return {**record, "config": config}
 
 
 def heads_of(config: PretrainConfig) -> tuple[str, ...]:

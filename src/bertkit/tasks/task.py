@@ -46,8 +46,6 @@ context, the choices)."""
 class Reading(Settings, frozen=True):
     """Which columns of a file hold what; guessed, and said, where not given."""
 
-    RENAMED: ClassVar = {"text": "text_column", "pair": "pair_column", "label": "label_column"}
-
     text: str | None = msgspec.field(default=None, name="text_column")
     """Column of the text, or of the first of a pair."""
     pair: str | None = msgspec.field(default=None, name="pair_column")

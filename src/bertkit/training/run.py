@@ -106,12 +106,11 @@ class Run:
         *,
         free: Collection[str] = (),
         refusals: Mapping[str, BertkitError] | None = None,
-        renamed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         """Take what `run.json` is to say; a resumed run must say the same again.
 
         Values are named by their dotted paths. Those of `free` may change; `refusals` are the
-        errors for some that may not. `renamed` gives a record of before its settings' new names.
+        errors for some that may not.
         Raises: ConfigError for a damaged record or changed settings, or one of `refusals`.
         """
         self.record = record
@@ -125,7 +124,6 @@ class Run:
             not isinstance(before.get(name, {}), dict) for name in groups
         ):
             raise ConfigError(f"{place}: damaged (not the record of a run); {remedy}")
-        before = renamed(before)
         was, now = flat(before), flat(record)
         for path, error in (refusals or {}).items():
             if was.get(path) != now[path]:
