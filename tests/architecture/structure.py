@@ -1,0 +1,135 @@
+"""Measures of the source tree: its code lines, and the imports of optional features.
+
+Print them with `python -m tests.architecture.structure`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
+
+EXTENSIONS: dict[str, tuple[str, ...]] = {
+    "generation": (
+        *("checkpoint.generation", "checkpoint.gguf", "text.chat", "text.frame", "text.marian"),
+        *("text.shared", "text.templates", "data.blocks", "data.corrupt", "data.long_pairs"),
+        *("data.messages", "data.pairs", "families.bart", "families.gpt2", "families.llama"),
+        *("families.marian", "families.openai_gpt", "families.t5", "models.beam"),
+        *("models.decoding", "models.generate", "models.score", "models.stepper", "nn.cache"),
+        *("pipelines.alignment", "pipelines.generate", "recipes.bleu", "recipes.rouge"),
+        *("recipes.compare_translation", "recipes.likelihood", "recipes.perplexity"),
+        *("recipes.prepare_pairs", "recipes.prompts", "tasks.chat", "tasks.dpo", "tasks.language"),
+        *("tasks.seq2seq", "training.reference", "view.decode"),
+    ),
+    "classic": (
+        *("checkpoint.elmo", "data.whole_words", "data.words", "families.lstm", "models.bilm"),
+        *("models.elmo", "models.features", "models.recurrent", "models.seq2seq"),
+        *("objectives.both_ways", "pipelines.elmo_task", "pipelines.fill_gap", "pipelines.frozen"),
+        *("recipes.finetune_elmo", "recipes.pretrain_elmo", "recipes.vectors"),
+        *("recipes.word_network", "text.characters", "text.gap", "text.vectors"),
+        *("training.fit", "training.skipgram", "view.gap"),
+    ),
+    "serving": (
+        *("client", "commands.serve", "serve", "serve.*", "view.answers", "view.contexts"),
+        *("view.damage", "view.distance", "view.growing"),
+    ),
+    "search": (
+        *("data.converter", "data.documents", "data.formats", "data.judgments", "data.passages"),
+        *("data.smart", "recipes.contexts", "recipes.index", "recipes.judge", "recipes.search"),
+        *("retrieval", "retrieval.*"),
+    ),
+    "export": (
+        *("checkpoint.int8", "checkpoint.tuned", "engine.beside", "engine.export"),
+        *("engine.exported", "engine.graph", "engine.quantize", "recipes.export"),
+        *("recipes.quantize", "recipes.tune", "tasks.exported"),
+    ),
+    "cleaning": (
+        *("data.cleaning", "data.languages", "data.markup", "data.near_duplicates"),
+        *("data.personal", "data.quality", "data.ray_workers", "recipes.clean"),
+    ),
+}
+"""The modules of each optional feature, as patterns; all others are the core."""
+
+
+def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
+    """Return the parsed modules below a package directory, by dotted names without the package."""
+    parsed = {}
+    for path in sorted(source.rglob("*.py")):
+        name = ".".join(path.relative_to(source).with_suffix("").parts)
+        parsed[name.removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
+    return parsed
+
+
+def extension(module: str) -> str | None:
+    """Return the extension that a module belongs to; None for the core."""
+    for name, patterns in EXTENSIONS.items():
+        if any(fnmatch(module, pattern) for pattern in patterns):
+            return name
+    return None
+
+
+def imports(tree: ast.Module, names: dict[str, ast.Module], package: str) -> set[str]:
+    """Return the modules of the package that a module imports, also within functions."""
+    targets = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(origin), names=aliases, level=0):
+                targets |= {f"{origin}.{alias.name}" for alias in aliases} | {origin}
+            case ast.Import(names=aliases):
+                targets |= {alias.name for alias in aliases}
+    inside = {target.removeprefix(f"{package}.") for target in targets if "." in target}
+    return {target for target in inside if target in names}
+
+
+def edges(parsed: dict[str, ast.Module], package: str = "bertkit") -> tuple[int, int]:
+    """Count imports of extensions: from modules of the core, and from other extensions."""
+    core = others = 0
+    for module, tree in parsed.items():
+        own = extension(module)
+        for target in imports(tree, parsed, package):
+            if extension(target) not in (None, own):
+                core += own is None
+                others += own is not None
+    return core, others
+
+
+def code_lines(tree: ast.Module) -> int:
+    """Count the lines of a module with code: no blanks, comments, docstrings, or imports."""
+    return len(set(_code(tree)))
+
+
+def _code(tree: ast.Module) -> Iterator[int]:
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+            case ast.Expr(value=ast.Constant(value=str())):  # docstrings, also of constants
+                skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    for node in ast.walk(tree):
+        start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+        if start is not None and end is not None:
+            yield from {start, end} - skipped
+
+
+def figures() -> dict[str, int]:
+    """Return the measures of the source tree."""
+    parsed = modules()
+    lines = {module: code_lines(tree) for module, tree in parsed.items()}
+    core, others = edges(parsed)
+    return {
+        "code lines of the core": sum(
+            n for module, n in lines.items() if extension(module) is None
+        ),
+        "code lines": sum(lines.values()),
+        "imports from the core to extensions": core,
+        "imports between extensions": others,
+    }
+
+
+if __name__ == "__main__":
+    for name, value in figures().items():
+        print(f"{value:7,}  {name}")
