@@ -26,7 +26,7 @@ install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 # Stamps, so that nothing is installed again until what to install has changed.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev,parity,clean,search,documents,export,serve,translate,track,tools]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 $(WITH_DATASETS): $(INSTALLED)

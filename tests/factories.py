@@ -160,7 +160,7 @@ def tiny_elmo(
     weights: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
     """The folder of a small ELMo with random weights, as it would be published."""
-    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "options.json").write_text(json.dumps(options or ELMO_OPTIONS), encoding="utf-8")
     with h5py.File(folder / "lm_weights.hdf5", "w") as file:

@@ -117,4 +117,4 @@ def test_client_without_httpx_has_a_clear_message() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs httpx, which is not installed" in found.stdout
-    assert "pip install 'bertkit[serve]'" in found.stdout
+    assert "pip install 'bertkit[serving]'" in found.stdout

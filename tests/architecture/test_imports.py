@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
 OURS = {"bertkit", "tests", "benchmarks"}
 HEAVY = {"torch", "numpy", "jinja2", "tokenizers", "huggingface_hub"}
+ALONE = {"datasets", "trackio"}
+"""Packages that users install themselves: trackio requires another pillow than the tests."""
 NEVER = {"transformers", "sentence_transformers", "scipy", "sklearn", "matplotlib"}
 
 
@@ -63,8 +65,8 @@ def test_what_is_imported_is_required() -> None:
     }
     folders = (SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
-    assert not undeclared(files, declared)
-    assert undeclared(files, declared - {"docstring-parser"}) == {"docstring_parser"}  # the control
+    assert undeclared(files, declared) <= ALONE
+    assert "docstring_parser" in undeclared(files, declared - {"docstring-parser"})  # the control
 
 
 def test_import_loads_nothing_heavy_and_says_nothing() -> None:

@@ -36,7 +36,7 @@ from bertkit.tasks import tag
 from bertkit.text.chat import Message
 from bertkit.text.train import train as train_tokenizer
 
-peft = pytest.importorskip("peft", reason="pip install 'bertkit[parity]'")
+peft = pytest.importorskip("peft", reason="pip install 'bertkit[dev]'")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning"),  # peft's own

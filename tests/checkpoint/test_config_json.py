@@ -41,7 +41,7 @@ def test_labels_keep_their_numbers(folder: Path) -> None:
 
 
 def test_transformers_folder_without_label_names(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     config = transformers.BertConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=16,

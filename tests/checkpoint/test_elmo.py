@@ -18,7 +18,7 @@ import bertkit
 from bertkit.checkpoint.elmo import load_elmo, save_elmo
 from bertkit.errors import CheckpointError, ConfigError
 
-h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 
 
 def test_names_of_files_may_say_the_shape(tmp_path: Path) -> None:

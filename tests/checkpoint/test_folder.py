@@ -246,7 +246,7 @@ def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> N
 def test_pairs_read_the_same_elsewhere_whatever_the_segments(
     family: Family, types: int, english: list[str], tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     tokenizer = train(english[:2], kind="wordpiece", size=150)
     ours = tiny_model(tokenizer, family=family, token_types=types).eval()
     save(tmp_path, ours, tokenizer, family)

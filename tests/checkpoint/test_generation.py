@@ -16,7 +16,7 @@ from bertkit.checkpoint.generation import DECODING, FIELDS, SAMPLED
 from bertkit.errors import BertkitError, CheckpointError
 from bertkit.pipelines.generate import Generate
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 TEXTS = ["cat sat on", "bab", "on the mat, the mat"]
 TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -23,7 +23,7 @@ from bertkit.pipelines.generate import Generate
 from bertkit.recipes.tune import tune
 from bertkit.text.chat import Message
 
-gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[gguf]'")
+gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[generation]'")
 HIDDEN, LAYERS, HEADS, SHARED, INNER = 32, 2, 4, 2, 64
 
 
@@ -111,7 +111,7 @@ def logits(model: Model, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_it_holds_what_transformers_finds(kind: str, tied: bool, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     path = write(tmp_path / "tiny.gguf", kind, tied=tied)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, gguf_file=path.name, dtype=torch.float32

@@ -57,7 +57,7 @@ def test_both_bend_them_alike(
 
 
 def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules
 
@@ -130,7 +130,7 @@ def test_prompts_of_a_real_model(minilm: Path, tmp_path: Path) -> None:
 
 def prompts_of_the_peer(folder: Path, texts: list[str]) -> None:
     """Of a folder with prompts for queries and documents, and a default one."""
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(folder), device="cpu")
     ours = pipeline("embed", folder)
     asked = {
@@ -148,7 +148,7 @@ def prompts_of_the_peer(folder: Path, texts: list[str]) -> None:
 
 def test_the_peer_takes_a_passage_for_nothing_and_bertkit_does_not(plain: Path) -> None:
     """It puts an empty `document` of its own before the `passage` of the folder."""
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     prompts = Prompts({"query": "find: ", "passage": "read: "})
     write_pooling(plain, Pooling(prompts=prompts), hidden=16, length=32)
     theirs = peer.SentenceTransformer(str(plain), device="cpu")
@@ -162,7 +162,7 @@ def test_the_peer_takes_a_passage_for_nothing_and_bertkit_does_not(plain: Path) 
 def test_tokens_of_a_prompt_that_are_not_pooled_are_refused(plain: Path) -> None:
     prompts = Prompts({"query": "find: "}, pooled=False)
     write_pooling(plain, Pooling(prompts=prompts), hidden=16, length=32)
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(plain), device="cpu")
     embed = pipeline("embed", plain)
     assert abs(theirs.encode("a b") - embed("a b")).max() <= 1e-6
@@ -193,7 +193,7 @@ def test_settings_that_mean_nothing_are_refused(
 def same_as_the_peer(folder: Path, english: list[str]) -> None:
     texts = [text[:20] for text in english[:4]]
     ours = pipeline("embed", folder)(texts)
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(folder), device="cpu").encode(texts)
     assert ours.shape == theirs.shape
     assert abs(ours - theirs).max() <= 1e-5

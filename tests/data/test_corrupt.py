@@ -220,7 +220,7 @@ def test_models_learn_from_what_is_lacking(
     loaded = bertkit.load(tmp_path / "run")
     ((text,),) = bertkit.pipeline("generate", loaded)(["The class"])
     assert text.tokens
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
     assert type(theirs).__name__.lower().startswith(name)
 

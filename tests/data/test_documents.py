@@ -69,7 +69,7 @@ def test_a_folder_is_listed_with_what_is_left_out(
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
         "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst, which needs pip install "
-        "'bertkit[documents]', 1 hidden, 1 without a kind)"
+        "'bertkit[search]', 1 hidden, 1 without a kind)"
     )
     with pytest.raises(DataError, match=r"e.rst: nothing is installed that reads it; pip install"):
         listed([tmp_path / "e.rst"])

@@ -93,7 +93,7 @@ def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pages_of_a_pdf(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf", reason="pip install 'bertkit[documents]'")
+    pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
     file.write_bytes(
         pdf(["Methods\nWe mea-\nsure.", "", "Results\nGood."], outline=[("Methods", 0), ("No", 1)])
@@ -108,7 +108,7 @@ def test_pages_of_a_pdf(tmp_path: Path) -> None:
 
 
 def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
-    pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[documents]'")
+    pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
     for password, said in (("secret", "encrypted; save it without its password"), ("", None)):
         writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["Some text."])))
@@ -129,7 +129,7 @@ def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_word_document(tmp_path: Path) -> None:
-    docx = pytest.importorskip("docx", reason="pip install 'bertkit[documents]'")
+    docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
     document = docx.Document()
     document.add_heading("Report", 0)
     document.add_heading("Results", 2)
@@ -146,7 +146,7 @@ def test_a_word_document(tmp_path: Path) -> None:
 def test_no_other_file_gets_into_a_word_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docx = pytest.importorskip("docx", reason="pip install 'bertkit[documents]'")
+    docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
     secret = tmp_path / "secret"
     secret.write_text("the secret")
     plain = io.BytesIO()
@@ -200,7 +200,7 @@ c     d
 
 
 def test_restructured_text(tmp_path: Path) -> None:
-    pytest.importorskip("docutils", reason="pip install 'bertkit[documents]'")
+    pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.rst"
     file.write_text(RST)
     extracted = convert(file)
@@ -210,7 +210,7 @@ def test_restructured_text(tmp_path: Path) -> None:
 
 
 def test_no_other_file_gets_into_restructured_text(tmp_path: Path) -> None:
-    pytest.importorskip("docutils", reason="pip install 'bertkit[documents]'")
+    pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
     secret = tmp_path / "secret"
     secret.write_text("the hidden words")
     file = tmp_path / "a.rst"

@@ -36,7 +36,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A small cluster of our own, which tests share as if their program had connected it, and which
     leaves nothing behind."""
     if importlib.util.find_spec("ray") is None:  # not imported here, but with its environment
-        pytest.skip("Ray is not installed: pip install 'bertkit[ray]'")
+        pytest.skip("Ray is not installed: pip install 'bertkit[cleaning]'")
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))

@@ -50,7 +50,7 @@ def sentence(draw: st.DrawFn) -> tuple[list[Entity], int]:
 @given(st.lists(st.sampled_from(["O", *(f"{p}-{t}" for p in "BIES" for t in TYPES)]), max_size=12))
 def test_any_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
     theirs = pytest.importorskip(
-        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[parity]'"
+        "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[dev]'"
     )
     expected = [(start, end + 1, kind) for kind, start, end in theirs.get_entities(tags)]
     assert spans(tags) == expected

@@ -91,7 +91,7 @@ def test_reader_accepts_text_that_compresses_well(tmp_path: Path) -> None:
 
 
 def docx(path: Path, body: str) -> Path:
-    docx_module = pytest.importorskip("docx", reason="pip install 'bertkit[documents]'")
+    docx_module = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
     plain = io.BytesIO()
     docx_module.Document().save(plain)
     with zipfile.ZipFile(plain) as given, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
@@ -131,7 +131,7 @@ def test_docx_paragraphs_are_read_in_linear_time(tmp_path: Path) -> None:
 
 
 def test_pdf_rejects_large_streams(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf", reason="pip install 'bertkit[documents]'")
+    pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     plain = pdf(["a word"])
     content = zlib.compress(b"BT (a) Tj ET\n" * (80 * FEW // 13), 9)
     head, _, rest = plain.partition(b"stream\n")
@@ -149,7 +149,7 @@ def test_pdf_rejects_large_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_parquet_rejects_bomb(dictionary: bool, tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'bertkit[clean]'")
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install 'bertkit[cleaning]'")
     from pyarrow import parquet
 
     path = tmp_path / "a.parquet"

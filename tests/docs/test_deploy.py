@@ -41,7 +41,7 @@ def test_files_and_extras_of_the_image_exist() -> None:
         assert all((ROOT / name).exists() for name in line.split())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (extras,) = re.findall(r"/source\[([\w,]+)\]", FILE)
-    assert {"serve", "search", "documents", "export"} == set(extras.split(","))
+    assert {"serving", "search", "export"} == set(extras.split(","))
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 

@@ -20,8 +20,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "models.md"
 TEXTS = ["w1 w2 w3", "w5", " ".join(f"w{i}" for i in range(30)), "w7 w8"]
 OTHER = {"mean": "cls", "cls": "mean"}
 
-peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 
 def rows(title: str) -> list[list[str]]:

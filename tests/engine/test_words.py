@@ -14,7 +14,7 @@ from bertkit.engine.words import pieces_of, word_states
 
 
 def test_states_are_those_of_transformers(minilm: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     texts, words = ["He rowed to the riverbank.", "A savings bank, open"], ["riverbank", "bank"]
     spans = [(t.index(w), t.index(w) + len(w)) for t, w in zip(texts, words, strict=True)]
     loaded = load(minilm, heads=())

@@ -49,7 +49,7 @@ LEARNED = [
 def test_extended_positions_match_transformers(
     family: Family, how: Literal["tile", "interpolate"], english: list[str], tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     old = load(made(family, english, tmp_path / "old"))
     extend_positions(tmp_path / "old", length=40, out=tmp_path / "new", how=how)
     new = load(tmp_path / "new")
@@ -86,7 +86,7 @@ def test_short_texts_read_as_before_and_long_ones_are_read(
         assert torch.equal(a, b)
         long = new.tokenizer.encode(english[0], max_length=40, truncate="longest")
         assert new.model.encoder(Batch.of([long])).shape == (40, 16)
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "new").eval()
     with torch.no_grad():
         states = theirs(torch.from_numpy(long.ids)[None]).last_hidden_state[0]

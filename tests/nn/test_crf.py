@@ -164,7 +164,7 @@ def test_control_a_wrong_formula_is_seen(wrong: str) -> None:
 
 
 def test_nll_gradients_and_decode_equal_pytorch_crf() -> None:
-    torchcrf = pytest.importorskip("torchcrf", reason="pip install 'bertkit[parity]'")
+    torchcrf = pytest.importorskip("torchcrf", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
     lengths, labels = [5, 17, 1, 9, 17, 2], 9
     crf, peer = randomized(CRF(labels)), torchcrf.CRF(labels, batch_first=True)

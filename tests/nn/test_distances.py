@@ -28,7 +28,7 @@ def context(table: DistanceTable, layout: Packed) -> AttentionContext:
 @pytest.mark.parametrize(("buckets", "farthest"), [(8, 20), (256, 512)])
 def test_buckets_are_those_of_transformers(buckets: int, farthest: int) -> None:
     theirs = pytest.importorskip(
-        "transformers.models.deberta_v2.modeling_deberta_v2", reason="pip install 'bertkit[parity]'"
+        "transformers.models.deberta_v2.modeling_deberta_v2", reason="pip install 'bertkit[dev]'"
     )
     distances = torch.arange(-700, 701)
     wanted = theirs.make_log_bucket_position(distances, buckets, farthest).long()

@@ -14,7 +14,7 @@ from bertkit.nn.relative import FARTHEST, RelativeBias, bucketed
 @pytest.mark.parametrize("buckets", [8, 32])
 def test_buckets_are_those_of_t5_and_mpnet(buckets: int) -> None:
     t5 = pytest.importorskip(
-        "transformers.models.t5.modeling_t5", reason="pip install 'bertkit[parity]'"
+        "transformers.models.t5.modeling_t5", reason="pip install 'bertkit[dev]'"
     )
     distance = torch.arange(-600, 601)
     theirs = t5.T5Attention._relative_position_bucket(

@@ -62,7 +62,7 @@ WANTED = torch.tensor([0, 2, 1, 1])
 @pytest.mark.parametrize("weight", [0.5, 2.0])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_what_their_logits_say(family: Family, weight: float) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     model = model_of(family)
     config = transformers.CONFIG_MAPPING[family.name](**family.write_config(model.config))
     theirs: dict[str, Any] = {}

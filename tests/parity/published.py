@@ -19,7 +19,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import BertkitError
 from bertkit.families import BART, GPT2, LLAMA, MARIAN, OPENAI_GPT, T5, Family
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 

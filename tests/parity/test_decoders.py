@@ -26,7 +26,7 @@ from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import open_engine
 from bertkit.text.frame import EXTRACT, framed
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 SIZES = [1, 3, 9, 9, 20]
 

@@ -27,7 +27,7 @@ from bertkit.nn.attention import Attention, Trace
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 SIZES = [3, 9, 9, 12, 20, 31]
 VOCAB, PAD = 150, 1
@@ -584,7 +584,7 @@ def test_trace_equals_their_states_and_attention(
 
 
 def test_minilm_embeddings_equal_sentence_transformers(minilm: Path, english: list[str]) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     texts = [text[:n] for text in english[:12] for n in (1, 40, 300)]
     theirs = peer.SentenceTransformer(str(minilm), device="cpu").encode(texts)
     ours = bertkit.pipeline("embed", minilm)(texts)

@@ -19,7 +19,7 @@ from bertkit.recipes.run_file import read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 KINDS: tuple[Any, ...] = ("wordpiece", "bpe", "unigram")
 AUTO = {

@@ -22,7 +22,7 @@ from bertkit.pipelines import pipeline
 from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
 
-peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 TEXTS = ["The Value of an Object", "the value of an object", "a class " * 30 + "at the end"]

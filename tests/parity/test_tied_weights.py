@@ -22,7 +22,7 @@ from bertkit.models.model import build
 from bertkit.nn.embedding import sinusoids
 from bertkit.text.train import train
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 FILE = "model.safetensors"
 

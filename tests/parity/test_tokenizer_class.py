@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from bertkit.errors import TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 auto = transformers.models.auto.tokenization_auto
 
 TEXTS = ["The café is open", "THE Cat's <mask> [MASK] sat.", "naïve 東京 a", "  the  cat ", ""]

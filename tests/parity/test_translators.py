@@ -28,7 +28,7 @@ from bertkit.tasks.summarize import Example
 from bertkit.text.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 SIZES = [(5, 3), (1, 9), (12, 1), (5, 8), (30, 4)]
 """Tokens of each source, and of its target."""

@@ -182,7 +182,7 @@ def test_alignment_matches_cross_attention_of_transformers(
     family: str, forced: bool, tmp_path: Path
 ) -> None:
     """The decoder's input is the start token and the labels of transformers' tokenizer."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     folder = write_model(tmp_path / "model", family)
     if forced:
         path = folder / "generation_config.json"

@@ -73,7 +73,7 @@ def test_a_classifier_of_single_texts_is_no_re_ranker(
 def test_a_published_cross_encoder_scores_as_in_sentence_transformers(
     folders: Path, tmp_path: Path
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     made = peer.CrossEncoder(str(folders / "pretrained"), num_labels=1, device="cpu")
     made.save_pretrained(str(tmp_path / "cross"))
     config = json.loads((tmp_path / "cross" / "config.json").read_text())

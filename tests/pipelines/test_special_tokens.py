@@ -28,7 +28,7 @@ from bertkit.text.chat import Chat
 from bertkit.text.frame import framed
 from bertkit.text.tokenizer import Tokenizer
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 TEMPLATES = {"none": "$A", "bos": "<s> $A", "both": "<s> $A </s>", "eos": "$A </s>"}
 TEXTS = ["The cat sat", " on", "Grüße 🙂"]

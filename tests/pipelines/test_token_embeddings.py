@@ -40,7 +40,7 @@ def folder_of(root: Path, family: Family, english: list[str]) -> Path:
 def test_every_layer_matches_transformers(
     family: Family, tmp_path: Path, english: list[str]
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     folder = folder_of(tmp_path, family, english)
     embed = bertkit.pipeline("token-embeddings", folder)
     reference = transformers.AutoModel.from_pretrained(folder).eval()

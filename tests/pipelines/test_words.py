@@ -103,7 +103,7 @@ def recorded(data_folder: Path) -> Path:
 
 def differences(run: Any, folder: Path) -> NDArray[Any]:
     """How far the top layer is from what was recorded, for each of the 30 sentences."""
-    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
     worst = []
     files = [h5py.File(folder / f"lm_embeddings_{number}.hdf5") for number in range(3)]
     for place, batch in enumerate(run):
@@ -150,7 +150,7 @@ def test_control_with_torchs_order_of_gates_none_is_met(
 
 
 def test_recorded_vectors_of_words_are_met(recorded: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+    h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
     model = Words(recorded).model
     vocabulary = (recorded / "vocab_test.txt").read_text(encoding="utf-8").splitlines()
     marks = {"<S>": 0, "</S>": -1}

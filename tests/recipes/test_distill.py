@@ -101,7 +101,7 @@ def test_a_teacher_whose_answers_alone_count_is_asked_once(
 
 
 def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     student = folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)
     terms = Terms(attention=1.0, relations=1.0)
     distill(

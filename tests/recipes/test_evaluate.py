@@ -58,7 +58,7 @@ PAIRS = [
 def test_an_embedding_model_is_scored_on_scored_pairs(
     minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     stats = pytest.importorskip("scipy.stats")
     vectors = peer.SentenceTransformer(str(minilm), device="cpu")
     first, second = (vectors.encode([pair[i] for pair in PAIRS]) for i in (0, 1))

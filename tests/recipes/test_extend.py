@@ -52,7 +52,7 @@ def test_texts_without_new_words_get_the_same_states(base: Path, tmp_path: Path)
 
 
 def test_transformers_opens_it(base: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ours = load(tmp_path / "out").tokenizer

@@ -100,7 +100,7 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
         pandas.DataFrame({"body": [e.text for e in some], "about": [e.label for e in some]})
         for some in (rows(40), rows(8, 200))
     )
-    columns = {"text": "body", "label": "about"}
+    columns = {"text_column": "body", "label_column": "about"}
     keywords: dict[str, Any] = {"epochs": 2, "learning_rate": 5e-3, "class_weights": "balanced"}
     told = []
     scores = finetune(
@@ -131,7 +131,7 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
     assert named == {"text_column": "body", "label_column": "about"}
     scored = bertkit.evaluate(tmp_path / "one", dev.assign(remark=dev["body"]))
     assert scored["accuracy"] == scores["accuracy"]
-    answers = bertkit.predict(tmp_path / "one", dev, text="body")
+    answers = bertkit.predict(tmp_path / "one", dev, text_column="body")
     table = bertkit.frame(answers, dev)
     assert (table["label"] == table["about"]).mean() == pytest.approx(scores["accuracy"])
 
@@ -144,8 +144,11 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
         ({"track": "wandbb"}, "^track: invalid enum value 'wandbb'; did you mean 'wandb'"),
         ({"lora": {"rnk": 8}}, r"^lora\.rnk: no such setting; did you mean 'rank'"),
         ({"settings": {"epoch": 2}}, "^epoch: no such setting; did you mean 'epochs'"),
-        ({"text": "bdy"}, "^train: no column 'bdy'; did you mean 'body'"),
-        ({"text": "body", "label": "wh"}, "^train: no column 'wh'; known: 'body', 'about'"),
+        ({"text_column": "bdy"}, "^train: no column 'bdy'; did you mean 'body'"),
+        (
+            {"text_column": "body", "label_column": "wh"},
+            "^train: no column 'wh'; known: 'body', 'about'",
+        ),
     ],
 )
 def test_keywords_that_are_wrong_are_named(
@@ -174,7 +177,7 @@ def test_a_tracker_is_told_losses_and_scores(base: Path, tmp_path: Path) -> None
 
 
 def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     out, _ = tuned
     texts = [row.text for row in rows(6, 200)]
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()

@@ -23,7 +23,7 @@ from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.tasks.tag import Tag
 from bertkit.text.vectors import Vectors
 
-pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 
 SETTINGS = Learning(epochs=20, batch_size=8, learning_rate=1e-2)
 NETWORK = Network(width=16, dropout=0.0)

@@ -251,7 +251,7 @@ def test_passages_keep_their_heading(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_pdf_of_500_pages(tiny: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pypdf", reason="pip install 'bertkit[documents]'")
+    pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     pages = [f"{LETTERS[i % 26]} {LETTERS[i // 26]}" for i in range(500)]
     (tmp_path / "a.pdf").write_bytes(pdf(pages))
     place = str(tmp_path / "store")

@@ -57,7 +57,7 @@ QUESTIONS = [
 
 def theirs(folder: Path, before: str, text: str) -> np.ndarray[Any, Any]:
     """The log-probability of each token of a text, all read at once by transformers."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = bertkit.load(folder).tokenizer
     first, second = (ids.tolist() for ids in tokenizer.ids([before, text]))

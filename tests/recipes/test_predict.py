@@ -33,7 +33,7 @@ def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) 
         assert bertkit.predict(classify, rows) == expected
         assert classify(rows) == expected
     for rows in (table, path):
-        assert bertkit.predict(folder, rows, text="body") == expected
+        assert bertkit.predict(folder, rows, text_column="body") == expected
     reading = bertkit.Reading(text="body")
     assert classify(table, reading=reading) == expected
     assert bertkit.predict(classify, "b c") == expected[1:2]
@@ -46,11 +46,11 @@ def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"body": ["a", None], "other": ["b", "c"]})
     with pytest.raises(DataError, match=r"^rows\.iloc\[1\]: the text is empty; remove the row"):
-        bertkit.predict(folder, table, text="body")
+        bertkit.predict(folder, table, text_column="body")
     with pytest.raises(DataError, match=r"^rows: .*; name it with text_column="):
         bertkit.predict(folder, table)
     with pytest.raises(DataError, match=r"^rows: no column 'bod'; did you mean 'body'\?"):
-        bertkit.predict(folder, table, text="bod")
+        bertkit.predict(folder, table, text_column="bod")
     with pytest.raises(ConfigError, match="txt: predict has no such setting"):
         bertkit.predict(folder, table, txt="body")
 

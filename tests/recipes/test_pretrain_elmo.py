@@ -20,7 +20,7 @@ from bertkit.recipes.pretrain_elmo import pretrain_elmo, read_elmo_run
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 
-pytest.importorskip("h5py", reason="pip install 'bertkit[elmo]'")
+pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 
 CHAINS = {"one": "two", "two": "three", "three": "four", "four": "five", "five": "six"}
 """Each word has one successor and one predecessor."""

@@ -120,7 +120,7 @@ def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
 
 
 def test_a_pruned_folder_opens_elsewhere_and_says_the_same(tuned: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     found = prune(tuned, data=rows(16), dev=rows(24), out=tmp_path / "out", count=4)
     assert len(found["heads"]) == 4
     assert np.shape(found["importance"]) == (3, 3)

@@ -30,7 +30,7 @@ def test_scores_stand_beside_the_first_words(
     score = msgspec.json.decode(capsys.readouterr().out)
     assert score["documents"] == 4
     assert score["lead_words"] == 2
-    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[parity]'")
+    scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[dev]'")
     theirs = scorer.RougeScorer(["rouge1", "rougeL"])
     best = [
         max(theirs.score(one, " ".join(text.split()[:2]))["rouge1"].fmeasure for one in several)

@@ -220,7 +220,7 @@ def table(tmp_path: Path) -> Path:
 def test_documents_and_queries_have_their_prompts(
     asymmetric: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs, query = peer.SentenceTransformer(str(asymmetric), device="cpu"), "a hot drink"
     wanted = theirs.encode_document(list(TEXTS.values())) @ theirs.encode_query(query)
     bare = theirs.encode(list(TEXTS.values())) @ theirs.encode(query)
@@ -279,7 +279,7 @@ def test_vectors_are_compared_as_the_model_says(minilm: Path, table: Path, tmp_p
     (folder / "modules.json").write_text(json.dumps(parts[:2]))  # without Normalize
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps({"similarity_fn_name": "dot"}))
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(folder), device="cpu")
     wanted = theirs.similarity(theirs.encode("pets"), theirs.encode(list(TEXTS.values())))[0]
     place = str(tmp_path / "store")

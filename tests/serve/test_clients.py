@@ -26,7 +26,7 @@ def vectors(folders: Path) -> np.ndarray:
 
 
 def test_openai(address: str, vectors: np.ndarray) -> None:
-    openai = pytest.importorskip("openai", reason="pip install 'bertkit[parity]'")
+    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="k")
     found = client.embeddings.create(input=["a b", "c"], model="pretrained")
     np.testing.assert_allclose([d.embedding for d in found.data], vectors, atol=1e-5)

@@ -141,7 +141,7 @@ def test_a_stream_that_has_not_begun_in_time_is_refused(
 
 
 def test_openais_client_is_understood(server: Server, writer: Generate) -> None:
-    openai = pytest.importorskip("openai", reason="pip install 'bertkit[parity]'")
+    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     client = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=server())
     messages = [{"role": "user", "content": "Who are you?"}]
     asked = {"model": "writer", "messages": messages, "max_tokens": 9, "temperature": 0}

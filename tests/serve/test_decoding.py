@@ -267,7 +267,7 @@ def test_first_chunk_of_a_chat_has_the_role(server: Server, all_models: ModelReg
 
 
 def test_official_clients_with_default_settings(server: Server, all_models: ModelRegistry) -> None:
-    openai = pytest.importorskip("openai", reason="pip install 'bertkit[parity]'")
+    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     http = server(at=all_models)
     client = openai.OpenAI(base_url="http://testserver/v1", api_key="k", http_client=http)
     assert "writer" in [model.id for model in client.models.list().data]
@@ -288,7 +288,7 @@ def test_official_clients_with_default_settings(server: Server, all_models: Mode
 def test_langchain_with_default_settings(
     server: Server, all_models: ModelRegistry, kind: str
 ) -> None:
-    langchain = pytest.importorskip("langchain_openai", reason="pip install 'bertkit[parity]'")
+    langchain = pytest.importorskip("langchain_openai", reason="pip install 'bertkit[dev]'")
     model = getattr(langchain, kind)(
         base_url="http://testserver/v1",
         api_key="k",

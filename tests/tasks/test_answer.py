@@ -540,7 +540,7 @@ SIZES = [5, 9, 9, 12]
 
 @pytest.mark.parametrize("sizes", [[9, 9, 9], SIZES], ids=["equal", "padded"])
 def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
     theirs = transformers.BertForQuestionAnswering(
         transformers.BertConfig(

@@ -281,7 +281,7 @@ def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
 
 
 def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     theirs = their_model(transformers)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer.save(tmp_path / "theirs")
@@ -324,7 +324,7 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
 def test_transformers_opens_what_we_save(
     model: Model, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     save(tmp_path / "saved", model, tokenizer, BERT, settings=TASK.settings())
     theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
     features = read(tokenizer, QUESTIONS[:1])

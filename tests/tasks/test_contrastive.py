@@ -129,7 +129,7 @@ def test_the_folder_is_a_classifiers(tuned: Path, tmp_path: Path) -> None:
     card = (tuned / "README.md").read_text(encoding="utf-8")
     assert "library_name: sentence-transformers" in card
     assert "AutoModel" not in card
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(tuned), device="cpu").encode(asked)
     np.testing.assert_allclose(theirs, vectors, atol=1e-5)
 

@@ -121,7 +121,7 @@ def test_loss_and_gradient_are_those_of_transformers_logits(
     folder: Path, tmp_path: Path, cut: bool
 ) -> None:
     """Also where a step is cut into batches."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     loaded, task = bertkit.load(folder), Dpo((), Options(beta=0.7))
     start = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     features = annotated(loaded, task)

@@ -122,7 +122,7 @@ def test_the_loss_of_scored_pairs_is_its_formula(base: Path) -> None:
 @pytest.mark.parametrize("loss", ["cosent", "margin_mse"])
 def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> None:
     """Of vectors whose lengths differ; a fold of the labels (cosent) or of the lengths is seen."""
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(12, 3, 8, generator=generator) * torch.rand(12, 3, 1, generator=generator)
     labels = torch.randint(0, 5, (12,), generator=generator).float()
@@ -230,7 +230,7 @@ def test_it_learns_and_its_folder_opens_elsewhere(base: Path, tmp_path: Path) ->
     assert float(ours[0] @ bertkit.pipeline("embed", tmp_path / "out")("is red number")[0]) == (
         pytest.approx(near.score, abs=1e-5)
     )
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
     assert abs(ours - theirs).max() <= 1e-5
 
@@ -243,7 +243,7 @@ def test_a_dense_layer_is_learned_and_goes_with_the_folder(base: Path, tmp_path:
     texts = ["a red thing", "is blue number", "a"]
     ours = bertkit.pipeline("embed", first)(texts)
     assert ours.shape == (3, 6)
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     theirs = peer.SentenceTransformer(str(first), device="cpu").encode(texts)
     assert abs(ours - theirs).max() <= 1e-5
     assert "heads.similarity.dense.linear.weight" not in read_tensors(first)  # in one place
@@ -267,7 +267,7 @@ def test_what_is_learned_behind_prompts_is_asked_behind_them(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of the folder, or those given; what it makes has them, here and elsewhere."""
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     loaded, start = bertkit.load(base), tmp_path / "start"
     prompts = Prompts({"query": "red a ", "passage": "blue is ", "topic": "thing "})
     pooling = Pooling("max", prompts=prompts)
@@ -302,7 +302,7 @@ def test_what_is_learned_behind_prompts_is_asked_behind_them(
 def test_scored_pairs_have_one_prompt_which_becomes_the_default(
     loss: str, base: Path, tmp_path: Path
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     data = {"train": pairs(20, labelled=True), "dev": pairs(10, labelled=True)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     options = {"prompt": "red a ", "loss": loss}
@@ -318,7 +318,7 @@ def test_scored_pairs_have_one_prompt_which_becomes_the_default(
 
 
 def test_a_folder_of_theirs_answers_as_it_makes_vectors(base: Path, tmp_path: Path) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[parity]'")
+    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     loaded = bertkit.load(base)
     prompts = Prompts({"topic": "thing "}, "topic")
     pooling = Pooling("max", dense=Dense(16, 4), prompts=prompts)

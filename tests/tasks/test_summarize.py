@@ -302,7 +302,7 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
 
 
 def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     ours, net = task(), model()
     save(tmp_path, net, tokenizer, BERT, labels=ours.labels, settings=ours.settings())
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()

@@ -559,7 +559,7 @@ names = st.sampled_from(IOB2)
 @given(st.lists(st.lists(st.tuples(names, names), min_size=1, max_size=9), min_size=1))
 @settings(max_examples=50)
 def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str, str]]]) -> None:
-    metrics = pytest.importorskip("seqeval.metrics", reason="pip install 'bertkit[parity]'")
+    metrics = pytest.importorskip("seqeval.metrics", reason="pip install 'bertkit[dev]'")
     task = Tag(IOB2, Options(scheme="iob2"))
     said = [[IOB2.index(tag) for _, tag in one] for one in pairs]
     gold = [SCHEMES["iob2"].encode(spans([tag for tag, _ in one]), len(one)) for one in pairs]
@@ -624,7 +624,7 @@ def test_a_folder_keeps_the_task_and_its_crf(tokenizer: Tokenizer, tmp_path: Pat
 
 
 def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
     config = transformers.BertConfig(
         vocab_size=tokenizer.vocab_size,

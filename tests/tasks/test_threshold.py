@@ -121,7 +121,7 @@ def test_an_exported_model_applies_the_threshold(tmp_path: Path) -> None:
 
 
 def test_scores_of_two_labels_equal_scikit_learn() -> None:
-    sklearn = pytest.importorskip("sklearn.metrics", reason="pip install 'bertkit[parity]'")
+    sklearn = pytest.importorskip("sklearn.metrics", reason="pip install 'bertkit[dev]'")
     random = np.random.default_rng(0)
     for rows in (2, 5, 40):
         for _ in range(20):

@@ -79,7 +79,7 @@ def test_the_kind_is_known_by_its_tokens(kind: str) -> None:
 def test_it_writes_what_the_folders_own_template_writes(
     kind: str, answer: bool, system: bool, tmp_path: Path
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     tokenizer = vocabulary(kind)
     tokenizer.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)

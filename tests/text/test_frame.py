@@ -60,7 +60,7 @@ def test_what_is_cut_keeps_its_frame(frame: Tokenizer, pair: str | None, length:
 
 
 def test_a_saved_folder_has_the_frame(frame: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     frame.save(tmp_path, segments=False)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for texts in (("The class statement",), ("The class", "and a second text")):

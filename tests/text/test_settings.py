@@ -18,7 +18,7 @@ from bertkit.text.classes import KEYS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
-transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 CONFIG, SPECIALS = "tokenizer_config.json", "special_tokens_map.json"
 TEXTS = [

@@ -144,7 +144,7 @@ CONVERSATIONS = [
 
 def matches(template: str, folder: Path) -> bool:
     """Return whether the ids equal those of transformers for all conversations."""
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     kind = "llama-3" if "eot_id" in template else "chatml"
     tokenizer = vocabulary(kind, template or None)
     tokenizer.save(folder)

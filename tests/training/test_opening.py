@@ -218,7 +218,7 @@ def test_choices_are_learned_and_opened_elsewhere(
     answer = ask(("a film", ["it is fine", "it is dull"]))
     assert answer.index == 0
     assert "`AutoModelForSequenceClassification` opens" in (out / "README.md").read_text("utf-8")
-    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[parity]'")
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     encode = transformers.AutoTokenizer.from_pretrained(out)
     read = encode(["a film"] * 2, ["it is fine", "it is dull"], padding=True, return_tensors="pt")

@@ -94,7 +94,7 @@ def hdf5(path: Path) -> Any:
     except ImportError:
         raise ConfigError(
             f"{path}: h5py, which reads and writes these files, is not installed; "
-            "pip install 'bertkit[elmo]'"
+            "pip install 'bertkit[classic]'"
         ) from None
     return h5py
 

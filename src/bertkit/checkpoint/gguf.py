@@ -84,7 +84,7 @@ def read_gguf(path: Path) -> Gguf:
         from gguf import GGUFReader
     except ImportError:
         raise ConfigError(
-            f"{path}: gguf, which reads these files, is not installed; pip install 'bertkit[gguf]'"
+            f"{path}: reading it needs the package gguf; pip install 'bertkit[generation]'"
         ) from None
 
     class Reader(GGUFReader):

@@ -107,7 +107,7 @@ def _run(**plan: Any) -> None:
         from bertkit.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"serving needs {error.name}, which is not installed: pip install 'bertkit[serve]'"
+            f"serving needs {error.name}, which is not installed: pip install 'bertkit[serving]'"
         ) from None
     if not plan["models"] and not plan["runs"]:
         raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")

