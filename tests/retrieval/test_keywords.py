@@ -1,25 +1,21 @@
-"""Search by words: every language, queries of frequent words, and stores of older versions."""
+"""Search by words: every language, and queries of frequent words."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import lancedb
 import msgspec
 import numpy as np
 import pytest
-from lancedb.index import FTS
 from tests.factories import pdf
 from tests.retrieval.conftest import SPEC, passage, unit
 
-from bertkit.errors import ConfigError, SearchError
+from bertkit.errors import ConfigError
 from bertkit.recipes.index import index
 from bertkit.retrieval.keywords import passage_keywords, query_keywords
-from bertkit.retrieval.lance import FOUND, TABLE, LanceStore
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Store, conditions
 
@@ -89,39 +85,6 @@ def test_keywords_of_mixed_text() -> None:
     assert query_keywords("Pythonで書く 猫") == ["python", "で書", "書く", "猫"]
 
 
-def test_older_store_is_searched_with_its_own_index(tmp_path: Path) -> None:
-    place = tmp_path / "old"
-    store = LanceStore.open(str(place), SPEC)
-    store.replace([passage("heat", "Heat flows in slabs")], unit(1, 0, 0, 0)[None])
-    store.finish()
-    store.close()
-    table = lancedb.connect(place).open_table(TABLE)
-    table.drop_columns(["words", "suffix", "modified"])
-    table.create_index("text", config=FTS())
-    table.tags.update(FOUND, table.version)
-    spec = place / "bertkit.json"
-    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"version": 3}))
-
-    old = LanceStore.open(str(place), None)
-    for hits in (old.by_words("slab", 3), old.by_vector(unit(1, 0, 0, 0), 3)):
-        assert [(hit.id, hit.suffix, hit.modified) for hit in hits] == [("heat", "", 0.0)]
-    with pytest.raises(SearchError, match=r"older bertkit.*what is new goes into a new store"):
-        LanceStore.open(str(place), SPEC)
-
-
-def test_collection_of_an_older_version_keeps_its_words(
-    opened: Opened, request: pytest.FixtureRequest
-) -> None:
-    if request.node.callspec.params["opened"] == "lance":
-        pytest.skip("for Qdrant; test_older_store_is_searched_with_its_own_index covers LanceDB")
-    with contextlib.suppress(SearchError):  # which is raised after the collection is made
-        opened(msgspec.structs.replace(SPEC, version=3))
-    old = opened()
-    old.replace([passage("a", "The Who, déjà vu")], unit(1, 0, 0, 0)[None])
-    old.finish()
-    assert [hit.id for hit in old.by_words("déjà", 3)] == ["a"]
-
-
 # ---- Fields of conditions
 
 
@@ -183,12 +146,6 @@ def test_condition_is_rejected(where: str, message: str) -> None:
 def test_condition_on_a_kept_column_precedes_a_stored_field() -> None:
     (condition,) = conditions(["source>=2"], {"source": "number"})
     assert condition.value == 2.0
-
-
-def test_condition_on_a_field_that_an_older_store_lacks_is_rejected(indexed: Searcher) -> None:
-    indexed.store.spec = msgspec.structs.replace(indexed.store.spec, version=3)
-    with pytest.raises(SearchError, match=r"did not store 'suffix'; index again"):
-        indexed("b c", where=["suffix=.md"])
 
 
 # ---- Positions

@@ -138,6 +138,26 @@ def test_a_store_cut_short_says_so(tmp_path: Path) -> None:
         LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
 
 
+@pytest.mark.parametrize("column", ["end", "vector", "words"])
+def test_store_without_a_column_is_damaged(column: str, tmp_path: Path) -> None:
+    from bertkit.retrieval.lance import LanceStore
+
+    place = tmp_path / "store"
+    made(place)
+    store = LanceStore.open(str(place), SPEC)
+    store.table.drop_columns([column])
+    store._tag()
+    store.close()
+
+    def search() -> None:
+        store = LanceStore.open(str(place), None)
+        store.by_vector(unit(1, 0, 0, 0), 1)
+        store.by_words("wing", 1)
+
+    with pytest.raises(SearchError, match=r"store: the (store is damaged|table has no vectors)"):
+        search()
+
+
 def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
     from bertkit.retrieval.lance import LanceStore
 

@@ -77,8 +77,7 @@ class LanceStore(Store):
         if lock is not None:
             weakref.finalize(self, lock.close)
         self.columns = {name: f"field{i}" for i, name in enumerate(spec.fields)}
-        held = set(table.schema.names)  # an older store has no headings
-        self.shown = [*(name for name in SHOWN if name in held), *self.columns.values()]
+        self.shown = [*SHOWN, *self.columns.values()]
 
     @classmethod
     def open(cls, place: str, create: Spec | None) -> Self:
@@ -213,13 +212,10 @@ class LanceStore(Store):
         return [self._hit(by_id[int(ids[place])], float(scores[place])) for place in best]
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
-        if WORDS in self.table.schema.names:
-            words = " ".join(query_keywords(query))
-            match = MatchQuery(words, WORDS)  # type: ignore[call-arg]  # its defaults are pydantic's
-            if not words:
-                return []
-        else:  # an older store has an English index
-            match = MatchQuery(query, "text")  # type: ignore[call-arg]
+        words = " ".join(query_keywords(query))
+        if not words:
+            return []
+        match = MatchQuery(words, WORDS)  # type: ignore[call-arg]  # its defaults are pydantic's
 
         def found() -> list[Hit]:
             search = self.table.search(match, query_type="fts")
@@ -280,9 +276,9 @@ def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
         finished = table is not None and FOUND in table.tags.list()
     content = read_bytes(folder / SPEC, SearchError)
     spec = read_spec(place, content, create if finished else None)
-    vector = (
-        table.schema.field("vector").type if finished and "vector" in table.schema.names else None
-    )
+    with readable(place):
+        schema = table.schema if finished else _schema(spec)
+    vector = schema.field("vector").type if "vector" in schema.names else None
     if finished and vector != pa.list_(pa.float32(), spec.dimension):
         raise SearchError(
             f"{place}: the table has no vectors of {spec.dimension} values ({vector}); index again "
@@ -372,10 +368,13 @@ def _quoted(text: str) -> str:
 
 @contextlib.contextmanager
 def readable(place: str) -> Iterator[None]:
-    """What LanceDB says of a damaged or unwritable folder, as one sentence."""
+    """Raise a SearchError for what LanceDB raises for a damaged or unwritable directory."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
+    except Exception as error:
+        known = isinstance(error, (OSError, RuntimeError, ValueError, pa.ArrowException))
+        if not known and type(error).__name__ != "RustPanic":  # a class that cannot be imported
+            raise
         message = " ".join(str(error).split())[:200]
         raise SearchError(
             f"{place}: the store is damaged, or cannot be read or written ({message}); if it is "

@@ -7,7 +7,7 @@ import re
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -134,7 +134,7 @@ class QdrantStore(Store):
         points = [
             models.PointStruct(
                 id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{p.number} {p.digest} {p.id}")),
-                vector={DENSE: vector.tolist(), WORDS: _weights(p.text, self.spec.version)},
+                vector={DENSE: vector.tolist(), WORDS: _weights(p.text)},
                 payload={
                     **{name: getattr(p, name) for name in SHOWN},
                     "digest": p.digest,
@@ -166,7 +166,7 @@ class QdrantStore(Store):
         return self._ask(vector.tolist(), DENSE, count, where)
 
     def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
-        words = _counts(query, self.spec.version, query_keywords)
+        words = _counts(query_keywords(query))
         if not words:
             return []
         sparse = models.SparseVector(indices=list(words), values=[1.0] * len(words))
@@ -239,17 +239,14 @@ def _filter(where: Sequence[Condition], kept: Collection[str]) -> models.Filter:
     return models.Filter(must=must, must_not=must_not)
 
 
-def _counts(
-    text: str, version: int, keywords: Callable[[str], list[str]] = passage_keywords
-) -> Counter[int]:
-    """Count the keywords of a text by their hash, as a store of this version has them."""
-    words = keywords(text) if version >= 4 else re.findall(r"\w+", text.lower())
-    return Counter(zlib.crc32(word.encode()) for word in words)
+def _counts(keywords: Sequence[str]) -> Counter[int]:
+    """Count keywords by their hash."""
+    return Counter(zlib.crc32(word.encode()) for word in keywords)
 
 
-def _weights(text: str, version: int) -> models.SparseVector:
+def _weights(text: str) -> models.SparseVector:
     """Return the part of BM25 that depends on the passage; the server has the rest."""
-    counts = _counts(text, version)
+    counts = _counts(passage_keywords(text))
     values = [n * (SATURATION + 1) / (n + SATURATION) for n in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
 

@@ -17,7 +17,7 @@ from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.store import Hit, Similarity, Store, check_version, conditions
+from bertkit.retrieval.store import Hit, Similarity, Store, conditions
 from bertkit.synonyms import check_keywords
 from bertkit.text.long import Long, encode
 
@@ -205,7 +205,6 @@ class Searcher:
         if not all(query.strip() for query in queries):
             raise DataError("the query is empty; say what to look for")
         met = conditions(where, self.store.spec.fields)
-        check_version(self.store, met)
         vectors = self.embed(queries, long=long)
 
         def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:

@@ -21,12 +21,8 @@ from bertkit.errors import ConfigError, SearchError, did_you_mean
 from bertkit.storage import from_json
 from bertkit.text.long import Long
 
-VERSION, READ = 4, (1, 2, 3, 4)
-"""Version that is written, and versions that are read.
-
-Version 1 has no prompts and only cosines, versions 1 and 2 have no headings, and versions 1 to 3
-have neither keywords of all languages nor the fields `suffix` and `modified`.
-"""
+VERSION = 4
+"""Version of the format of stores."""
 
 Similarity = Literal["cosine", "dot"]
 
@@ -45,9 +41,6 @@ STORED: Mapping[str, Kind] = {
     "end": "number",
 }
 """Fields that every store has for conditions, in addition to the kept columns."""
-
-SINCE = {"suffix": 4, "modified": 4, "heading": 3}
-"""First version of a store that has a field."""
 
 COMPUTED = {
     "score": "--min-score",
@@ -140,10 +133,10 @@ SHOWN = ("id", "number", "text", "start", "end", "source", "heading", "suffix", 
 
 
 def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
-    """A hit from the row that a store holds of a passage; older ones have no headings."""
-    held = {name: row[name] for name in SHOWN if name in row}
-    number = held.pop("number")
-    return Hit(score=score, passage=number, fields=dict(fields), **held)
+    """Return a hit from the columns of a passage."""
+    columns = {name: row[name] for name in SHOWN}
+    number = columns.pop("number")
+    return Hit(score=score, passage=number, fields=dict(fields), **columns)
 
 
 @dataclass(frozen=True)
@@ -205,17 +198,20 @@ class Store(ABC):
 
 
 def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec:
-    """The spec of a store. Raises: SearchError for what is no spec, one of a later bertkit, or one
-    that differs from `wanted`."""
+    """Read the spec of a store.
+
+    Raises:
+        SearchError: If it is damaged, has another version, or differs from `wanted`.
+    """
     try:
         data = text.encode() if isinstance(text, str) else text
         spec = msgspec.convert(from_json(data), type=Spec)
     except (msgspec.ValidationError, ValueError) as error:
         raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
-    if spec.version not in READ:
+    if spec.version != VERSION:
         raise SearchError(
-            f"{place}: a store of version {spec.version}, and this bertkit reads up to {VERSION}; "
-            "use the bertkit that made it, or index again"
+            f"{place}: the store has version {spec.version}, and this bertkit reads version "
+            f"{VERSION}; use the bertkit that made it, or index again into a new store"
         )
     if wanted is not None:
         _check_same(place, spec, wanted)
@@ -224,11 +220,6 @@ def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec
 
 def _check_same(place: str, spec: Spec, wanted: Spec) -> None:
     """Raises: SearchError for a store to be added to that was made otherwise."""
-    if spec.version != VERSION:
-        raise SearchError(
-            f"{place}: was made by an older bertkit, which cut documents otherwise; it can be "
-            "searched, and what is new goes into a new store"
-        )
     differs = {
         "fingerprint": f"the model {spec.model}, and {wanted.model} is another",
         "length": f"passages of {spec.length} tokens, not {wanted.length}",
@@ -291,14 +282,3 @@ def _number(name: str, value: str) -> float:
     if name == "modified" and "-" in value[1:]:
         return datetime.fromisoformat(value).timestamp()
     return float(value)
-
-
-def check_version(store: Store, where: Sequence[Condition]) -> None:
-    """Raise SearchError if a store is too old to have the field of a condition."""
-    for condition in where:
-        name = condition.field
-        if name not in store.spec.fields and store.spec.version < SINCE.get(name, 0):
-            raise SearchError(
-                f"{store.place}: was made by an older bertkit, which did not store {name!r}; "
-                "index again into a new store"
-            )
