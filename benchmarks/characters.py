@@ -72,7 +72,7 @@ OURS = {
     "train.warmup_steps": "20",
     "train.betas": "[0.9, 0.99]",
 }
-"""Chosen on other text than what is scored: docs/log.md has what was tried."""
+"""Chosen on other text than what is scored: notes/2026-11.md has what was tried."""
 TOLD = ("steps", "batch_size", "optimizer", "learning_rate")
 
 Ids = NDArray[np.int64]

@@ -86,7 +86,7 @@ def started(folder: Path, data: Path, *, start: str, quick: bool) -> Path:
         "train.learning_rate": 1e-2 if learns else 1e-9,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.0,
-        "train.optimizer": "muon",  # so few tokens teach little by AdamW: docs/log.md
+        "train.optimizer": "muon",  # so few tokens teach little by AdamW: notes/2026-11.md
     }
     changes = [(name, str(value)) for name, value in plan.items()]
     settings = override(read_run_file("gpt-mini"), changes)

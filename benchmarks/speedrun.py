@@ -75,7 +75,7 @@ STEPS, SEEDS = {TUNED: 100, COPIED: 50}, 6
 """Of a short run of ours to the loss of each recipe, and how many there are."""
 SHORT = {"learning_rate": 1.6e-2, "first_window": 8}
 """Settings of short runs: the fewer the steps, the higher the rate may be, and a model whose tokens
-attend to near ones alone at first leaves its first plateau sooner (docs/log.md)."""
+attend to near ones alone at first leaves its first plateau sooner (notes/2026-11.md)."""
 LENGTH = 128
 FILLED = Sampling(
     pairs="none", cross_documents=True, length=LENGTH, short_seq_probability=0.0, held_out=0.01

@@ -202,7 +202,7 @@ many ways, and some make a nan of an infinity."""
 
 BUCKET_STEP = 16
 """Only lengths that round up to the same multiple may share a bucket; it is then that long, so that
-few shapes come up (oneDNN compiles code for each new one: docs/log.md)."""
+few shapes come up (oneDNN compiles code for each new one: notes/2026-11.md)."""
 
 BUCKET_TOKENS = 512
 """A bucket of equal lengths with fewer tokens than this is joined by longer neighbors: copying a

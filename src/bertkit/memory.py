@@ -25,8 +25,8 @@ def retain_freed() -> None:
     """Tell glibc to reuse freed memory instead of returning it to the kernel.
 
     glibc gives large blocks back to the kernel and asks anew for each tensor; on CPUs fetching
-    their pages was a quarter of the time of a small training step (docs/log.md). The process stays
-    as large as it once was, until `give_back`. Other allocators are left as they are.
+    their pages was a quarter of the time of a small training step (notes/2026-11.md). The process
+    stays as large as it once was, until `give_back`. Other allocators are left as they are.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -66,7 +66,7 @@ def limit_onednn_cache() -> None:
 
     It keeps that for the last 1,024 shapes. Batches of tokens without padding have new shapes
     nearly every time, so that these are of no use to a long stream of texts, and come to a gigabyte
-    (docs/log.md). The environment may say otherwise.
+    (notes/2026-11.md). The environment may say otherwise.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, SHAPES)

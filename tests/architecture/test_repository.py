@@ -98,7 +98,7 @@ HOMES: dict[str, str] = {
 }
 """Source files without a test file of the same name, each with the one that holds it."""
 
-KEPT = ("src", "tests", "benchmarks", "docs", "examples", "configs")
+KEPT = ("src", "tests", "benchmarks", "docs", "notes", "examples", "configs")
 TEXT = {".py", ".md", ".toml", ".json", ".txt", ".cff", ".html", ".js", ".css", ""}
 LOCAL = re.compile(r"(?<![\w./])/(?:home|work|root)/\w|\.\./shared")
 

@@ -18,7 +18,9 @@ def links(page: Path) -> list[Path]:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    folders = (DOCS, ROOT / "notes")
+    found = [page for folder in folders for page in sorted(folder.rglob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]
 
 
 def test_links_lead_somewhere() -> None:

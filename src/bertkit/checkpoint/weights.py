@@ -219,7 +219,7 @@ def fill(
     storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in ours.items()}
     model.load_state_dict(storage, assign=True)
     for head in fresh:
-        # not BERT's 0.02, from which a head takes a short fine-tuning to grow (docs/log.md)
+        # not BERT's 0.02, from which a head takes a short fine-tuning to grow (notes/2026-11.md)
         initialize(model.heads[head], std=None)
     model.load_state_dict(read, strict=False)
     return Report(fresh=tuple(missing), unused=tuple(unused))

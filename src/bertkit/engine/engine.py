@@ -19,7 +19,7 @@ from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 
 MAX_BATCH_TOKENS = 4096
-"""Tokens of a batch; on two cores more gain nothing (docs/log.md)."""
+"""Tokens of a batch; on two cores more gain nothing (notes/2026-11.md)."""
 
 Forward = Callable[[Model, Batch], Tensor]
 """Outputs of a batch: a row for each sequence, for each token, or for each token index."""

@@ -1,7 +1,7 @@
 """Linear layers with weights packed for the CPU by oneDNN.
 
 In fp32 twice the rate of torch's own on AMD processors, at a difference of 3e-7; in bf16 the
-activation is computed on the way out (docs/log.md).
+activation is computed on the way out (notes/2026-11.md).
 """
 
 from __future__ import annotations

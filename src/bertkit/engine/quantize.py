@@ -60,7 +60,7 @@ Int8 = Mapping[str, Inputs] | Literal["rows"]
 def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
     """Those of the layers that integers make faster than `dtype` does: where a processor multiplies
     bf16 by tiles, attention's take longer to have their inputs rounded than they gain
-    (docs/log.md)."""
+    (notes/2026-11.md)."""
     if dtype != torch.bfloat16 or not has_amx():
         return inputs
     return {name: one for name, one in inputs.items() if name.endswith((".up", ".down"))}

@@ -274,7 +274,7 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     both.
 
     They are in the `count` columns whose maxima are the highest, of columns of a few numbers each:
-    torch's `topk` over all takes twice as long on CPUs (docs/log.md).
+    torch's `topk` over all takes twice as long on CPUs (notes/2026-11.md).
     """
     width = scores.shape[1] // DEPTH
     if width < DEPTH * count:

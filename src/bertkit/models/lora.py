@@ -36,7 +36,7 @@ class LoRA(Settings, frozen=True):
 
 
 LORA_RATE = 10.0
-"""How many times faster adapters learn than a whole model (docs/log.md, 2026-11-28)."""
+"""How many times faster adapters learn than a whole model (notes/2026-11.md, 2026-11-28)."""
 
 
 def rate_factor(rank: int, *, head: str, batching: str) -> float:

@@ -161,7 +161,7 @@ def rounded(tokens: int, at_a_time: int = 1) -> int:
     multiple of `at_a_time`.
 
     oneDNN compiles code for each new shape of a matrix product, and batches of a hundred lengths
-    would make it spend a tenth of the time of small steps on that (docs/log.md).
+    would make it spend a tenth of the time of small steps on that (notes/2026-11.md).
     """
     step = max(at_a_time, 1 << max(0, tokens.bit_length() - 6))
     return tokens + -tokens % step

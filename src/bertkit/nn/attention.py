@@ -88,8 +88,11 @@ def attend(
 
 
 def bmm_max_length(dtype: torch.dtype) -> float:
-    """How many queries a sequence may have for `Bmm` on a CPU, without dropout (docs/log.md): in
-    bf16 without AMX and without a gradient any, for there its products are faster by far."""
+    """Return the largest number of queries of a sequence for `Bmm` on a CPU without dropout.
+
+    In bf16 without AMX and without a gradient there is no limit: its products are faster at every
+    length (notes/2026-11.md).
+    """
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
     if torch.is_grad_enabled():

@@ -22,7 +22,7 @@ MORE = 8
 
 FEW = 256
 """Rows of keys up to which torch's fused attention is the faster in fp32 on CPUs, where beams of
-many texts have a few short rows each (docs/log.md)."""
+many texts have a few short rows each (notes/2026-11.md)."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
     """A factor for each number: 0 with probability `rate`, else 1 / (1 - rate).
 
     On CPUs 64-bit random words are cut into four 16-bit draws: a third of the time of torch's own
-    (docs/log.md). The rate is thus met to within 1/65536. The factors have the type of `like`.
+    (notes/2026-11.md). The rate is thus met to within 1/65536. The factors have the type of `like`.
     """
     if like.device.type != "cpu":
         return F.dropout(like.new_ones(shape), rate)

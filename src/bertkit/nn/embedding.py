@@ -12,8 +12,8 @@ class Table(nn.Embedding):
     """A learned vector for each id. Shapes: (N,) -> (N, E).
 
     In bf16 on CPUs torch's own adds up the gradient of a vector in bf16, where that of a segment,
-    which half of the tokens have, is a tenth off (docs/log.md). While it is `sparse`, as torch has
-    it, the gradient holds the vectors that were looked up alone.
+    which half of the tokens have, is a tenth off (notes/2026-11.md). While it is `sparse`, as torch
+    has it, the gradient holds the vectors that were looked up alone.
     """
 
     def reset_parameters(self) -> None:

@@ -13,7 +13,7 @@ class LayerNorm(nn.LayerNorm):
     """Ba et al. 2016. Shapes: (…, D) -> (…, D).
 
     In bf16 on CPUs torch's own adds up the gradients of weight and bias in bf16, where a sum over
-    ten thousand tokens is a tenth off (docs/log.md).
+    ten thousand tokens is a tenth off (notes/2026-11.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ Inference = Literal["auto", "fp32", "bf16", "int8"]
 
 TILE = 32
 """Rows of bf16 that a processor's matrix unit sums up at once: other numbers of rows cost up to a
-third more, and oneDNN new code for each (docs/log.md)."""
+third more, and oneDNN new code for each (notes/2026-11.md)."""
 
 CACHED = 1 << 17
 """How many bf16 numbers become fp32 at a time: so many stay in a processor's cache."""
@@ -61,7 +61,7 @@ def has_amx() -> bool:
 def gains_by_bf16(device: str) -> bool:
     """Whether bf16 is faster than fp32 on the device: where it is, auto takes it.
 
-    Intel's processors without AMX do half as many products a second in bf16 (docs/log.md).
+    Intel's processors without AMX do half as many products a second in bf16 (notes/2026-11.md).
     """
     without_amx = "GenuineIntel" in cpuinfo() and "amx_bf16" not in cpuinfo()
     return has_bf16(device) and not (device.startswith("cpu") and without_amx)

@@ -16,7 +16,7 @@ from bertkit.nn.rectangles import by_head, put
 
 SCORES = 1 << 21
 """Scores that are computed at a time where no gradient needs them: so many stay in a processor's
-cache (docs/log.md)."""
+cache (notes/2026-11.md)."""
 
 VECTOR = 32
 """How many bf16 numbers a processor's vector holds."""
@@ -26,7 +26,7 @@ class Bmm:
     """Batched matrix products over buckets of near-equal length.
 
     On CPUs the fastest for short texts; with dropout, and in bf16 without AMX and without a
-    gradient, for all (docs/log.md).
+    gradient, for all (notes/2026-11.md).
     """
 
     def refuses(
@@ -49,7 +49,7 @@ class _Products(torch.autograd.Function):
     """`Bmm`, with its gradient written out.
 
     Autograd's own would copy and add up q, k and v one by one, through hundreds of small
-    operations (docs/log.md).
+    operations (notes/2026-11.md).
     """
 
     @staticmethod
@@ -176,7 +176,7 @@ def _restrict(scores: Tensor, blocked: Tensor) -> None:
 
 def _hide(scores: Tensor, padding: Tensor) -> None:
     """Let nobody see these columns. Torch fills by a mask one number at a time, and adds a vector
-    of them (docs/log.md)."""
+    of them (notes/2026-11.md)."""
     if scores.shape[-1] < VECTOR:
         scores.masked_fill_(padding, -torch.inf)
     else:
@@ -185,7 +185,7 @@ def _hide(scores: Tensor, padding: Tensor) -> None:
 
 def softmax(scores: Tensor) -> Tensor:
     """Over the last axis; in fp32 where torch would take bf16 numbers beside a few vectors one by
-    one, up to four times as long (docs/log.md)."""
+    one, up to four times as long (notes/2026-11.md)."""
     width = scores.shape[-1]
     if scores.dtype == torch.bfloat16 and width % VECTOR and width < 4 * VECTOR:
         return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)

@@ -111,7 +111,7 @@ def usual_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
     learn at ten times that, but for these tasks and those that write, where it was not tried.
 
     Source: Devlin et al. 2019, appendix A.3; of narrow ones Turc et al. 2019, whose list ends at
-    3e-4, and docs/log.md, 2026-11-27. Yang et al. 2022 have Adam's rate fall with the width, too.
+    3e-4, and notes/2026-11.md. Yang et al. 2022 have Adam's rate fall with the width, too.
     """
     if task.batching == "step":
         return 5e-5

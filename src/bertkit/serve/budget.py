@@ -1,7 +1,7 @@
 """The memory budget of requests: reserved before use, refused where too little is left.
 
 A request reserves for the worst text of its size, and returns what it did not use.
-Figures are of glibc's malloc, measured on WordPiece (docs/log.md).
+Figures are of glibc's malloc, measured on WordPiece (notes/2026-11.md).
 """
 
 from __future__ import annotations

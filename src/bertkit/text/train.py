@@ -59,7 +59,7 @@ ROLES = {
 }
 
 WORDS = 500_000
-"""Distinct words kept at most; with `CHARACTERS`, what bounds memory (measured: docs/log.md)."""
+"""Largest number of distinct words kept. It and `CHARACTERS` bound memory (notes/2026-11.md)."""
 
 CHARACTERS = 8_000_000
 """All characters of the distinct words kept."""

@@ -150,7 +150,7 @@ class _Groups:
     """Groups of weights, and what is kept of each weight.
 
     It is no torch.optim.Optimizer: making one imports torch's compiler, which takes a process a
-    second (docs/log.md).
+    second (notes/2026-11.md).
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -204,7 +204,7 @@ class _Muon(_Groups):
     """torch.optim.Muon with `match_rms_adamw`, to which a stack of matrices is as many.
 
     It computes in bf16 where that is faster than fp32. torch's own does so everywhere, and a
-    processor that emulates bf16 takes 4.6 times as long as in fp32 (docs/log.md).
+    processor that emulates bf16 takes 4.6 times as long as in fp32 (notes/2026-11.md).
     """
 
     def __init__(
