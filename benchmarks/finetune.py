@@ -44,7 +44,7 @@ from bertkit.checkpoint.run_folder import SCORES
 from bertkit.console import quietly
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.storage import write_text
+from bertkit.storage import append_text, write_text
 from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples
 
@@ -133,11 +133,10 @@ def main(options: Options) -> None:
     folder = data_folder()
     names = chosen(options.tasks, folder)
     seeds = numbers(options.seeds or ("0" if options.quick else "0,1,2"))
-    log = kept.log_of("finetune-speed" if options.speed else "finetune")
+    log = kept.LOCAL / kept.processor_class() / f"finetune{'-speed' * options.speed}.jsonl"
     runs = [] if options.quick else read_log(log)
     if options.fresh:
         runs = [run for run in runs if run.task not in names or run.seed not in seeds]
-    kept.refuse_others(log, [(run.machine, run.versions) for run in runs])
     book = options.book(
         "finetune",
         lambda what, _: what.split(",")[0] in names and (" rows" in what) == options.speed,
@@ -162,7 +161,9 @@ def main(options: Options) -> None:
                 how = "quick" if options.quick else "speed" if options.speed else "whole"
                 runs.append(run(name, seed, side, folder, how))
                 if not options.quick:
-                    kept.append(log, line(runs[-1]))
+                    kept.progress(f"{log.stem}: {line(runs[-1])[:100]}")
+                    log.parent.mkdir(parents=True, exist_ok=True)
+                    append_text(log, line(runs[-1]))
             book.add(*rows_of([r for r in runs if r.task == name], speed=options.speed))
     book.close()
     if not options.speed:
@@ -298,18 +299,15 @@ def ours(
     seed: int,
     *,
     whole: bool,
-    device: str = "cpu",
-    **changed: Any,
 ) -> Measured:
-    """`finetune` with what is changed of its defaults, then the answers of the folder it wrote."""
+    """Run `finetune` with its defaults, then predict with the model that it saved."""
     settings = Finetune(
         epochs=epochs,
         batch_size=work.batch_size,
         learning_rate=work.learning_rate,
         length=work.length,
         seed=seed,
-        device=device,
-        **changed,
+        device="cpu",
     )
     with TemporaryDirectory() as folder:
         out = Path(folder) / "model"
@@ -319,7 +317,7 @@ def ours(
         finetune(work.task, minilm(), train=train, dev=checked, out=out, settings=settings)
         trained = time.perf_counter() - start
         known = json.loads((out / SCORES).read_text(encoding="utf-8"))
-        answer = answering(out, work.task, precision="auto", device=device)
+        answer = answering(out, work.task, precision="auto", device="cpu")
     policy = answer.task.long_of_files()
     answer.answers(dev[:WARM], long=policy)
     start = time.perf_counter()
@@ -338,7 +336,6 @@ def peers(
     way: Way,
     *,
     whole: bool,
-    device: str = "cpu",
 ) -> Measured:
     """`Trainer.train`, then `Trainer.predict` with the same model."""
     import transformers
@@ -348,7 +345,7 @@ def peers(
         shared: dict[str, Any] = {
             "output_dir": folder,
             "seed": seed,
-            "use_cpu": device == "cpu",
+            "use_cpu": True,
             "save_strategy": "no",
             "report_to": "none",
             "disable_tqdm": True,
@@ -488,7 +485,10 @@ WORKS = {
 
 
 def read_log(path: Path) -> list[Run]:
-    return kept.lines(path, Run)
+    """Return the runs of a log that were measured on this machine with these versions."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    runs = [msgspec.json.decode(line, type=Run) for line in lines]
+    return [run for run in runs if kept.is_comparable(run.machine, run.versions)]
 
 
 def line(run: Run) -> str:

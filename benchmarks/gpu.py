@@ -272,7 +272,7 @@ def theirs(corpus: Corpus, compiled: bool, work: Work) -> float:
     model = pretrain.bert(config).to(device())
     called: Any = torch.compile(model, dynamic=False) if compiled else model
     drawn = pretrain.samples(config, corpus).batch(0, 12 * work.peer_batch)
-    rows = [pretrain.row_of(sample, ("mlm", "nsp")) for sample in drawn]
+    rows = [pretrain.row_of(sample) for sample in drawn]
     tokenizer = AutoTokenizer.from_pretrained(minilm())
     collator = DataCollatorForLanguageModeling(
         tokenizer, pad_to_multiple_of=pretrain.LENGTH if compiled else 8

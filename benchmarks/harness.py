@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
@@ -22,9 +17,6 @@ Found = TypeVar("Found")
 
 SILENT_SECONDS = 10
 """Shortest time between two lines of progress."""
-
-AT_ONCE = 14
-"""Runs on a GPU at a time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +29,6 @@ class Options:
     minutes: float | None = None
     tasks: str | None = None
     seeds: str | None = None
-    rows: int | None = None
     speed: bool = False
     began: float = field(default_factory=time.monotonic)
 
@@ -119,46 +110,10 @@ def compare(
     )
 
 
-def once(place: Path, make: Callable[[Path], object]) -> Path:
-    """The place, where `make` has put something, now or in an earlier run that was not stopped
-    before its end."""
-    if not place.exists():
-        part = place.with_name(f"{place.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        make(part)
-        part.rename(place)
-    return place
-
-
 def apart(call: Callable[..., Found], *given: object) -> Found:
     """What a function of a module returns, called in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(call, *given).result()
-
-
-def at_once(
-    call: Callable[..., Found], runs: Sequence[Sequence[object]], options: Options
-) -> Iterator[Found]:
-    """What a function of a module returns for each, as they end: on a GPU many at a time, whose
-    kernels are short beside what starts them, else one after the other. One that fails is told and
-    left out; after --minutes none is begun."""
-    import torch  # here: preparing a corpus is measured without it
-
-    many = min(AT_ONCE, os.cpu_count() or 1) if torch.cuda.is_available() else 1
-    with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
-        waiting, going = deque(runs), dict[Future[Found], Sequence[object]]()
-        while going or (waiting and not options.late):
-            while waiting and len(going) < many and not options.late:
-                given = waiting.popleft()
-                going[pool.submit(call, *given)] = given
-            for done in wait(going, return_when=FIRST_COMPLETED).done:
-                given = going.pop(done)
-                try:
-                    yield done.result()
-                except BrokenProcessPool:  # and with it all others
-                    raise
-                except Exception as error:
-                    print(f"failed: {given}: {error!r}", flush=True)
 
 
 def milliseconds(

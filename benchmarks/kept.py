@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.checkpoint.tuned import processor
-from bertkit.storage import append_text, write_json
+from bertkit.storage import write_json
 from bertkit.threads import cores
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,9 +43,6 @@ PACKAGES = (
     "lancedb",
     "faiss-cpu",
     "accelerate",
-    "ctranslate2",
-    "sacrebleu",
-    "ray",
 )
 """Packages whose versions belong to a result, where they are installed."""
 
@@ -143,8 +140,8 @@ class Book:
     """The rows of a benchmark on this class of processor: written as they come, measured once.
 
     `only` takes the rows whose description holds these letters; `forget` says of a kept row, by
-    its key, whether to measure it again; a `quick` book neither reads nor writes.
-    Raises: SystemExit where rows are kept that may not stand beside those to come.
+    its key, whether to measure it again; a `quick` book neither reads nor writes. A file of
+    another machine, other versions, or another number of threads is renamed and not read.
     """
 
     def __init__(
@@ -163,10 +160,16 @@ class Book:
         if quick or not self.path.exists():
             return
         kept = msgspec.json.decode(self.path.read_bytes(), type=Result)
+        if not is_comparable(kept.machine, kept.versions):
+            old = self.path.with_suffix(".old.json")
+            self.path.replace(old)
+            progress(
+                f"{name}: measuring again, since earlier results are of another machine, of other "
+                f"versions, or of another number of threads; they are in {old}"
+            )
+            return
         self.rows = {r.key: r for r in kept.rows if not forget(*r.key)}
         self.notes = kept.notes if self.rows else []
-        if self.rows:
-            refuse_others(self.path, [(kept.machine, kept.versions)])
 
     def wanted(self, what: str, *peers: str) -> bool:
         """Return whether a requested row is missing, and print which one."""
@@ -215,35 +218,12 @@ def asked(only: str, what: str, peer: str) -> bool:
     return only.lower() in f"{what}, {peer}".lower()
 
 
-def log_of(name: str) -> Path:
-    """Return the file in which a benchmark keeps its runs on this machine."""
-    return LOCAL / processor_class() / f"{name}.jsonl"
-
-
-def lines(log: Path, kind: Any) -> list[Any]:
-    """What a log holds; nothing where there is none."""
-    read = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [msgspec.json.decode(line, type=kind) for line in read]
-
-
-def append(log: Path, line: str) -> None:
-    """Add a line to a log, the first with its folder."""
-    progress(f"{log.stem}: {line[:100].strip()}")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    append_text(log, line)
-
-
-def refuse_others(path: Path, kept: Sequence[tuple[Machine, dict[str, str]]]) -> None:
-    """Raises: SystemExit for a machine or versions whose figures may not stand beside ours."""
+def is_comparable(there: Machine, packages: dict[str, str]) -> bool:
+    """Return whether results were measured on this machine, with these threads and versions."""
     here, installed = machine(), versions()
-    for there, packages in kept:
-        known = {name: installed.get(name) for name in packages}  # more may have come since
-        same = (there.cpu, there.cores, there.threads) == (here.cpu, here.cores, here.threads)
-        if not same or known != packages:
-            raise SystemExit(
-                f"{path}: contains results of another machine, of other package versions or of "
-                "another number of threads; add OPTIONS=--fresh to the make command to start over"
-            )
+    same = (there.cpu, there.cores, there.threads) == (here.cpu, here.cores, here.threads)
+    # Packages that were installed since then do not matter.
+    return same and packages == {name: installed.get(name) for name in packages}
 
 
 def progress(line: str) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -45,9 +45,7 @@ from bertkit.data.readers import documents
 from bertkit.data.segments import Sample, Samples
 from bertkit.models.model import build
 from bertkit.nn.precision import resolve
-from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replace import replaced_tokens, with_generator
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.text.tokenizer import Tokenizer
@@ -176,38 +174,17 @@ def running() -> Iterator[str]:
 
 
 def measure(what: str, size: Size, corpus: Corpus) -> list[kept.Row]:
-    """A row for each way of the peer."""
+    """Time steps of bertkit and of all baselines in turn; return one row per baseline."""
     config = settings(size, corpus)
-    return compared(
-        what,
-        config,
-        corpus,
-        {way: peer(config, corpus, size, way) for way in ways(size)},
-        samples=size.samples,
-        batch=size.peer_batch,
-        rounds=size.rounds,
-    )
-
-
-def compared(
-    what: str,
-    config: PretrainConfig,
-    corpus: Corpus,
-    peers: Mapping[Way, Peer],
-    *,
-    samples: int,
-    batch: int,
-    rounds: int,
-) -> list[kept.Row]:
-    """Steps of ours and of all peers in turn, as a row for each peer."""
+    peers = {way: Peer(config, corpus, size, way) for way in ways(size)}
     calls = {"ours": ours(config, corpus), **{way.name: each.step for way, each in peers.items()}}
-    times, tokens = turns(calls, rounds, warm=WARM)
+    times, tokens = turns(calls, size.rounds, warm=WARM)
     rates = {
         name: median(done / took for done, took in zip(tokens[name], times[name], strict=True))
         for name in calls
     }
     precision = "bf16 weights, fp32 masters" if bf16_here() else "fp32"
-    step = f"a step of {samples} new samples"
+    step = f"a step of {size.samples} new samples"
     return [
         kept.row(
             what,
@@ -219,7 +196,7 @@ def compared(
             better="higher",
             how=(
                 kept.How(f"{precision}, {step}", 1.0),  # it computes no padding
-                kept.How(f"{way.settings}, {step}, {batch} at a time", each.fill),
+                kept.How(f"{way.settings}, {step}, {size.peer_batch} at a time", each.fill),
             ),
         )
         for way, each in peers.items()
@@ -247,13 +224,7 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
     """One optimizer step of the recipe a call: draw, mask, pack, learn. Answers its real tokens."""
     train, heads, source = config.train, heads_of(config), samples(config, corpus)
     torch.manual_seed(0)
-    model = build(config.model, heads)
-    objective: Objective = masked_words
-    if config.generator is not None:
-        model, _ = with_generator(model, config.generator)
-        objective = replaced_tokens(config.generator.weight)
-    masters = Masters(model, resolve(train.precision, "cpu"))
-    beside = next((head for head in heads if head in ("nsp", "sop", "rtd")), None)
+    masters = Masters(build(config.model, heads), resolve(train.precision, "cpu"))
     tokens = 0
 
     def groups() -> Iterator[Any]:
@@ -261,11 +232,11 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
         for number in count():
             drawn = source.batch(number * train.batch_size, train.batch_size)
             tokens = sum(map(len, drawn))
-            yield collate(drawn, head=beside, max_batch_tokens=train.max_batch_tokens)
+            yield collate(drawn, head="nsp", max_batch_tokens=train.max_batch_tokens)
 
     learning = steps(
         masters,
-        objective,
+        masked_words,
         groups(),
         adamw(masters.weights, learning_rate=1e-4, weight_decay=train.weight_decay),
         schedule("constant", steps=1, warmup_steps=0, decay_steps=0),
@@ -284,34 +255,33 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
 
 
 class Peer:
-    """A model of transformers that learns by its own loss; the samples lie in memory.
+    """`BertForPreTraining` of the same shape, trained on bertkit's first samples from memory."""
 
-    `loss` is that of a batch. A step learns from `samples` of them, `batch` at a time.
-    """
+    def __init__(self, config: PretrainConfig, corpus: Corpus, size: Size, way: Way) -> None:
+        from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-    def __init__(
-        self,
-        rows: Sequence[dict[str, Any]],
-        weights: Iterable[torch.nn.Parameter],
-        loss: Callable[[Any], torch.Tensor],
-        tokenizer: Any,
-        way: Way,
-        *,
-        rate: float,
-        samples: int,
-        batch: int,
-    ) -> None:
-        from transformers import DataCollatorForLanguageModeling
-
-        self.rows, self.loss, self.way, self.parts = rows, loss, way, samples // batch
-        self.optimizer = torch.optim.AdamW(weights, lr=1e-4)
+        self.way, self.parts = way, size.samples // size.peer_batch
+        self.model = bert(config)
+        if way.numbers == "bf16":
+            self.model.to(torch.bfloat16)
+        self.called = torch.compile(self.model, dynamic=False) if way.compiled else self.model
+        drawn = samples(config, corpus).batch(0, MEGA * size.peer_batch)
+        self.rows = [row_of(sample) for sample in drawn]
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.collator = DataCollatorForLanguageModeling(
-            tokenizer,
-            mlm_probability=rate,
+            AutoTokenizer.from_pretrained(minilm()),
+            mlm_probability=config.masking.mlm_probability,
             pad_to_multiple_of=None if way.grouped else LENGTH,
         )
-        self.batches = batches([len(row["input_ids"]) for row in rows], batch, way.grouped)
+        lengths = [len(row["input_ids"]) for row in self.rows]
+        self.batches = batches(lengths, size.peer_batch, way.grouped)
         self.real = self.all = 0
+
+    def loss(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if self.way.masked_only:
+            return masked_loss(self.model, batch)
+        loss: torch.Tensor = self.called(**batch).loss
+        return loss
 
     def step(self) -> int:
         """One optimizer step: mask, pad, learn. Answers its real tokens."""
@@ -350,27 +320,6 @@ def batches(lengths: Sequence[int], size: int, grouped: bool) -> Iterator[list[i
         yield from each[torch.randperm(len(each), generator=chance)].tolist()
 
 
-def peer(config: PretrainConfig, corpus: Corpus, size: Size, way: Way) -> Peer:
-    """`BertForPreTraining` of the same shape, with the first samples that ours draws."""
-    from transformers import AutoTokenizer
-
-    model = bert(config)
-    if way.numbers == "bf16":
-        model.to(torch.bfloat16)
-    called: Any = torch.compile(model, dynamic=False) if way.compiled else model
-    drawn = samples(config, corpus).batch(0, MEGA * size.peer_batch)
-    return Peer(
-        [row_of(sample, ("mlm", "nsp")) for sample in drawn],
-        model.parameters(),
-        lambda batch: masked_loss(model, batch) if way.masked_only else called(**batch).loss,
-        AutoTokenizer.from_pretrained(minilm()),
-        way,
-        rate=config.masking.mlm_probability,
-        samples=size.samples,
-        batch=size.peer_batch,
-    )
-
-
 def bert(config: PretrainConfig) -> Any:
     """The same shape in transformers, with random weights."""
     from transformers import BertConfig, BertForPreTraining
@@ -403,12 +352,13 @@ def masked_loss(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     )
 
 
-def row_of(sample: Sample, heads: Sequence[str], *, types: int = 2) -> dict[str, Any]:
-    """A sample as the peer's collator wants it, with nothing masked yet."""
+def row_of(sample: Sample) -> dict[str, Any]:
+    """Return a sample without masks, as the baseline's collator expects it."""
     ids = sample.ids.copy()
     ids[sample.masked_positions] = sample.labels
-    row: dict[str, Any] = {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids)}
-    if types:
-        row["token_type_ids"] = sample.types.tolist()
-    pairs = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
-    return row | {pairs[head]: sample.pair for head in heads if head in pairs}
+    return {
+        "input_ids": ids.tolist(),
+        "attention_mask": [1] * len(ids),
+        "token_type_ids": sample.types.tolist(),
+        "next_sentence_label": sample.pair,
+    }

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
-import re
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,46 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from benchmarks import (
-    __main__,
-    embed,
-    finetune,
-    gpt,
-    harness,
-    history,
-    kept,
-    pretrain,
-    report,
-    speedrun,
-    text,
-    trainer,
-)
+from benchmarks import __main__, embed, finetune, harness, kept, pretrain, text, trainer
 
 from bertkit.checkpoint import tuned
-from bertkit.config import read_toml
 from bertkit.nn import precision
 
 RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
 HOW = (kept.How("fp32, packed", 1.0), kept.How("fp32, in order", 0.5))
-
-
-def test_what_was_stopped_is_made_again_and_what_is_there_is_not(tmp_path: Path) -> None:
-    made: list[str] = []
-
-    def make(out: Path) -> None:
-        assert not out.exists()
-        out.mkdir()
-        made.append(out.name)
-        if len(made) == 1:
-            raise KeyboardInterrupt
-        (out / "a").write_text("whole", encoding="utf-8")
-
-    with pytest.raises(KeyboardInterrupt):
-        harness.once(tmp_path / "run", make)
-    assert not (tmp_path / "run").exists()
-    for _ in range(2):
-        assert (harness.once(tmp_path / "run", make) / "a").read_text(encoding="utf-8") == "whole"
-    assert len(made) == 2
 
 
 @pytest.mark.parametrize("warm", [1, 3])
@@ -71,14 +35,14 @@ def test_sides_take_turns_after_calls_that_do_not_count(warm: int) -> None:
     assert [len(kept) for kept in times.values()] == [2, 2, 2]
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [(4.0,), (-1.0,), (9.0,)]
-    assert sorted(harness.at_once(math.sqrt, runs, harness.Options())) == [2.0, 3.0]
-    assert "failed: (-1.0,): ValueError" in capsys.readouterr().out
-    assert not [*harness.at_once(math.sqrt, runs, harness.Options(minutes=0.0))]
+def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
+    rate = kept.row("", 30.0, 10.0, peer_name="", unit="x/s", target=3.0, better="higher")
+    time = kept.row("", 10.0, 30.0, peer_name="", unit="s", target=3.5, better="lower")
+    assert (rate.ratio, rate.holds) == (3.0, True)
+    assert (time.ratio, time.holds) == (3.0, False)
 
 
-def test_a_peer_that_is_not_installed_is_told(
+def test_main_names_a_package_that_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -87,17 +51,32 @@ def test_a_peer_that_is_not_installed_is_told(
     with pytest.raises(SystemExit) as ended:
         __main__.main(["pretrain"])
     assert ended.value.code == 2
-    assert "pretrain: needs faiss, which make bench-pretrain installs" in capsys.readouterr().err
+    assert "requires faiss; run make bench NAME=pretrain to install it" in capsys.readouterr().err
     monkeypatch.setattr(pretrain, "main", lambda options: importlib.import_module("bertkit.none"))
     with pytest.raises(ModuleNotFoundError):
         __main__.main(["pretrain"])
 
 
-def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
-    rate = kept.row("", 30.0, 10.0, peer_name="", unit="x/s", target=3.0, better="higher")
-    time = kept.row("", 10.0, 30.0, peer_name="", unit="s", target=3.5, better="lower")
-    assert (rate.ratio, rate.holds) == (3.0, True)
-    assert (time.ratio, time.holds) == (3.0, False)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: {pretrain,finetune,"),
+        (["none"], "invalid choice: 'none'"),
+        (["embed", "--seeds", "0"], "embed: --seeds is not supported"),
+    ],
+)
+def test_main_rejects_bad_arguments(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", __main__.NAMES)
+def test_every_benchmark_has_a_main(name: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{name}").main)
 
 
 def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +101,9 @@ def rows() -> tuple[kept.Row, kept.Row]:
     return fast, close
 
 
-def test_a_result_is_kept_whole_and_drawn(tmp_path: Path) -> None:
+def test_book_writes_results(tmp_path: Path) -> None:
     book = kept.Book("toy", folder=tmp_path)
-    book.leave_out("no <bf16> rows")
+    book.leave_out("no bf16 rows")
     book.add(*rows())
     assert [p.relative_to(tmp_path) for p in tmp_path.rglob("*.*")] == [
         Path(kept.processor_class()) / "toy.json"
@@ -133,25 +112,8 @@ def test_a_result_is_kept_whole_and_drawn(tmp_path: Path) -> None:
     assert found["processor"] == kept.processor_class()
     assert found["rows"][0]["ratio"] == 3.0
     assert found["rows"][0]["peer_how"] == {"settings": "fp32, in order", "fill": 0.5}
-    assert found["notes"] == ["no <bf16> rows"]
+    assert found["notes"] == ["no bf16 rows"]
     assert {"python", "torch", "bertkit"} <= set(found["versions"])
-    page = report.page(report.read(tmp_path))
-    assert "a &lt;b&gt;" in page
-    assert "fp32, in order; fill 0.50" in page
-    assert "no &lt;bf16&gt; rows" in page
-    assert page.count("<svg") == 1
-    assert "http" not in page.replace("http-equiv", "")
-    assert "src=" not in page
-
-
-def test_processors_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("amd-epyc-avx2", "intel-xeon-avx512"):
-        monkeypatch.setattr(kept, "processor_class", lambda name=name: name)
-        kept.Book("toy", folder=tmp_path).add(*rows())
-    found = report.read(tmp_path)
-    assert [result.processor for result in found] == ["amd-epyc-avx2", "intel-xeon-avx512"]
-    page = report.page(found)
-    assert page.index("toy · amd-epyc-avx2") < page.index("toy · intel-xeon-avx512")
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
@@ -174,25 +136,19 @@ def test_published_results_do_not_stop_a_local_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "processor_class", lambda: path.parent.name)
-    monkeypatch.setattr(kept, "versions", lambda: {"python": "2.7"})
     monkeypatch.setattr(kept, "LOCAL", tmp_path)
     book = kept.Book(path.stem)
     assert book.rows == {}
     before = path.read_bytes()
     book.add(*rows())
-    kept.append(kept.log_of(path.stem), "{}\n")
     assert path.read_bytes() == before
     assert {file.parent for file in tmp_path.rglob("*.json*")} == {tmp_path / path.parent.name}
 
 
 def test_git_ignores_local_results() -> None:
-    ignored = (kept.LOCAL.parents[1] / ".gitignore").read_text(encoding="utf-8").splitlines()
-    assert f"/{kept.LOCAL.relative_to(kept.LOCAL.parents[1])}/" in ignored
-    assert kept.log_of("few").is_relative_to(kept.LOCAL)
-    for path in kept.LOCAL.parent.glob("*.py"):
-        source = path.read_text(encoding="utf-8")
-        assert "RESULTS" not in source or path.name in ("kept.py", "report.py")
-        assert '"docs"' not in source  # pictures of a run are local, too
+    root = kept.LOCAL.parents[1]
+    ignored = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert f"/{kept.LOCAL.relative_to(root)}/" in ignored
 
 
 def test_benchmark_prints_its_progress(
@@ -218,18 +174,26 @@ def test_only_the_rows_that_are_asked_for_are_wanted(tmp_path: Path) -> None:
     assert not book.wanted("embed, bf16", "OpenVINO")
 
 
-def test_rows_of_other_versions_or_threads_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fresh", [False, True])
+def test_book_renames_results_of_other_versions_or_threads(
+    fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept.Book("toy", folder=tmp_path).add(*rows())
-    with monkeypatch.context() as other:
-        other.setattr(kept, "versions", lambda: {"python": "2.7"})
-        with pytest.raises(SystemExit, match="--fresh"):
-            kept.Book("toy", folder=tmp_path)
-        kept.Book("toy", folder=tmp_path, forget=lambda what, peer: True)
+    (row, other) = rows()
+    monkeypatch.setattr(kept, "LOCAL", tmp_path)
+    options = harness.Options(fresh=fresh, only="a <b>")
+    kept.Book("toy").add(row, other)
+    with monkeypatch.context() as changed:
+        changed.setattr(kept, "versions", lambda: {"python": "2.7"})
+        book = options.book("toy")
+        assert book.wanted(*row.key)
+        assert "measuring again, since earlier results are of another machine" in (
+            capsys.readouterr().err
+        )
+        book.add(row)
+    old = json.loads(book.path.with_suffix(".old.json").read_bytes())
+    assert len(old["rows"]) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    with pytest.raises(SystemExit, match="--fresh"):
-        kept.Book("toy", folder=tmp_path)
+    assert not options.book("toy").rows
 
 
 @pytest.mark.parametrize(
@@ -283,24 +247,6 @@ def test_kept_results_agree_with_themselves(path: Path) -> None:
             assert row.peer_name == kept.LIMIT or (row.ours_how.settings and row.peer_how.settings)
 
 
-@pytest.mark.parametrize("path", sorted(kept.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
-def test_kept_runs_are_read(path: Path) -> None:
-    name = path.stem.removesuffix("-speed")
-    assert importlib.import_module(f"benchmarks.{name}").read_log(path)
-
-
-@pytest.mark.parametrize("folder", sorted(speedrun.RECORDS.iterdir()), ids=lambda path: path.name)
-def test_a_records_files_agree(folder: Path) -> None:
-    record = msgspec.json.decode((folder / "record.json").read_bytes(), type=speedrun.Record)
-    train = read_toml(folder / "run.toml")["train"]
-    assert folder.name == f"{record.date[:10]}-{record.run.who}"
-    assert re.fullmatch("[0-9a-f]{40}", record.commit)
-    assert train["seed"] == record.run.seed
-    assert train["steps"] * train["batch_size"] * speedrun.LENGTH == record.run.tokens
-    lines = map(json.loads, (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines())
-    assert [r["step"] for r in lines if "held_out" in r][-1] == train["steps"]
-
-
 def test_a_comparison_that_was_stopped_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +262,10 @@ def test_a_comparison_that_was_stopped_goes_on(
             machine=kept.machine(), versions=kept.versions(),
         )  # fmt: skip
 
+    def results() -> list[kept.Row]:
+        (path,) = tmp_path.glob("*/finetune.json")
+        return msgspec.json.decode(path.read_bytes(), type=kept.Result).rows
+
     monkeypatch.setattr(kept, "LOCAL", tmp_path)
     monkeypatch.setattr(precision, "gains_by_bf16", lambda device: False)
     monkeypatch.setattr(finetune, "processes", lambda: nullcontext(run))
@@ -327,45 +277,18 @@ def test_a_comparison_that_was_stopped_goes_on(
     called.clear()
     finetune.main(harness.Options(speed=True, seeds="0,1"))
     assert {seed for seed, _, much in called if much == "speed"} == {1}
-    (result,) = report.read(tmp_path)
-    found = {row.key: row for row in result.rows}
+    found = {row.key: row for row in results()}
     row = found["sst2, training 20 rows", "transformers Trainer, fp32, grouped by length"]
     assert row.ratio == 2.5
-    assert result.notes
+    called.clear()
+    monkeypatch.setattr(kept, "versions", lambda: {"python": "2.7"})
+    finetune.main(harness.Options(speed=True, seeds="0"))
+    assert {seed for seed, _, much in called if much == "speed"} == {0}
+    assert len(results()) == 4
     called.clear()
     finetune.main(harness.Options(speed=True, seeds="0,1", fresh=True, minutes=-1.0))
     assert not called
-    assert report.read(tmp_path)[0].rows  # those of before, until there are new ones
-
-
-def test_the_gap_is_that_of_captions_of_a_length(tmp_path: Path) -> None:
-    """Attention writes the long ones well, and no model the short ones."""
-    source = ["a " * length for length in (4, 9, 10, 17, 20)]
-    right = ["the cat sat on the mat", "a b c d e f", "g h i j k", "l m n o p q r", "s t u v w x"]
-    wrong = ["0 1 2 3 4 5"] * 5
-    written = {
-        history.LSTM: wrong,
-        history.ATTENTION: [*wrong[:3], *right[3:]],
-        history.TRANSFORMER: right,
-    }
-    (tmp_path / "text").mkdir()
-    for side, texts in (("source", source), ("target", right)):
-        (tmp_path / "text" / f"dev.{side}.txt").write_text("\n".join(texts), encoding="utf-8")
-    models, scores = {}, {}
-    for place, (name, texts) in enumerate(written.items()):
-        (tmp_path / f"m{place}").mkdir()
-        (tmp_path / f"m{place}" / "seed-0.txt").write_text("\n".join(texts), encoding="utf-8")
-        models[name] = {"folder": f"m{place}", "parameters": 2_000_000}
-        scores[name] = {"seconds": {"mean": 30.0}}
-    (tmp_path / "compare.json").write_text(json.dumps({"models": models, "scores": scores}))
-    gain, long = history.caption_rows("captions", tmp_path)
-    assert 0 < gain.ours < 60
-    assert gain.key == ("captions, BLEU that attention brings", kept.LIMIT)
-    assert long.ours == pytest.approx(100.0)
-    assert long.peer == 0.1  # nothing, which cannot be divided by
-    assert [row.key for row in (gain, long)] == history.keys("captions")
-    assert "LSTM 0.0, LSTM + attention 100.0, Transformer 100.0" in long.ours_how.settings
-    assert "2.0 M weights in 30 s" in gain.ours_how.settings
+    assert results()  # of the earlier run, until there are new ones
 
 
 # ---- peers
@@ -430,34 +353,3 @@ def test_text_is_the_same_every_time() -> None:
     assert len(set(map(len, found))) > 100
     with pytest.raises(ValueError, match="sentences"):
         text.sentences(10**6)
-
-
-def test_joeynmts_positions_are_marians_in_another_order() -> None:
-    from benchmarks.joey import alternating, sinusoids
-    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
-
-    theirs = MarianSinusoidalPositionalEmbedding(20, 12).create_weight()
-    given = sinusoids(12, 20)[0]
-    torch.testing.assert_close(given, theirs[:, alternating(12)], atol=1e-6, rtol=0)
-    assert not torch.allclose(given, theirs, atol=0.1)
-    assert alternating(12).sort().values.tolist() == list(range(12))
-
-
-def test_the_rate_of_nanogpt_goes_up_and_down_again() -> None:
-    from benchmarks.characters import RATES, STEPS, WARMUP, rate
-
-    rates = [rate(step, STEPS) for step in range(STEPS)]
-    assert rates[WARMUP] == max(rates) == RATES[0]
-    assert rates[:WARMUP] == sorted(rates[:WARMUP])
-    assert rates[WARMUP:] == sorted(rates[WARMUP:], reverse=True)
-    assert rates[-1] == pytest.approx(RATES[1], rel=1e-3)
-
-
-@pytest.mark.parametrize("read", [gpt.sst2, gpt.trec])
-def test_rows_that_choose_are_not_scored(read: Callable[..., gpt.Parts], data_folder: Path) -> None:
-    parts = read(data_folder, 400)
-    places = {name: {one.where for one in rows} for name, rows in parts.items()}
-    assert len(parts["train"]) == 400
-    assert all(len(places[name]) == len(rows) > 90 for name, rows in parts.items())
-    assert not places["choose"] & places["score"]
-    assert not places["train"] & (places["choose"] | places["score"])

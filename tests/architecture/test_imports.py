@@ -78,7 +78,7 @@ def test_import_loads_nothing_heavy_and_says_nothing() -> None:
 
 
 def test_help_loads_what_writes_it_alone() -> None:
-    """What a command imports is what its start takes; bench-startup times it."""
+    """What a command imports is what its start takes; the startup benchmark times it."""
     done = python(
         "import sys; sys.argv = ['bertkit', '--help']\n"
         "from bertkit.cli import main\n"
