@@ -176,63 +176,34 @@ def squares(panels: Sequence[Square], title: str) -> Markup:
     return _svg(wide * across, high * -(-len(panels) // across), title, parts)
 
 
-class Row(NamedTuple):
-    """A bar, with its name before it and a note behind it."""
-
-    name: str
-    value: float
-    note: str
-    below: str = ""
-    """A second line of the name."""
-    sd: float = 0.0
-    each: Sequence[float] = ()
-    """Values that are drawn as dots."""
-    mark: float | None = None
-    kind: str = ""
-    """A class of the style."""
-
-
-def bars(rows: Sequence[Row], *, x: str, peer: float | None = None) -> Markup:
-    """Horizontal bars from zero, the first on top; a dotted line at `peer`."""
-    high = 44 if any(row.below for row in rows) else 32
-    left = 16 + LETTER * max(len(text) for row in rows for text in (row.name, row.below))
-    width = max(160.0, WIDTH - left - (room := 16 + LETTER * max(len(row.note) for row in rows)))
-    ends = [max(row.value, row.value + row.sd, *row.each, row.mark or 0.0) for row in rows]
-    starts = [min(0.0, row.value - row.sd, *row.each) for row in rows]
-    across = _Axis([0.0, *starts, *ends, peer or 0.0], left, left + width)
+def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
+    """Draw a bar for each mean of `metrics.spread`, with its standard deviation and seeds."""
+    rows = list(scores.values())
+    notes = [plus_minus(row) for row in rows]
+    high = 32
+    left = 16 + LETTER * max(map(len, scores))
+    width = max(160.0, WIDTH - left - (room := 16 + LETTER * max(map(len, notes))))
+    ends = [max(0.0, row["mean"] + row["sd"], *row.get("each", ())) for row in rows]
+    starts = [min(0.0, row["mean"] - row["sd"], *row.get("each", ())) for row in rows]
+    across = _Axis([0.0, *starts, *ends], left, left + width)
     base = high * len(rows) + 8
     parts = [_path("grid", f"M{across.at(tick):.1f} 4V{base}") for tick in across.ticks]
     for tick in across.ticks:
         parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
-    if peer is not None:
-        parts.append(_path("peer", f"M{across.at(peer):.1f} 4V{base}"))
-    for number, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        middle = 4 + high * (number + 0.5)
-        lines = [row.name, row.below] if row.below else [row.name]
-        for at, text in enumerate(lines):
-            parts.append(_text(left - 8, middle + 15 * (at - (len(lines) - 1) / 2), text, "end"))
-        start, value = across.at(0.0), across.at(row.value)
-        parts.append(_path(f"bar {row.kind}", f"M{start:.1f} {middle - 9}h{value - start:.1f}v18"
+    for number, (name, row, end, note) in enumerate(zip(scores, rows, ends, notes, strict=True)):
+        mean, sd, middle = row["mean"], row["sd"], 4 + high * (number + 0.5)
+        parts.append(_text(left - 8, middle, name, "end"))
+        start = across.at(0.0)
+        parts.append(_path("bar", f"M{start:.1f} {middle - 9}h{across.at(mean) - start:.1f}v18"
                            f"H{start:.1f}Z"))  # fmt: skip
-        if row.sd:
-            a, b = across.at(row.value - row.sd), across.at(row.value + row.sd)
+        if sd:
+            a, b = across.at(mean - sd), across.at(mean + sd)
             parts.append(_path("error", f"M{a:.1f} {middle}H{b:.1f}M{a:.1f} {middle - 4}v8"
                                f"M{b:.1f} {middle - 4}v8"))  # fmt: skip
-            parts += [_disc("seed", across.at(one), middle, 3) for one in row.each]
-        if row.mark is not None:
-            parts.append(_path("mark", f"M{across.at(row.mark):.1f} {middle - 13}v26"))
-        parts.append(_text(across.at(end) + 8, middle, row.note, kind="value"))
-    parts.append(_text(left + width / 2, base + 34, x, "middle"))
-    return _svg(math.ceil(left + width + room), base + 44, x, parts)
-
-
-def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
-    """A bar for each name: the mean of `metrics.spread`, its standard deviation, a dot a seed."""
-    rows = [
-        Row(name, row["mean"], plus_minus(row), sd=row["sd"], each=row.get("each", ()))
-        for name, row in scores.items()
-    ]
-    return bars(rows, x=metric)
+            parts += [_disc("seed", across.at(one), middle, 3) for one in row.get("each", ())]
+        parts.append(_text(across.at(end) + 8, middle, note, kind="value"))
+    parts.append(_text(left + width / 2, base + 34, metric, "middle"))
+    return _svg(math.ceil(left + width + room), base + 44, metric, parts)
 
 
 def heat_map(
