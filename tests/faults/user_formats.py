@@ -159,7 +159,6 @@ DOCUMENTS = {
     ).encode(),
     "a.jsonl": b'{"_id": "1", "title": "t", "text": "a we"}\n{"_id": "2", "text": "b"}\n',
     "a.csv": b"id,text\n1,a we\n2,b\n",
-    "cran.all": b".I 1\n.T\nwings\n.W\nan experimental\n.I 2\n.T\n.W\nmore\n",
 }
 
 

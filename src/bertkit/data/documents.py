@@ -1,5 +1,4 @@
-"""Documents to search in: rows of .jsonl, .csv and .tsv files, collections in the form of SMART;
-other files whole."""
+"""Documents to search in: rows of .jsonl, .csv and .tsv files; other files whole."""
 
 from __future__ import annotations
 
@@ -18,7 +17,6 @@ from bertkit.data.converter import LONGEST, Converter, too_long
 from bertkit.data.formats import CONVERTED, Extracted, Heading, lacking, markdown
 from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
-from bertkit.data.smart import is_smart, read_smart
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 
@@ -123,7 +121,7 @@ def listed(paths: Sequence[str | Path]) -> Listing:
                 raise DataError(
                     f"{path}: no file in this folder that is read{kinds}; text is read from {known}"
                 )
-        elif suffix(path) in KINDS or is_smart(path):
+        elif suffix(path) in KINDS:
             if needs := lacking(suffix(path)):
                 raise DataError(f"{path}: nothing is installed that reads it; {needs}")
             chosen.append((path, path.name))
@@ -146,9 +144,8 @@ def documents(
 ) -> Iterator[Document]:
     """Every document of these files and folders, in order.
 
-    The id of a file is its path below the folder that was named. A collection in the form of SMART
-    is known by how it begins; its documents without a text are left out. A .jsonl file is read row
-    by row, a .csv or .tsv file at once. `convert` may be given so that files are read once however
+    The id of a file is its path relative to the directory. A .jsonl file is read row by row, a .csv
+    or .tsv file at once. `convert` may be given so that files are read once however
     often this is called. A file, row or second document of an id that cannot be used is left out
     where `bad` is there to be told.
     Raises: DataError naming file and line.
@@ -172,8 +169,6 @@ def documents(
                     if isinstance(raw, Path)
                     else _row(file, name, *raw, columns, fields)
                 )
-                if not document.text and is_smart(file):
-                    continue  # published collections have some without
                 _check(document, seen)
             except DataError as error:
                 if bad is None:
@@ -192,9 +187,7 @@ def _raws(file: Path) -> Iterator[Raw]:
     """What each document of a file is made of. Raises: DataError for a file that cannot be read."""
     if file.stat().st_size == 0:
         raise DataError(f"{file}: the file is empty; leave it out")
-    if is_smart(file):
-        yield from read_smart(file)
-    elif suffix(file) == ".jsonl":
+    if suffix(file) == ".jsonl":
         for block in blocks(Span(file, 0, file.stat().st_size)):
             lines = enumerate(block.data.split(b"\n"), block.line)
             yield from ((line, raw) for line, raw in lines if raw.strip())

@@ -8,19 +8,15 @@ from pathlib import Path
 
 from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered
-from bertkit.data.smart import is_smart, read_smart_judgments, read_smart_queries
 from bertkit.errors import DataError, did_you_mean
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Query ids and texts, from .jsonl rows {id or _id, text} or .tsv lines of id and text; of a
-    collection in the form of SMART by their places.
+    """Read query ids and texts from .jsonl rows {id or _id, text} or .tsv lines of id and text.
 
     Raises: DataError naming file and line.
     """
     path = Path(path)
-    if is_smart(path):
-        return read_smart_queries(path)
     kind = suffix(path)
     if kind not in (".jsonl", ".tsv") and path.exists():
         raise DataError(f"{path}: queries are read from .jsonl and .tsv files, also .gz")
@@ -62,17 +58,13 @@ COLUMNS = {
 """Names of the columns of judgments, in small letters."""
 
 
-def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, int]]:
-    """For each query its judged documents and their grades, 0 for those that do not answer it.
+def read_judgments(path: Path) -> dict[str, dict[str, int]]:
+    """Read the grades of the judged documents of each query; grade 0 means not relevant.
 
-    Lines of query, document and grade, in another order if the first line names them so (BEIR's
-    .tsv), or of query, 0, document and grade (TREC's qrels), in columns between white space; or
-    CISI's pairs. Unless `graded`, every grade above 0 is 1.
-    Raises: DataError naming file and line, also for columns that are none of these.
+    Lines contain query, document and grade, or query, 0, document and grade (TREC qrels), separated
+    by white space. A header may name the columns in another order (BEIR's .tsv).
+    Raises: DataError naming file and line, also for other columns.
     """
-    pairs = read_smart_judgments(path)
-    if pairs is not None:
-        return pairs
     rows = [(n, raw.split("\t") if "\t" in raw else raw.split()) for n, raw in numbered(Path(path))]
     rows = [(line, [cell.strip() for cell in cells]) for line, cells in rows]
     line, first = rows[0]
@@ -94,8 +86,7 @@ def read_judgments(path: Path, *, graded: bool = True) -> dict[str, dict[str, in
         query, document, grade = (cells[place] for place in places)
         if not _is_number(grade) or not float(grade).is_integer():
             raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number")
-        value = int(float(grade))
-        judgments.setdefault(query, {})[document] = value if graded else int(value > 0)
+        judgments.setdefault(query, {})[document] = int(float(grade))
     return judgments
 
 

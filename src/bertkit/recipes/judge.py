@@ -10,7 +10,6 @@ from typing import Any, Literal
 from bertkit import metrics
 from bertkit.config import Count
 from bertkit.data.judgments import judged, read_judgments, read_queries
-from bertkit.data.smart import is_smart
 from bertkit.errors import ConfigError, DataError
 from bertkit.nn.precision import Inference
 from bertkit.progress import progress
@@ -143,10 +142,8 @@ def _judged(
     Raises: DataError when none of these documents is in the store, so that all scores would be 0.
     """
     texts = read_queries(queries)
-    # SMART's collections grade each in its own way: Cranfield's best is 1
-    grades = read_judgments(judgments, graded=not is_smart(queries))
-    graded = judged(texts, grades, judgments)
-    answers = sorted({name for grades in graded.values() for name, g in grades.items() if g > 0})
+    graded = judged(texts, read_judgments(judgments), judgments)
+    answers = sorted({name for row in graded.values() for name, g in row.items() if g > 0})
     if not searcher.store.digests(answers):
         raise DataError(
             f"{judgments}: none of its {len(answers):,} documents that answer a query is in "
